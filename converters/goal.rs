@@ -13,12 +13,12 @@ mod text;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoalSchedule {
     /// Program of each rank.
-    pub programs: Vec<GoalProgram>,
+    pub programs: Vec<GoalRankProgram>,
 }
 
 /// Program of a rank: its operations and their dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GoalProgram {
+pub struct GoalRankProgram {
     /// Operations, in the order in which the text lists them. Messages with equal tags match in the order of these
     /// operations.
     pub operations: Vec<GoalOperation>,

@@ -49,7 +49,7 @@ pub fn is_export(path: &Path) -> bool {
 /// Source of the ranks' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RankNumberSource {
+pub enum NcclOrDeviceRankSource {
     /// A process's rank is its rank in NCCL's largest communicator.
     Nccl,
     /// Processes are numbered in order of file, then device, then process id.
@@ -63,7 +63,7 @@ pub struct NsysConversionSummary {
     #[serde(flatten)]
     pub conversion: ConversionSummary,
     /// Source of the ranks' numbers.
-    pub order: RankNumberSource,
+    pub order: NcclOrDeviceRankSource,
     /// The process of each rank: file, process id and devices.
     pub processes: Vec<(PathBuf, u64, Vec<i32>)>,
     /// Number of kernels whose communication NCCL's ranges describe.
@@ -126,7 +126,7 @@ pub fn convert_exports(
 
 /// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all processes, it determines the
 /// ranks, and its name is returned. Otherwise the processes are sorted by file, device and process id.
-fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankNumberSource, Option<String>) {
+fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (NcclOrDeviceRankSource, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
     let largest = largest.map(|(name, _, ranks)| (name.clone(), *ranks));
@@ -147,7 +147,7 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankNumberSource, Opti
             process.trace.world_size = Some(world);
         }
         processes.sort_by_key(|process| process.trace.rank);
-        return (RankNumberSource::Nccl, largest.map(|(name, _)| name));
+        return (NcclOrDeviceRankSource::Nccl, largest.map(|(name, _)| name));
     }
     // Files keep the order in which the user listed them.
     let mut files: Vec<PathBuf> = Vec::new();
@@ -163,7 +163,7 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankNumberSource, Opti
     for (rank, process) in (0..).zip(&mut *processes) {
         process.trace.rank = Some(rank);
     }
-    (RankNumberSource::Devices, None)
+    (NcclOrDeviceRankSource::Devices, None)
 }
 
 /// Adds communicators' members, and adds call arguments from NCCL's ranges to kernels. Returns the number of kernels

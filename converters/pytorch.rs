@@ -52,14 +52,15 @@ mod transfer_times;
 mod view_operators;
 
 pub use calls::UserCommKernelRules;
-pub use event_links::{LinkMethod, ThreadLinkCounts};
+pub use event_links::{HostKinetoMatchMethod, HostThreadKinetoMatchCounts};
 pub use host::{HostNode, HostTrace, NONE, RawCommOperatorArgs};
 pub(crate) use job::convert_kineto;
 pub use job::{
     ConvertOptions, RankAndTraceBytes, RankHostAndKineto, convert_in_memory_captures, convert_pairs,
 };
 pub use kineto::{
-    EventCategory, KinetoEvent, KinetoTrace, KinetoTrack, PythonEvent, SharedEventProperties,
+    EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, PythonEvent,
+    SharedEventProperties,
 };
 pub use sniff::{CaptureFileKind, HUB_CONFIGURATION, sniff_file};
 pub(crate) use sniff::{describe_foreign_file, describe_foreign_magic};
@@ -95,7 +96,7 @@ pub enum JsonRepairKind {
 
 /// One repair of damaged JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JsonRepair {
+pub struct JsonRepairRecord {
     /// Byte offset of the repair in the decompressed text.
     pub offset: u64,
     /// Damage that was repaired.
@@ -111,7 +112,7 @@ pub struct JsonRepairs {
     /// Number of repairs of each kind.
     pub counts: BTreeMap<JsonRepairKind, u64>,
     /// The first repairs, at most [`JsonRepairs::LISTED`].
-    pub listed: Vec<JsonRepair>,
+    pub listed: Vec<JsonRepairRecord>,
 }
 
 impl JsonRepairs {
@@ -123,7 +124,7 @@ impl JsonRepairs {
         self.counts.values().sum()
     }
 
-    fn push(&mut self, repair: JsonRepair) {
+    fn push(&mut self, repair: JsonRepairRecord) {
         *self.counts.entry(repair.what).or_default() += 1;
         if self.listed.len() < Self::LISTED {
             self.listed.push(repair);

@@ -32,7 +32,7 @@ pub enum TextParallelism {
 
 /// Communication of one stage of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerComm {
+pub enum StageCollectiveKindOrNone {
     /// All-reduce, `ALLREDUCE`.
     AllReduce,
     /// All-to-all, `ALLTOALL`.
@@ -45,7 +45,7 @@ pub enum LayerComm {
     Absent,
 }
 
-impl LayerComm {
+impl StageCollectiveKindOrNone {
     /// Every word of the format, with the resulting node's `comm_type` in the schema.
     const ALL: [(Self, &'static str, u64); 5] = [
         (Self::AllReduce, "ALLREDUCE", 0),
@@ -70,7 +70,7 @@ pub struct LayerStage {
     /// Compute time in microseconds.
     pub micros: u64,
     /// Collective that follows the computation.
-    pub comm: LayerComm,
+    pub comm: StageCollectiveKindOrNone,
     /// Bytes of the collective, which become the node's `comm_size`.
     pub bytes: u64,
 }
@@ -150,8 +150,10 @@ impl TextWorkload {
             TextParallelism::Model => 5 * layers - 1,
             TextParallelism::DataModel | TextParallelism::ModelData => 6 * layers - 1,
             TextParallelism::Dlrm { last_bottom_layer } => {
-                let exchanged = count(|layer| layer.forward.comm == LayerComm::AllToAll);
-                let reduced = count(|layer| layer.weight_gradient.comm != LayerComm::Absent);
+                let exchanged =
+                    count(|layer| layer.forward.comm == StageCollectiveKindOrNone::AllToAll);
+                let reduced =
+                    count(|layer| layer.weight_gradient.comm != StageCollectiveKindOrNone::Absent);
                 let back = u64::from(u64::from(last_bottom_layer) + 1 < layers);
                 3 * layers - 1 + exchanged + reduced + back
             }

@@ -28,9 +28,9 @@ mod timeline;
 
 pub use files::{begins_as_xplane, find_profiles};
 
-use calls::CollectiveCalls;
+use calls::MatchedAndUnmatchedCollectives;
 use hlo::HloModules;
-use space::ProfileSpace;
+use space::HostProfilePlanes;
 use timeline::{DeviceTimeline, LaunchingHostCalls};
 
 /// A profile's path and its contents.
@@ -100,7 +100,7 @@ pub struct XplaneConversionSummary {
 #[derive(Debug)]
 pub struct XplaneJob<'a> {
     devices: Vec<DeviceTimeline<'a>>,
-    calls: CollectiveCalls,
+    calls: MatchedAndUnmatchedCollectives,
     /// Start of the first event, in ps.
     base: i128,
     summary: XplaneConversionSummary,
@@ -118,7 +118,7 @@ impl<'a> XplaneJob<'a> {
         let mut left_out = Vec::new();
         for file in files {
             let named = |error: TraceError| error.in_file(&file.path);
-            let space = ProfileSpace::parse(&file.contents).map_err(named)?;
+            let space = HostProfilePlanes::parse(&file.contents).map_err(named)?;
             let hosts = LaunchingHostCalls::new(&space).map_err(named)?;
             let first = devices.len() as u64;
             modules.begin_file(first);
@@ -149,7 +149,7 @@ impl<'a> XplaneJob<'a> {
                 "profiles of a single run",
             ));
         }
-        let calls = CollectiveCalls::new(&devices, &modules);
+        let calls = MatchedAndUnmatchedCollectives::new(&devices, &modules);
         Ok(Self {
             devices,
             calls,

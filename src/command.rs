@@ -17,7 +17,7 @@
 //! ```
 
 pub use chakram_cli::embed::{
-    CommandFailure, CommandOutput, DeadlockedNodeIdentity, FailureKind, NodeIdentity,
-    describe_commands, execute_command, prepare_process,
+    CommandFailureWithMessageParts, CommandOutput, DeadlockedNodeIdentity, FailureKind,
+    NodeIdentity, describe_commands, execute_command, prepare_process,
 };
 pub use chakram_cli::run_with_arguments;

@@ -5,7 +5,7 @@
 //! - A collective algorithm implements [`UserAlgorithmModel`]. Pass the algorithm to
 //!   [`Machine::with_algorithm`](crate::Machine::with_algorithm).
 //! - A [`KernelDurationModel`] times kernels, and a [`ReplacementMemoryModel`] with its [`UserRemoteMemoryModel`] adds a memory. Pass kernel models
-//!   and memories as [`ReplacementModels`] of the [options](crate::engine::ReplayOptions).
+//!   and memories as [`ReplacementKernelAndMemoryModels`] of the [options](crate::engine::ReplayOptions).
 //!
 //! `testkit/extension` implements one extension of each kind, and replays with these extensions.
 //!
@@ -36,7 +36,9 @@
 //! ```
 
 pub use chakram_base::ids::{EndpointId, OpIndex};
-pub use chakram_engine::{KernelDurationModel, ReplacementMemoryModel, ReplacementModels};
+pub use chakram_engine::{
+    KernelDurationModel, ReplacementKernelAndMemoryModels, ReplacementMemoryModel,
+};
 pub use chakram_hardware::collective::{
     CollectiveAlgorithm, CollectiveStage, CollectiveStagePrimitive, DimensionAlgorithmChoice,
     MemberLinePosition, SendStepWithConditions, UserAlgorithmHandle, UserAlgorithmModel,
@@ -44,8 +46,8 @@ pub use chakram_hardware::collective::{
 pub use chakram_hardware::compute::KernelTraceFacts;
 pub use chakram_hardware::memory::{LocalMemory, RemoteMemoryAccess, UserRemoteMemoryModel};
 pub use chakram_hardware::network::{
-    ClosedFormLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
+    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
     NetworkBackend, NetworkEvent, NetworkMessage, OperationPortHandle, OperationPortRange,
-    TileLinkAndPortBusyTimes,
+    TiledMachineBusyLinksAndPorts,
 };
 pub use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates};

@@ -36,7 +36,7 @@ pub use chakram_converters::msccl::{MscclAlgorithm, MscclTraceWriter};
 pub use chakram_astra_sim::logging;
 
 /// Options of replays: a test tries each option as a flag and as a key of studies.
-pub use chakram_jobs::{REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionSyntax};
+pub use chakram_jobs::{REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionValueKind};
 
 /// Finds the sensitivities to a machine's rates and latencies: a test compares them with replays on changed machines.
 pub use chakram_jobs::{NamedMachineText, find_sensitivities};

@@ -57,7 +57,7 @@ pub mod archive {
     //! ```
 
     pub use chakram_archive::{
-        Archive, CompressionLevel, MetadataQuery, MetadataValue, Provenance, SharedTraceRow,
+        Archive, CompressionLevel, MetadataQuery, MetadataValue, Provenance, RankRangeTraceRow,
         WorkloadEntry, WorkloadListingRow,
     };
 }
@@ -81,16 +81,16 @@ pub mod astra_sim {
 
     pub use chakram_astra_sim::custom_algorithm;
     pub use chakram_astra_sim::{
-        AlgorithmsPerCollectiveKind, AllReduceDecomposition, AnalyticalNetwork, AstraAlgorithm,
-        AstraCollectiveBackend, AstraDimension, AstraFlags, AstraInputs, AstraNetworkFile,
-        AstraRankGraphAndBinding, AstraSystemFile, AstraTraceReader, ChunkSchedulingPolicy,
-        CollectiveAlgorithmEntry, CollectiveChunkPhase, CollectiveNodeAlgorithmFile, CommGroupFile,
-        CompletedNode, CongestionAwareModel, CongestionUnawareModel, CutThroughNetwork,
-        EndlessWait, InputError, InputNote, LinkCutThroughNetwork, LogGpBusParams, NodeTypesById,
+        AlgorithmPathsByNodeFile, AlgorithmsPerCollectiveKind, AllReduceDecomposition,
+        AnalyticalCongestionModel, AstraAlgorithm, AstraCollectiveBackend, AstraDimension,
+        AstraFlags, AstraInputs, AstraNetworkFile, AstraRankGraphAndBinding, AstraSystemFile,
+        AstraTraceGraphReader, ChunkSchedulingPolicy, CollectiveAlgorithmEntry,
+        CollectiveChunkPhase, CommGroupFile, CompletedNode, CongestionAwareModel,
+        CongestionUnawareModel, CutThroughNetwork, EndlessWait, InputError, InputNote,
+        LinkCutThroughNetwork, LogGpBusParams, MessageRoutePosition, NodeTypesById,
         PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
         RankWorkKindsAndKernelTime, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans,
-        RouteNpuAndState, ServerHop, ServerRouting, TensorLifetimesAndAccesses, build_machine,
-        counts_as,
+        ServerHop, ServerRouting, TensorLifetimesAndAccesses, build_machine, counts_as,
     };
 }
 
@@ -102,8 +102,8 @@ pub mod convert {
     };
     pub use chakram_converters::pytorch::summary::ConversionSummary;
     pub use chakram_converters::pytorch::{
-        CaptureFileKind, ConvertOptions, EventCategory, HostTrace, KinetoTrace, LinkMethod,
-        RankHostAndKineto, convert_in_memory_captures, convert_pairs, sniff_file,
+        CaptureFileKind, ConvertOptions, EventCategory, HostKinetoMatchMethod, HostTrace,
+        KinetoTrace, RankHostAndKineto, convert_in_memory_captures, convert_pairs, sniff_file,
     };
     pub use chakram_trace::files::OutputsAndProtectedInputs;
 }
@@ -123,8 +123,8 @@ pub mod diff {
     //! ```
 
     pub use chakram_analysis::diff::{
-        AmountChange, ChangedNode, DiffTally, DifferingAspect, EdgeChange, FieldChange, FieldValue,
-        NodeField, RawTrace, TimeTolerance, TraceDiff, compare_traces,
+        AmountChange, ChangedNode, DiffTally, EdgeChange, FieldChange, FieldValue, NodeField,
+        RawTrace, StructureTimeOrBytesAspect, TimeTolerance, TraceDiff, compare_traces,
     };
 }
 
@@ -142,8 +142,8 @@ pub mod edit {
     //! ```
 
     pub use chakram_analysis::edit::{
-        AnonymiserCounts, JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions,
-        RankSliceSummary, ScaledDimension, ShardedBufferKeptSize, SliceNodeSelector,
+        AnnotationStepOrIdSelector, AnonymiserCounts, JobCommunication, JobScaler, KeptNodesOfRank,
+        RankGridDimensions, RankSliceSummary, ScaledDimension, ShardedBufferKeptSize,
         TraceAnonymiser, TraceAuditFindings, name_matches_pattern,
     };
 }
@@ -183,22 +183,23 @@ pub mod engine {
 
     pub use chakram_base::setting::{EnumeratedSetting, SettingKey};
     pub use chakram_engine::{
-        CollectiveCurvesOrAlgorithms, CollectiveRecord, CommTiming, CompiledReplay,
-        CompletedReplayTotals, CriticalPathSegment, DurationSourceCounts, Engine,
-        EngineCollectiveBackend, EventLoopCounts, EventOrderDiscipline, FeedRequestBuffer,
-        FirstTileGroupSplit, HostDurationSource, HostLaunchMode, InstanceId, KernelDurationModel,
-        KernelDurationSource, LanelessProcessorModel, LaunchFeed, LaunchKernelDurationAdjustment,
-        LaunchRankReleaseMode, LaunchRecord, LaunchRequest, LaunchSerial, NetworkModel,
-        NeverCompletedNode, NodeRef, NpuTimeCategory, Observer, PlacedWorkloadGroup,
-        ProcessorJobTimes, ProcessorKernelJob, RepeatedLaunchFeed, ReplacementMemoryModel,
-        ReplacementModels, ReplayError, ReplayGroupId, ReplayOptions, ReplayRefusal,
-        RepresentativeCheckObserver, RooflinePeakFraction, SingleLaunchFeed, Stuck,
-        TimedLaunchFeed, TrainingStepStartAndEnd, UnusableOptionReason, place_ranks,
-        replay_representatives, run_launches,
+        BegunLaunchRecord, CollectiveCurvesOrAlgorithms, CollectiveRecord, CommTiming,
+        CompiledReplay, CompletedReplayTotals, CopyRepresentsJobObserver, CriticalPathSegment,
+        DurationSourceCounts, Engine, EventAndTileGroupCounts, EventOrderDiscipline,
+        FeedLaunchAndReleaseRequests, FirstTileGroupDivergence, HostDurationSource, HostLaunchMode,
+        InstanceId, KernelDurationModel, KernelDurationSource, LaunchFeed,
+        LaunchKernelDurationAdjustment, LaunchRankReleaseMode, LaunchRequest, LaunchSerial,
+        NetworkModel, NeverCompletedNode, NodeRef, NpuTimeCategory, Observer, PlacedWorkloadGroup,
+        ProcessorJobStartAndEnd, ProcessorKernelJob, RepeatedLaunchFeed,
+        ReplacementKernelAndMemoryModels, ReplacementMemoryModel, ReplayError, ReplayGroupId,
+        ReplayOptions, ReplayRefusal, RequiredCollectiveBackendTraits, RooflinePeakFraction,
+        SelfSchedulingProcessorModel, SingleLaunchFeed, Stuck, TimedLaunchFeed,
+        TrainingStepStartAndEnd, UnusableOptionReason, place_ranks, replay_representatives,
+        run_launches,
     };
     pub use chakram_engine::{
         CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, KernelDurationChange,
-        KernelJitter, OneFailureEffects, RequestedDurationChanges,
+        KernelJitter, OneFailureNetworkEffects, RequestedDurationChanges,
     };
 }
 
@@ -264,13 +265,13 @@ pub mod inspect {
 
     pub use chakram_analysis::inspect::{
         AttributeFilter, ClassFilter, CountedFault, CriticalPath, InspectedRankTrace,
-        JobInspectionSummary, LaneKey, NameGlobOrSubstring, NearbyNodes, NodeAtDistance, NodeClass,
-        NodeFilter, NodeLaneTable, NodeNeighbourhood, NodeRow, NodeSums, NodeWithAllFields,
-        PathDelayWaitWorkTotals, PathSegment, RECEIVED, RankInspectionSummary, RankNodeTimes,
-        RankOverview, RankPathInput, RankSet, RankSpreadRow, RankSpreadTable,
-        RejectedAndRepairedFaults, SENT, TraceMetadataRecord, TraceTimingCompleteness,
-        critical_path, for_each_in_order, group_label, inspect_job, inspect_job_with_progress,
-        sum_path_time_by_key,
+        JobInspectionSummary, LaneKey, NameGlobOrSubstring, NearbyPredecessorsOrSuccessors,
+        NodeAtDistance, NodeClass, NodeFilter, NodeLaneTable, NodeNeighbourhood, NodeRow,
+        NodeStartTimesSource, NodeSums, NodeWithAllFields, PathDelayWaitWorkTotals, PathSegment,
+        RECEIVED, RankInspectionSummary, RankNodeTimes, RankSet, RankSpreadRow,
+        RankSumsAndExtremesByKey, RankTimesForCriticalPath, RejectedAndRepairedFaults, SENT,
+        TraceMetadataRecord, UnfilteredRankTraceTotals, critical_path, for_each_in_order,
+        group_label, inspect_job, inspect_job_with_progress, sum_path_time_by_key,
     };
 }
 
@@ -323,9 +324,9 @@ pub mod job {
     //! ```
 
     pub use chakram_jobs::{
-        AstraSimJob, EditedMachineValue, FilesOfCustomAlgorithm, GivenSetting, Job, JobLoadOptions,
-        JobLoadOrWriteError, LoadProgressFn, RunInputsWithoutSetting, edits_from_preset,
-        load_custom_algorithms, note_settings_without_effect, replay_workload,
+        AstraSimJob, CustomAlgorithmKindAndPrefix, GivenSetting, Job, JobLoadOptions,
+        JobLoadOrWriteError, LoadProgressFn, RunInputsWithoutSetting, ValueChangedInMachineFile,
+        edits_from_preset, load_custom_algorithms, note_settings_without_effect, replay_workload,
     };
 }
 
@@ -366,10 +367,10 @@ pub mod machine {
     };
     pub use chakram_hardware::compute::{AttentionSizes, PeakRatesByFormat, PowerThrottling};
     pub use chakram_hardware::machine::{
-        FailedPart, FailedPartAndTime, Host, HostBlockingOperations, Machine, MachineError,
-        MachinePreset, NamedMachineFileText, NpuClass, PRESETS, PassKernelTimeCorrection,
-        find_source, is_inline, is_preset, lacks_rates, load_for_ranks, machine_name_for_ranks,
-        names_file, read_preset_text,
+        FailedNpuOrNamedLinks, FailedPartAndTime, Host, HostBlockingOperations, Machine,
+        MachineError, MachinePreset, NpuClass, PRESETS, PassKernelTimeCorrection,
+        PresetOrMachineFileText, find_source, is_inline, is_preset, lacks_rates, load_for_ranks,
+        machine_name_for_ranks, names_file, read_preset_text,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;
@@ -389,13 +390,14 @@ pub mod model {
     pub use chakram_workloads::model::{
         ActivationFunction, AttentionSpan, DividingDegreeOrReason, ExpertRoutingCounts,
         ExpertScoringAndGroupRule, ExtendedTransformerModel, FormatDependentElementBytes,
-        ImageWindowSizes, LatentAttentionSizes, LayerOperator, LayerRole, MemoryBoundKernelSpec,
-        MemoryBoundKernels, Model, ModelDefinitionForm, ModelError, ModelFileText, ModelLayer,
-        ModelPreset, ModelWithDefinitionProperties, OperatorComputationSpec, OperatorInputSource,
-        OperatorKernelSpec, OperatorKind, OperatorShardAxis, OperatorTokenExchangeSide, OutputHead,
-        PRESETS, PositionEncoding, TensorAxis, TensorContraction, TensorKeptForBackward,
-        TensorSavingAttentionKernels, TensorSplit, TrainedOperatorWeights, TransformerBlock,
-        TransformerModel, VisionTransformer, WeightTensorAxes,
+        ImageSlidingWindowSizes, LatentAttentionSizes, LayerOperator, LayerRole,
+        MemoryBoundKernelSpec, MemoryBoundKernelsByPass, Model, ModelDefinitionForm, ModelError,
+        ModelLayer, ModelPreset, ModelWithDefinitionProperties, OperatorAxesAndTensorsSpec,
+        OperatorInputSource, OperatorKernelSpec, OperatorKind, OperatorShardAxis,
+        OperatorTensorParallelSplit, OperatorTokenExchangeSide, OutputHead, PRESETS,
+        PositionEncoding, PresetOrModelFileText, TensorAxis, TensorContraction,
+        TensorKeptForBackward, TrainedOperatorWeights, TransformerBlock, TransformerModel,
+        VisionTransformer, WeightTensorAxes, WhichAttentionKernelsSaveTensor,
     };
 }
 
@@ -433,9 +435,9 @@ pub mod report {
     pub use chakram_report::{
         BreakdownObserver, CollectiveObserver, CollectiveRecord, ComparedMachineResult,
         CriticalPathSegment, CriticalPathSummary, HashedInput, MachineComparison, MachineResult,
-        MemoryPeakObserver, MemoryRow, NodeSpan, NodeTable, NpuTimeCategory, Observer,
-        OperatorObserver, PictureRecorder, RankBusyTime, RankBusyTimeObserver, ReplayPictures,
-        Report, SpanRecorder, Throughput, TimelineFormat, TimelineSelection, TimelineWriter,
+        MemoryPeakObserver, MemoryRow, NodeSpan, NodeSpanRecorder, NodeTable, NpuTimeCategory,
+        Observer, OperatorObserver, PictureRecorder, RankBusyTime, RankBusyTimeObserver,
+        ReplayPictures, Report, Throughput, TimelineFormat, TimelineSelection, TimelineWriter,
         WaitingAndTransferTime, attach_neighbour_reports, replay_folded, replay_launched_programs,
         replay_to_report, replay_to_report_with_nodes, replay_with_given_models, report_csv,
         report_text,
@@ -448,9 +450,9 @@ pub mod score {
     //! measured order.
 
     pub use chakram_studies::score::{
-        ConstantsFittedOutsideFold, FittedConstant, KernelTimesBySize, MeanGemmTimeByShape,
-        MeasuredRun, PredictedStepTimeWithInterval, PredictionErrorSummary,
-        PredictionIntervalSummary, RecordedKernelTimes, RunColumnRules, RunTable, ScoreError,
+        ConstantsFittedOutsideFold, FittedConstant, MeanGemmTimeByShape, MeasuredRun,
+        PredictedStepTimeWithInterval, PredictionErrorSummary, PredictionIntervalSummary,
+        RecordedKernelTimes, RecordedKernelTimesBySize, RunColumnRules, RunTable, ScoreError,
         StepGroupKernelTimeCorrection, assign_folds, cross_validate_runs, fit_corrections,
         gemm_points, left_out_gemm_errors, left_out_size_error, nccl_log, predict_with_one_rate,
         scale_machine_constants, score_runs,
@@ -461,7 +463,7 @@ pub mod serve {
     //! Inference serving: requests arrive over time, wait and are served. The result is the latency of each request.
     //!
     //! ```
-    //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeTimeLimitOption, serve_requests};
+    //! use chakram::serve::{NoRequestObserver, Platform, Scenario, RequestServeTimeLimitOption, serve_requests};
     //! use std::path::Path;
     //!
     //! let text = r#"
@@ -476,7 +478,7 @@ pub mod serve {
     //!     requests = 100
     //! "#;
     //! let scenario = Scenario::parse(text, "example.toml", Path::new("."))?;
-    //! let report = serve_requests(&scenario, None, ServeTimeLimitOption::default(), &mut NoRequestObserver)?;
+    //! let report = serve_requests(&scenario, None, RequestServeTimeLimitOption::default(), &mut NoRequestObserver)?;
     //! assert_eq!(report.row_of_all_models().unwrap().mean.unwrap().value.to_string(), "1.000 ms");
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
@@ -484,15 +486,15 @@ pub mod serve {
     pub use chakram_serving::{
         ArrivalPattern, ArrivalRateInRequestsOrBytes, CompletedRequest,
         ConvolutionVectorProductSplit, CoreCountAndClock, EqualVectorProductTasks,
-        IntervalEstimate, LatencyCurve, LevelSummary, MeasuredLatency, MeasurementGroupMeanTimes,
-        MeasurementImportDefaults, ModelWorkAndDeadlineLocations, NoRequestObserver,
-        OperatorToJobLoweringRules, PRESETS, Platform, PlatformFacts, PlatformPreset, RatePoint,
-        RateSweep, RequestJobFromTraces, RequestObserver, RequestTimelineWriter, RequestWork,
-        RunStopRule, Scenario, ServeCapacity, ServeError, ServeReport, ServeRow, ServeRowKind,
-        ServeTimeLimitOption, ServedJob, ServedModel, ServiceOrderAndSlots, ServicePolicyKind,
-        SummedServeTimeParts, VectorProductJobGraph, WideTimeSum, compare, find_capacity,
-        format_platform_file, html, import_measurements, llm, read_platform_text, rows,
-        serve_requests, sweep_rates, text,
+        InterpolatedDurationCurve, IntervalEstimate, LevelSummary, MeasuredLatency,
+        MeasurementGroupMeanTimes, MeasurementImportDefaults, ModelWorkAndDeadlineLocations,
+        NoRequestObserver, OperatorToJobLoweringRules, PRESETS, Platform, PlatformFacts,
+        PlatformPreset, RatePoint, RateSweep, RequestJobFromTraces, RequestObserver,
+        RequestServeTimeLimitOption, RequestTimelineWriter, RequestWork, RunStopRule, Scenario,
+        ServeCapacity, ServeError, ServeReport, ServeRow, ServeRowKind, ServedJob, ServedModel,
+        ServiceOrderAndSlots, ServicePolicyWithParameters, SummedServeTimeParts,
+        VectorProductJobGraph, WideTimeSum, compare, find_capacity, format_platform_file, html,
+        import_measurements, llm, read_platform_text, rows, serve_requests, sweep_rates, text,
     };
 }
 
@@ -529,9 +531,9 @@ pub mod sweep {
     //! ```
 
     pub use chakram_studies::sweep::{
-        JournaledBoundOrAnswer, LayerTurnRecord, ModelOrTracesArgument, NewWorkCounts,
+        JournaledBoundOrAnswer, LayerTurnRecord, ModelOrTracesArgument, NewAnswerOrBoundEvent,
         PointCommand, PointEvaluator, RESULTS, Settings, Study, StudyError, StudyExplorer,
-        StudyShard, SweepError, SweepJournal, SweepOptions, SweepProgressEvent, SweepTable,
+        StudyShard, SweepError, SweepJournal, SweepOptions, SweepTable, WorkDoneInThisRun,
         explain_row, load_study, render_sweep_page,
     };
 }
@@ -555,7 +557,7 @@ pub mod topology {
     //! ```
 
     pub use chakram_hardware::topology::{
-        DieAndCoreLayout, DimensionShape, LineSendPattern, MemoryEndpoint, MemorySite,
+        DieAndCoreLayout, DimensionShape, LineSendPattern, MemoryAtNpuOrFabric, MemorySiteAndLink,
         PathLatencyAndRates, SwitchingMode, Topology, TopologyDimension, chip_graph, link_graph,
         tile_grid,
     };
@@ -637,13 +639,13 @@ pub mod workload {
     //! use chakram::machine::Machine;
     //! use chakram::trace::{NodeView, Op, Sink};
     //! use chakram::units::{Span, Time};
-    //! use chakram::workload::{DependencyPolicy, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
+    //! use chakram::workload::{EnforcedDependencyKinds, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
     //!
     //! let op = Op::Compute { flops: 0, bytes: 0, dtype: None };
     //! let kernel = |id, name, ns| NodeView { recorded: Span::from_ns(ns), ..NodeView::new(id, name, op) };
     //! let mut ranks = WorkloadBuilder::default();
     //! for rank in 0..2 {
-    //!     let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 2);
+    //!     let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 2);
     //!     graph.receive_node(&kernel(1, "forward", 1_000), &[])?;
     //!     graph.receive_node(&kernel(2, "backward", 2_000), &[1])?;
     //!     let (graph, slots) = graph.finish_graph()?;
@@ -658,8 +660,8 @@ pub mod workload {
     //! ```
 
     pub use chakram_trace::graph::{
-        DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, GraphRepairCounts, GroupRoles, Lane,
-        NodeKind, RankSlotPeersAndGroups,
+        DeclaredGroups, EnforcedDependencyKinds, Graph, GraphBuilder, GraphRepairCounts,
+        GroupRoles, Lane, NodeKind, RankBindingsOfGraphSlots,
     };
     pub use chakram_trace::workload::{
         MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError,

@@ -20,7 +20,7 @@ use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
 use chakram::trace::{DecompressedTraceFile, TraceWriter};
 use chakram::units::Time;
-use chakram::workload::{DependencyPolicy, Graph, NodeKind, Workload};
+use chakram::workload::{EnforcedDependencyKinds, Graph, NodeKind, Workload};
 use counting::{held_since, reset_peak};
 use prost::Message;
 use std::hint::black_box;
@@ -107,7 +107,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
 /// Loads `file`, and returns the time.
 fn load(label: &str, file: &[u8]) -> Duration {
     let read = || {
-        Graph::read_graph(file, 0, DependencyPolicy::Auto)
+        Graph::read_graph(file, 0, EnforcedDependencyKinds::Auto)
             .expect("it is a trace")
             .0
     };

@@ -5,8 +5,8 @@ use chakram::ids::Rank;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{
-    DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, MissingRankPolicy,
-    RankSlotPeersAndGroups, Workload, WorkloadBuilder,
+    DeclaredGroups, EnforcedDependencyKinds, Graph, GraphBuilder, MissingRankPolicy,
+    RankBindingsOfGraphSlots, Workload, WorkloadBuilder,
 };
 
 /// The size of the job. Neighbouring ranks form a tensor group. Tensor groups are ordered by stage,
@@ -71,13 +71,13 @@ impl ParallelTrainingJobSize {
             // gradients, and stages in the middle receive activations before they send.
             let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
             let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
-            let binding = RankSlotPeersAndGroups {
+            let binding = RankBindingsOfGraphSlots {
                 peers: before.into_iter().chain(after).collect(),
                 groups: vec![
                     Some(self.tensor_group(stage, replica)),
                     Some(self.data_group(tensor, stage)),
                 ],
-                ..RankSlotPeersAndGroups::default()
+                ..RankBindingsOfGraphSlots::default()
             };
             builder
                 .add_rank(Rank(rank), stages[stage as usize], binding, Time::ZERO)
@@ -92,7 +92,7 @@ impl ParallelTrainingJobSize {
     fn stage(self, stage: u32) -> Graph {
         let rank = self.rank(0, stage, 0);
         let mut out = ChainedGraphBuilder {
-            builder: GraphBuilder::new(rank, DependencyPolicy::Both, 1 << 20),
+            builder: GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 1 << 20),
             last: 0,
             name: String::new(),
         };

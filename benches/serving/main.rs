@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// A run of the program, with its limits on time and memory.
-struct ProgramRunWithLimits {
+struct ServingBenchCaseWithBudgets {
     name: &'static str,
     scenario: PathBuf,
     requests: u64,
@@ -39,7 +39,7 @@ fn main() {
         "{:34} {:>9} {:>8} {:>8} {:>7}",
         "", "requests", "wall s", "cores s", "MB"
     );
-    let million = |name, requests, seconds| ProgramRunWithLimits {
+    let million = |name, requests, seconds| ServingBenchCaseWithBudgets {
         name,
         scenario: folder.join("million.toml"),
         requests,
@@ -56,7 +56,7 @@ fn main() {
         "ten times the requests take {grown:.1} MB more"
     );
     for platform in ["lightning", "brainwave"] {
-        run(&ProgramRunWithLimits {
+        run(&ServingBenchCaseWithBudgets {
             name: "9.2e7 products on either platform",
             scenario: folder.join("chatgpt.toml"),
             requests: 1,
@@ -67,7 +67,7 @@ fn main() {
         });
     }
     if let Some(scenario) = azure() {
-        run(&ProgramRunWithLimits {
+        run(&ServingBenchCaseWithBudgets {
             name: "an hour of Azure, five times",
             scenario: scenario.path().join("azure.toml"),
             requests: 96_830,
@@ -182,7 +182,7 @@ fn azure() -> Option<tempfile::TempDir> {
 }
 
 /// Runs a line several times, and prints the best run.
-fn run(line: &ProgramRunWithLimits) -> WallCpuTimeAndPeakMemory {
+fn run(line: &ServingBenchCaseWithBudgets) -> WallCpuTimeAndPeakMemory {
     let runs = (0..line.runs).map(|_| set_once(line));
     let best = runs.min_by(|a, b| a.cores.total_cmp(&b.cores));
     let best = best.expect("there is one run at least");
@@ -197,7 +197,7 @@ fn run(line: &ProgramRunWithLimits) -> WallCpuTimeAndPeakMemory {
     best
 }
 
-fn set_once(line: &ProgramRunWithLimits) -> WallCpuTimeAndPeakMemory {
+fn set_once(line: &ServingBenchCaseWithBudgets) -> WallCpuTimeAndPeakMemory {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.arg("serve").arg(&line.scenario);
     command.args(line.platform.iter().flat_map(|name| ["--machine", name]));

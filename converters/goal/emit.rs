@@ -5,7 +5,7 @@
 //! processor. If operation B requires the end of A, B depends on A. If B requires only the
 //! beginning of A, B depends on A's predecessors, because B may begin as soon as A begins.
 
-use super::{GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
+use super::{GoalOperationKind, GoalRankProgram, GoalSchedule, error_at_line};
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{NodeFieldsBeyondView, TraceWriter};
@@ -68,7 +68,7 @@ impl GoalSchedule {
     }
 }
 
-impl GoalProgram {
+impl GoalRankProgram {
     /// Returns, for each operation, the operations that must end before it begins.
     fn dependencies_of(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
         let count = self.operations.len();

@@ -10,7 +10,7 @@
 //!
 //! Labels begin with a letter. A comment begins with `//` and ends with the line, or is enclosed in `/* … */`.
 
-use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
+use super::{GoalOperation, GoalOperationKind, GoalRankProgram, GoalSchedule, error_at_line};
 use chakram_trace::format::{TraceError, escape_name};
 use std::collections::BTreeMap;
 
@@ -101,7 +101,7 @@ impl GoalSchedule {
         parser.skip_line_ends();
         parser.expect_word("num_ranks", "`num_ranks N` on the first line")?;
         let ranks = parser.read_number("the number of ranks", MOST_RANKS)? as u32;
-        let mut programs: Vec<Option<GoalProgram>> = vec![None; ranks as usize];
+        let mut programs: Vec<Option<GoalRankProgram>> = vec![None; ranks as usize];
         loop {
             parser.skip_line_ends();
             if parser.words.peek().is_none() {
@@ -195,8 +195,8 @@ impl<'t> GoalParser<'t> {
     }
 
     /// Reads the operations and dependencies of a rank, and the closing brace.
-    fn read_program(&mut self, rank: u32, ranks: u32) -> Result<GoalProgram, TraceError> {
-        let mut program = GoalProgram::default();
+    fn read_program(&mut self, rank: u32, ranks: u32) -> Result<GoalRankProgram, TraceError> {
+        let mut program = GoalRankProgram::default();
         let mut labels: BTreeMap<&str, u32> = BTreeMap::new();
         let mut dependencies = Vec::new();
         loop {

@@ -4,7 +4,7 @@
 //! together. The delay of a communication node becomes a calculation before it. Times are rounded to nanoseconds. GOAL
 //! has neither collectives nor kernel work, so traces with collectives or without times are rejected.
 
-use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
+use super::{GoalOperation, GoalOperationKind, GoalRankProgram, GoalSchedule};
 use chakram_base::ids::NodeIndex;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
@@ -12,7 +12,7 @@ use chakram_trace::format::{TraceError, TraceErrorLocation};
 use chakram_trace::graph::{Graph, NodeKind};
 use std::fmt::{self, Display, Formatter};
 
-impl GoalProgram {
+impl GoalRankProgram {
     /// Converts the trace `graph` of one rank to the rank's program. `peers` maps each peer index
     /// of the trace to a rank of the job.
     ///
@@ -155,7 +155,7 @@ impl Display for GoalSchedule {
     }
 }
 
-impl Display for GoalProgram {
+impl Display for GoalRankProgram {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let label = |place: u32| &self.operations[place as usize].label;
         for operation in &self.operations {

@@ -5,7 +5,7 @@ use super::nccl::{NcclCallOrCommInit, NcclCallOrKernelLaunch};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
 use crate::comm_kernels::{CommKernelTable, KernelNameHint, UserCommKernelRules};
 use crate::pytorch::kineto::{
-    EventCategory, KinetoEvent, KinetoTrace, KinetoTrack, NONE, SharedEventProperties,
+    EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity, NONE, SharedEventProperties,
 };
 use chakram_trace::format::{CollectiveKind, TraceError};
 use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
@@ -336,7 +336,7 @@ impl<'d> NsysExportReader<'d> {
         let track = *process.streams.entry((device, stream)).or_insert_with(|| {
             add_track(
                 tracks,
-                KinetoTrack {
+                KinetoTrackIdentity {
                     pid: format!("device {device}"),
                     tid: stream.to_string(),
                     name: format!("stream {stream}"),
@@ -438,7 +438,7 @@ impl<'d> NsysExportReader<'d> {
         *process.threads.entry(id).or_insert_with(|| {
             add_track(
                 tracks,
-                KinetoTrack {
+                KinetoTrackIdentity {
                     pid: pid.to_string(),
                     tid: (id & 0xff_ffff).to_string(),
                     name: String::new(),
@@ -642,9 +642,9 @@ impl<'d> NsysExportReader<'d> {
         *process.streams.entry((i32::MIN, 0)).or_insert_with(|| {
             add_track(
                 tracks,
-                KinetoTrack {
+                KinetoTrackIdentity {
                     name: "synchronisations".to_owned(),
-                    ..KinetoTrack::default()
+                    ..KinetoTrackIdentity::default()
                 },
             )
         })
@@ -730,7 +730,7 @@ fn for_each_row(
 }
 
 /// Adds a track, and returns its index.
-fn add_track(tracks: &mut Vec<KinetoTrack>, track: KinetoTrack) -> u32 {
+fn add_track(tracks: &mut Vec<KinetoTrackIdentity>, track: KinetoTrackIdentity) -> u32 {
     tracks.push(track);
     tracks.len() as u32 - 1
 }

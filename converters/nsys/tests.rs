@@ -3,7 +3,7 @@
 mod writer;
 
 use super::sqlite::{SqliteDatabase, SqliteValue};
-use super::{NsysConversionSummary, RankNumberSource, convert_exports, report};
+use super::{NcclOrDeviceRankSource, NsysConversionSummary, convert_exports, report};
 use crate::pytorch::{ConvertOptions, EventCategory, UserCommKernelRules};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::TraceError;
@@ -296,7 +296,7 @@ fn random_exports_keep_the_time_of_their_devices() {
         }
         assert_eq!(bytes, made.bytes, "{seed}");
         let summary = converted(folder.path(), &file).unwrap();
-        assert_eq!(summary.order, RankNumberSource::Devices);
+        assert_eq!(summary.order, NcclOrDeviceRankSource::Devices);
         let ranks = &summary.conversion.ranks;
         let sum = |of: fn(&crate::pytorch::summary::RankConversionSummary) -> u64| -> u64 {
             ranks.iter().map(of).sum()
@@ -340,7 +340,7 @@ fn ranks_are_those_of_the_largest_communicator() {
         ]);
     }
     let summary = converted(folder.path(), &made.file(1024)).unwrap();
-    assert_eq!(summary.order, RankNumberSource::Nccl);
+    assert_eq!(summary.order, NcclOrDeviceRankSource::Nccl);
     let processes: Vec<u64> = summary.processes.iter().map(|(_, pid, _)| *pid).collect();
     assert_eq!(processes, [101, 100]);
     assert_eq!(summary.conversion.world, 2);

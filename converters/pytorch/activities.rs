@@ -18,7 +18,7 @@
 //! The host time before an activity begins when the last of its dependencies ends.
 
 use super::calls::CommCalls;
-use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
+use super::rank_timeline::{HostIntervalKind, JoinedRankCapture, NONE};
 
 mod device;
 mod handoffs;
@@ -27,14 +27,14 @@ mod in_flight;
 mod own_places;
 mod thread_chains;
 
-use host_waits::AwaitedCallOrDeviceEvent;
+use host_waits::AwaitedCommCallOrDeviceEvent;
 
 /// Kind of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ActivitySourceEvent {
-    /// A host interval of [`RankTimeline::items`].
+pub enum ActivityKindAndIndex {
+    /// A host interval of [`JoinedRankCapture::items`].
     Item(u32),
-    /// An event of [`RankTimeline::devices`] that is not communication.
+    /// An event of [`JoinedRankCapture::devices`] that is not communication.
     Device(u32),
     /// A call in [`CommCalls::list`].
     Call(u32),
@@ -44,7 +44,7 @@ pub enum ActivitySourceEvent {
 
 /// Lane of an activity. Activities of one lane do not overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ActivityLane {
+pub enum ThreadCommunicationOrStreamLane {
     /// A host thread.
     Thread(u32),
     /// Communication in flight on the host: calls of one worker thread, or messages to one peer.
@@ -55,9 +55,9 @@ pub enum ActivityLane {
 
 /// An activity of a rank.
 #[derive(Clone, Copy, Debug)]
-pub struct Activity {
+pub struct HostOrDeviceActivity {
     /// Kind of the recorded event that the activity represents.
-    pub kind: ActivitySourceEvent,
+    pub kind: ActivityKindAndIndex,
     /// Start of the activity, in ns since the epoch, by this rank's clock.
     pub begin: i64,
     /// End of the activity, in ns since the epoch, by this rank's clock.
@@ -68,7 +68,7 @@ pub struct Activity {
 #[derive(Clone, Copy, Debug)]
 pub struct CallLaneAndSubmitter {
     /// Lane on which the call runs.
-    pub lane: ActivityLane,
+    pub lane: ThreadCommunicationOrStreamLane,
     /// Host interval that submitted the call.
     pub item: u32,
 }
@@ -101,9 +101,9 @@ pub struct InferredDependencyCounts {
 
 /// Activities of a rank, with their dependencies.
 #[derive(Debug, Default)]
-pub struct Activities {
+pub struct RankActivitiesAndDependencies {
     /// All activities; the other fields refer to activities by index in this list.
-    pub list: Vec<Activity>,
+    pub list: Vec<HostOrDeviceActivity>,
     /// Pairs (cause, effect), sorted by effect, without duplicates.
     pub dependencies: Vec<(u32, u32)>,
     /// For each call, the index of its activity.
@@ -119,18 +119,21 @@ pub struct Activities {
 }
 
 /// Extracts the activities of `rank`, and records in `calls` when each call's result became usable.
-pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
+pub fn find_activities(
+    rank: &JoinedRankCapture,
+    calls: &mut CommCalls,
+) -> RankActivitiesAndDependencies {
     host_waits::set_done(rank, calls);
     let mut found = InferredDependencyCounts::default();
     let (mut waits, blocked) = host_waits::find_host_waits(rank, calls, &mut found);
     let mut bounds = thread_chains::ActivityEndUpperBounds::new(rank, calls);
     device::find_device_waits_of_host(rank, &mut bounds, &mut waits, &mut found);
-    let mut activities = Activities {
+    let mut activities = RankActivitiesAndDependencies {
         of_call: vec![NONE; calls.list.len()],
         call_places: vec![CallLaneAndSubmitter::UNKNOWN; calls.list.len()],
         of_item: vec![NONE; rank.items.len()],
         blocked,
-        ..Activities::default()
+        ..RankActivitiesAndDependencies::default()
     };
     let chains = thread_chains::build_thread_chains(rank, calls, bounds, &waits, &mut activities);
     in_flight::create_in_flight_activities(rank, calls, &chains, &mut activities);
@@ -138,14 +141,14 @@ pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities
         device::create_device_activities(rank, calls, &mut activities, &mut found);
     for wait in &waits {
         let source = match wait.source {
-            AwaitedCallOrDeviceEvent::Call(call)
+            AwaitedCommCallOrDeviceEvent::Call(call)
                 if calls.list[call as usize].done > calls.list[call as usize].end =>
             {
                 let call = &calls.list[call as usize];
                 chains.last_activity_before(call.worker, call.done, &activities.list)
             }
-            AwaitedCallOrDeviceEvent::Call(call) => activities.of_call[call as usize],
-            AwaitedCallOrDeviceEvent::Device(device) => device_activities[device as usize],
+            AwaitedCommCallOrDeviceEvent::Call(call) => activities.of_call[call as usize],
+            AwaitedCommCallOrDeviceEvent::Device(device) => device_activities[device as usize],
         };
         let target = match wait.into {
             NONE => chains.first_activity_after(wait.thread, wait.to, &activities.list),
@@ -161,33 +164,37 @@ pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities
 
 impl CallLaneAndSubmitter {
     const UNKNOWN: Self = Self {
-        lane: ActivityLane::Flight(0),
+        lane: ThreadCommunicationOrStreamLane::Flight(0),
         item: NONE,
     };
 }
 
-impl Activities {
+impl RankActivitiesAndDependencies {
     /// Returns the lane of an activity.
-    pub fn lane_of_activity(&self, rank: &RankTimeline, activity: &Activity) -> ActivityLane {
+    pub fn lane_of_activity(
+        &self,
+        rank: &JoinedRankCapture,
+        activity: &HostOrDeviceActivity,
+    ) -> ThreadCommunicationOrStreamLane {
         match activity.kind {
-            ActivitySourceEvent::Item(item) => {
-                ActivityLane::Thread(rank.items[item as usize].thread)
+            ActivityKindAndIndex::Item(item) => {
+                ThreadCommunicationOrStreamLane::Thread(rank.items[item as usize].thread)
             }
-            ActivitySourceEvent::End(thread) => ActivityLane::Thread(thread),
-            ActivitySourceEvent::Device(device) => {
-                ActivityLane::Stream(rank.devices[device as usize].stream)
+            ActivityKindAndIndex::End(thread) => ThreadCommunicationOrStreamLane::Thread(thread),
+            ActivityKindAndIndex::Device(device) => {
+                ThreadCommunicationOrStreamLane::Stream(rank.devices[device as usize].stream)
             }
-            ActivitySourceEvent::Call(call) => self.call_places[call as usize].lane,
+            ActivityKindAndIndex::Call(call) => self.call_places[call as usize].lane,
         }
     }
 
     /// Returns the activity that submitted `work`. A host activity submits itself, a launch submits
     /// device work, and an operator submits a call. Returns 0 if the launch was before the capture.
-    pub fn submitter_of(&self, rank: &RankTimeline, work: u32) -> u32 {
+    pub fn submitter_of(&self, rank: &JoinedRankCapture, work: u32) -> u32 {
         let item = match self.list[work as usize].kind {
-            ActivitySourceEvent::Item(_) | ActivitySourceEvent::End(_) => return work,
-            ActivitySourceEvent::Device(device) => rank.devices[device as usize].launch,
-            ActivitySourceEvent::Call(call) => self.call_places[call as usize].item,
+            ActivityKindAndIndex::Item(_) | ActivityKindAndIndex::End(_) => return work,
+            ActivityKindAndIndex::Device(device) => rank.devices[device as usize].launch,
+            ActivityKindAndIndex::Call(call) => self.call_places[call as usize].item,
         };
         let submitter = self.of_item.get(item as usize).copied();
         submitter
@@ -203,7 +210,7 @@ impl Activities {
         (first.unwrap_or(0), last.unwrap_or(0))
     }
 
-    fn push(&mut self, work: Activity) -> u32 {
+    fn push(&mut self, work: HostOrDeviceActivity) -> u32 {
         debug_assert!(work.begin <= work.end, "{work:?} takes time");
         self.list.push(work);
         self.list.len() as u32 - 1
@@ -263,7 +270,7 @@ fn sort_dependencies_by_effect(dependencies: &mut [(u32, u32)], activities: usiz
 }
 
 /// Returns one flag per thread: true if the thread only executes work that other threads requested.
-fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
+fn find_worker_threads(rank: &JoinedRankCapture, calls: &CommCalls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
         works_for[call.worker as usize] = true;

@@ -4,7 +4,7 @@
 use super::call_windows::{self, CallFingerprint};
 use super::calls::{CommCall, CommCalls, CommOp};
 use super::group_inference::{JobGroup, UNTOLD};
-use super::rank_timeline::RankTimeline;
+use super::rank_timeline::JoinedRankCapture;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::{
     CollectiveSignature, MemberCalls, MessageHalf, RankAndCommIndex, TraceCallsByGroupSlot,
@@ -39,7 +39,7 @@ pub struct MatchedMessage {
 
 /// All matched collectives and messages of a job.
 #[derive(Debug, Default)]
-pub struct CallMatches {
+pub struct MatchedAndUnmatchedCallsOfJob {
     /// Collectives, sorted by group and sequence.
     pub collectives: Vec<MatchedCollective>,
     /// Messages whose send and receive were both found.
@@ -58,7 +58,7 @@ pub struct JobRankWithTimeline<'a> {
     /// Rank number in the job.
     pub number: u32,
     /// Capture that contains the rank's calls: the rank's own capture, or the capture of a rank with the same role.
-    pub timeline: &'a RankTimeline,
+    pub timeline: &'a JoinedRankCapture,
 }
 
 /// Matches the calls of all ranks. `ranks` must be sorted, and the group of every call must be set.
@@ -66,13 +66,13 @@ pub fn expand_pattern(
     ranks: &[JobRankWithTimeline<'_>],
     calls: &[CommCalls],
     groups: &[JobGroup],
-) -> Result<CallMatches, CallMismatch> {
+) -> Result<MatchedAndUnmatchedCallsOfJob, CallMismatch> {
     let job = CapturedCalls {
         ranks,
         calls,
         groups,
     };
-    let mut matches = CallMatches::default();
+    let mut matches = MatchedAndUnmatchedCallsOfJob::default();
     let calls_of = calls.iter().map(|calls| {
         let all = sort_calls(calls);
         let collectives = all.filter(|(_, call)| !call.is_message() && call.group != UNTOLD);
@@ -288,7 +288,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    fn match_messages(&self, matches: &mut CallMatches) {
+    fn match_messages(&self, matches: &mut MatchedAndUnmatchedCallsOfJob) {
         let mut halves = Vec::new();
         for (index, (rank, calls)) in (0..).zip(self.ranks.iter().zip(self.calls)) {
             let all = sort_calls(calls);

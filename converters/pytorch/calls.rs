@@ -5,7 +5,7 @@
 //! `record_param_comms`, which NCCL's process group writes, states all arguments. The time in
 //! flight comes from gloo's intervals or NCCL's kernels.
 
-use super::rank_timeline::{NONE, RankTimeline};
+use super::rank_timeline::{JoinedRankCapture, NONE};
 use chakram_trace::format::CollectiveKind;
 
 mod args;
@@ -14,7 +14,7 @@ mod host;
 mod requests;
 
 pub use crate::comm_kernels::UserCommKernelRules;
-pub use args::{CallArgs, first_dtype, parse_group_of_record};
+pub use args::{CommCallArgs, first_dtype, parse_group_of_record};
 
 /// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +37,15 @@ pub struct CommCall {
     /// The operation: a collective, a send or a receive.
     pub act: CommOp,
     /// Arguments of the call, from its operator or its record.
-    pub asked: CallArgs,
+    pub asked: CommCallArgs,
     /// Index among the job's groups; valid once the groups have been determined.
     pub group: u32,
-    /// Index in [`RankTimeline::threads`] of the worker thread that executed the call; [`NONE`] if the
+    /// Index in [`JoinedRankCapture::threads`] of the worker thread that executed the call; [`NONE`] if the
     /// caller's thread or a device executed it.
     pub worker: u32,
     /// Stream that executed the call, if the call ran on a device.
     pub stream: Option<i64>,
-    /// Index in [`RankTimeline::devices`] of the kernel that executed the call, or [`NONE`].
+    /// Index in [`JoinedRankCapture::devices`] of the kernel that executed the call, or [`NONE`].
     pub device: u32,
     /// Time, in ns, at which the launch was complete. The caller's time after the launch does not belong to the call.
     pub launched: i64,
@@ -74,9 +74,9 @@ pub struct CommCalls {
     /// Number of communication intervals that no operator requested.
     pub orphans: u64,
     /// Pairs (kernel, first kernel of its call), sorted. Contains all kernels except each call's first. Both kernels
-    /// are indices in [`RankTimeline::devices`].
+    /// are indices in [`JoinedRankCapture::devices`].
     pub further: Vec<(u32, u32)>,
-    /// Sorted indices in [`RankTimeline::devices`] of communication kernels and copies whose operation
+    /// Sorted indices in [`JoinedRankCapture::devices`] of communication kernels and copies whose operation
     /// is unknown.
     pub unknown: Vec<u32>,
     /// Number of entries of `unknown` that were launched before the capture began.
@@ -84,7 +84,7 @@ pub struct CommCalls {
 }
 
 /// Finds the calls of `rank`; `kernels` identifies communication kernels.
-pub fn find_comm_calls(rank: &RankTimeline, kernels: &UserCommKernelRules) -> CommCalls {
+pub fn find_comm_calls(rank: &JoinedRankCapture, kernels: &UserCommKernelRules) -> CommCalls {
     let mut calls = host::find_host_calls(rank);
     device::append_device_calls(rank, kernels, &mut calls);
     calls

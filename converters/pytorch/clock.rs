@@ -17,9 +17,9 @@
 //! estimate. So if only messages were observed, the same rule applies. If the captures do not name their hosts, an
 //! estimate that does not exceed the scatter is ignored.
 
-use super::call_matching::CallMatches;
+use super::call_matching::MatchedAndUnmatchedCallsOfJob;
 use super::calls::CommCalls;
-use super::rank_timeline::RankTimeline;
+use super::rank_timeline::JoinedRankCapture;
 use chakram_base::statistics;
 use std::collections::BTreeMap;
 
@@ -89,11 +89,11 @@ const LEAST_GROWTH: i64 = 1_000;
 struct TwoRankCallObservation {
     /// For each rank, the call's start and end, in ns by the rank's own clock.
     spans: [(i64, i64); 2],
-    kind: ObservedCallKind,
+    kind: RankPairCommCallKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ObservedCallKind {
+enum RankPairCommCallKind {
     Collective,
     /// Message that the first rank sent.
     Sent,
@@ -105,9 +105,9 @@ impl TwoRankCallObservation {
     /// Swaps the two ranks.
     fn reversed(self) -> Self {
         let kind = match self.kind {
-            ObservedCallKind::Collective => ObservedCallKind::Collective,
-            ObservedCallKind::Sent => ObservedCallKind::Received,
-            ObservedCallKind::Received => ObservedCallKind::Sent,
+            RankPairCommCallKind::Collective => RankPairCommCallKind::Collective,
+            RankPairCommCallKind::Sent => RankPairCommCallKind::Received,
+            RankPairCommCallKind::Received => RankPairCommCallKind::Sent,
         };
         let [one, other] = self.spans;
         Self {
@@ -119,9 +119,9 @@ impl TwoRankCallObservation {
 
 /// Estimates the clock offset of every rank.
 pub fn estimate_offsets(
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
     calls: &[CommCalls],
-    matches: &CallMatches,
+    matches: &MatchedAndUnmatchedCallsOfJob,
 ) -> Vec<ClockCorrection> {
     let between = collect_observations(calls, matches);
     let mut offsets = vec![ClockCorrection::default(); ranks.len()];
@@ -168,7 +168,7 @@ enum RankHostComparison {
 }
 
 impl RankHostComparison {
-    fn relate_hosts(one: &RankTimeline, other: &RankTimeline) -> Self {
+    fn relate_hosts(one: &JoinedRankCapture, other: &JoinedRankCapture) -> Self {
         match (&one.kineto.host_name, &other.kineto.host_name) {
             (Some(one), Some(other)) if one == other => Self::Same,
             (Some(_), Some(_)) => Self::Different,
@@ -241,10 +241,10 @@ fn find_offset_bounds(seen: &[TwoRankCallObservation]) -> (i64, i64) {
         kind,
     } in seen
     {
-        if *kind != ObservedCallKind::Received {
+        if *kind != RankPairCommCallKind::Received {
             bounds.0 = bounds.0.max(one.0.saturating_sub(other.1));
         }
-        if *kind != ObservedCallKind::Sent {
+        if *kind != RankPairCommCallKind::Sent {
             bounds.1 = bounds.1.min(one.1.saturating_sub(other.0));
         }
     }
@@ -255,7 +255,7 @@ fn find_offset_bounds(seen: &[TwoRankCallObservation]) -> (i64, i64) {
 fn differences_of_ends(seen: &[TwoRankCallObservation]) -> Vec<i64> {
     let collectives = seen
         .iter()
-        .filter(|seen| seen.kind == ObservedCallKind::Collective);
+        .filter(|seen| seen.kind == RankPairCommCallKind::Collective);
     collectives
         .map(|seen| seen.spans[0].1.saturating_sub(seen.spans[1].1))
         .collect()
@@ -267,7 +267,7 @@ fn differences_of_ends(seen: &[TwoRankCallObservation]) -> Vec<i64> {
 fn fit_drift(seen: &[TwoRankCallObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
-        .filter(|seen| seen.kind == ObservedCallKind::Collective);
+        .filter(|seen| seen.kind == RankPairCommCallKind::Collective);
     let ends = collectives.map(|seen| {
         (
             seen.spans[1].1,
@@ -317,14 +317,14 @@ fn fit_drift(seen: &[TwoRankCallObservation]) -> (i64, i64) {
 /// Collects the observations of each pair of ranks that share calls; the lower rank comes first.
 fn collect_observations(
     calls: &[CommCalls],
-    matches: &CallMatches,
+    matches: &MatchedAndUnmatchedCallsOfJob,
 ) -> BTreeMap<(u32, u32), Vec<TwoRankCallObservation>> {
     let mut between: BTreeMap<(u32, u32), Vec<TwoRankCallObservation>> = BTreeMap::new();
     let span = |at: (u32, u32)| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
         (call.start, call.end)
     };
-    let mut note = |one: (u32, u32), other: (u32, u32), kind: ObservedCallKind| {
+    let mut note = |one: (u32, u32), other: (u32, u32), kind: RankPairCommCallKind| {
         let seen = TwoRankCallObservation {
             spans: [span(one), span(other)],
             kind,
@@ -348,11 +348,11 @@ fn collect_observations(
         let neighbours = matched.members.windows(2).map(|pair| (pair[0], pair[1]));
         let firsts = matched.members.iter().skip(2).map(|&other| (first, other));
         for (one, other) in neighbours.chain(firsts) {
-            note(one, other, ObservedCallKind::Collective);
+            note(one, other, RankPairCommCallKind::Collective);
         }
     }
     for message in &matches.messages {
-        note(message.send, message.receive, ObservedCallKind::Sent);
+        note(message.send, message.receive, RankPairCommCallKind::Sent);
     }
     between
 }
@@ -384,7 +384,7 @@ mod tests {
                     (end + difference - before, end + difference),
                     (end - before, end),
                 ],
-                kind: ObservedCallKind::Collective,
+                kind: RankPairCommCallKind::Collective,
             }
         });
         seen.collect()
@@ -451,7 +451,7 @@ mod tests {
         // receiver's clock is at most 1 ms behind.
         let message = |sent: i64, received: i64| TwoRankCallObservation {
             spans: [(sent, sent + 10), (received - 10, received)],
-            kind: ObservedCallKind::Sent,
+            kind: RankPairCommCallKind::Sent,
         };
         for hosts in [
             RankHostComparison::Same,

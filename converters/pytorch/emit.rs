@@ -1,17 +1,19 @@
 //! Writes a rank's activities as nodes of a trace.
 
-use super::activities::{Activities, ActivityLane, ActivitySourceEvent};
+use super::activities::{
+    ActivityKindAndIndex, RankActivitiesAndDependencies, ThreadCommunicationOrStreamLane,
+};
 use super::alike_kernels::SameNameWorkEstimator;
 use super::calls::CommCalls;
 use super::group_inference::JobGroup;
-use super::op_cost::HostIntervalCosts;
+use super::op_cost::HostIntervalFlopsAndBytes;
 use super::profiler_cost::ProfilerTimeSubtractor;
-use super::rank_timeline::RankTimeline;
+use super::rank_timeline::JoinedRankCapture;
 use super::transfer_times::CallWaitAndTransfer;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{NamedAttribute, NodeFieldsBeyondView, TraceWriter};
-use node::{ActivityEmitter, operator_dtypes};
+use node::{HostAndDeviceActivityEmitter, operator_dtypes};
 use order::order_activities;
 use serde::Serialize;
 use std::io::Write;
@@ -72,9 +74,9 @@ pub struct EmittedCountsAndTimes {
 
 /// Writes the nodes of `rank` from its `activities` and `calls`.
 pub fn write_nodes<W: Write>(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     calls: &CommCalls,
-    activities: &Activities,
+    activities: &RankActivitiesAndDependencies,
     job: &RankEmitContext<'_>,
     writer: &mut TraceWriter<W>,
 ) -> Result<EmittedCountsAndTimes, TraceError> {
@@ -95,13 +97,13 @@ pub fn write_nodes<W: Write>(
         &NodeFieldsBeyondView::default(),
     )?;
     written.nodes += 1;
-    let mut writing = ActivityEmitter {
+    let mut writing = HostAndDeviceActivityEmitter {
         rank,
         calls,
         activities,
         job,
         ids: &ids,
-        efforts: &HostIntervalCosts::new(rank, job.host_computes),
+        efforts: &HostIntervalFlopsAndBytes::new(rank, job.host_computes),
         alike: SameNameWorkEstimator::default(),
         dtypes: &operator_dtypes(rank),
         steps: &rank.step_windows(),
@@ -130,7 +132,7 @@ pub fn write_nodes<W: Write>(
         }
         causes.sort_unstable();
         let late = match activity.kind {
-            ActivitySourceEvent::Call(call) => job.times[call as usize].late,
+            ActivityKindAndIndex::Call(call) => job.times[call as usize].late,
             _ => 0,
         };
         let delay =
@@ -143,7 +145,9 @@ pub fn write_nodes<W: Write>(
         writing.write_node(work, activity, span, &causes, &mut attributes, writer)?;
         written.nodes += 1;
         written.causes += causes.len() as u64;
-        if let ActivityLane::Stream(_) = activities.lane_of_activity(rank, activity) {
+        if let ThreadCommunicationOrStreamLane::Stream(_) =
+            activities.lane_of_activity(rank, activity)
+        {
             let end = end_of(activities, calls, job, work);
             let lasted = clamp_to_nonnegative_ns(end.saturating_sub(activity.begin));
             written.device_ns = written.device_ns.saturating_add(lasted);
@@ -153,10 +157,15 @@ pub fn write_nodes<W: Write>(
 }
 
 /// Returns the time at which an activity ends in a replay that reproduces the capture.
-fn end_of(activities: &Activities, calls: &CommCalls, job: &RankEmitContext<'_>, work: u32) -> i64 {
+fn end_of(
+    activities: &RankActivitiesAndDependencies,
+    calls: &CommCalls,
+    job: &RankEmitContext<'_>,
+    work: u32,
+) -> i64 {
     let activity = &activities.list[work as usize];
     match activity.kind {
-        ActivitySourceEvent::Call(call) => {
+        ActivityKindAndIndex::Call(call) => {
             let time = &job.times[call as usize];
             calls.list[call as usize]
                 .start
@@ -169,7 +178,7 @@ fn end_of(activities: &Activities, calls: &CommCalls, job: &RankEmitContext<'_>,
 
 /// A process group in the form of PyTorch's `pg_config`.
 #[derive(Serialize)]
-struct PgConfigProcessGroup<'g> {
+struct EmittedPgConfigGroup<'g> {
     pg_name: &'g str,
     pg_desc: &'g str,
     ranks: &'g [u32],
@@ -180,7 +189,7 @@ struct PgConfigProcessGroup<'g> {
 /// Returns the declaration of a rank's groups, in the format of PyTorch's `pg_config`.
 fn groups_json(number: u32, groups: &[JobGroup]) -> String {
     let own = groups.iter().filter(|group| group.ranks.contains(&number));
-    let declared = own.map(|group| PgConfigProcessGroup {
+    let declared = own.map(|group| EmittedPgConfigGroup {
         pg_name: &group.name,
         pg_desc: &group.desc,
         ranks: &group.ranks,

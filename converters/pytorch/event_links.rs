@@ -2,7 +2,7 @@
 //! function id, or by their order on each thread if there are no ids.
 
 use super::host::{HostTrace, NONE};
-use super::kineto::{EventCategory, KinetoTrace, KinetoTrack};
+use super::kineto::{EventCategory, KinetoTrace, KinetoTrackIdentity};
 use chakram_trace::format::escape_name;
 
 mod by_order;
@@ -10,7 +10,7 @@ mod by_order;
 /// Method that matched operators in the host file with operators in Kineto's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LinkMethod {
+pub enum HostKinetoMatchMethod {
     /// By record function id.
     #[default]
     Ids,
@@ -24,11 +24,11 @@ pub enum LinkMethod {
 
 /// Result of matching the operators of one host thread by order.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct ThreadLinkCounts {
+pub struct HostThreadKinetoMatchCounts {
     /// Thread number that the observer assigned.
     pub thread: u32,
     /// The Kineto track that was matched to the thread.
-    pub track: KinetoTrack,
+    pub track: KinetoTrackIdentity,
     /// Number of host nodes on the thread.
     pub nodes: u64,
     /// Number of operators and annotations on the track.
@@ -45,7 +45,7 @@ pub struct ThreadLinkCounts {
     pub windows: u64,
 }
 
-impl ThreadLinkCounts {
+impl HostThreadKinetoMatchCounts {
     /// Returns the fraction of nodes that are linked, multiplied by the fraction of compared pairs
     /// whose shapes are equal.
     pub fn link_confidence(&self) -> f64 {
@@ -62,7 +62,7 @@ impl ThreadLinkCounts {
 
 /// The host node of each Kineto event, with statistics of the matching.
 #[derive(Debug, Default)]
-pub struct HostNodeLinks {
+pub struct KinetoEventHostNodeMap {
     /// For each Kineto event, its host node or [`NONE`].
     pub host_of: Vec<u32>,
     /// Number of host nodes that have an event.
@@ -83,9 +83,9 @@ pub struct HostNodeLinks {
     pub renamed: u64,
     first_renamed: Option<(u64, String, String, u64)>,
     /// Method that joined the two files.
-    pub method: LinkMethod,
+    pub method: HostKinetoMatchMethod,
     /// Links of each host thread; empty unless nodes and events were joined by order.
-    pub threads: Vec<ThreadLinkCounts>,
+    pub threads: Vec<HostThreadKinetoMatchCounts>,
     /// Part of the Kineto trace that the host trace covers, or `None` if it covers the whole Kineto
     /// trace.
     pub window: Option<KeptCaptureWindow>,
@@ -134,7 +134,7 @@ const MAX_RENAMED: f64 = 0.02;
 /// Minimum confidence for matching by order.
 const MIN_CONFIDENCE: f64 = 0.9;
 
-impl HostNodeLinks {
+impl KinetoEventHostNodeMap {
     /// Joins the nodes of `host` to the events of `kineto`.
     pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, EventLinkError> {
         if !Self::can_join_by_id(host, kineto) {

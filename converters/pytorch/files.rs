@@ -11,7 +11,7 @@ use std::sync::Arc;
 mod by_process;
 mod held;
 
-pub use held::InMemoryFiles;
+pub use held::MemoryOnlyInputFiles;
 use held::path_for_messages;
 
 /// Files of a rank: a host trace, a Kineto trace, or both.
@@ -30,7 +30,7 @@ pub struct RankCaptureFiles {
     /// Step times measured without a profiler.
     pub steps: Option<PathBuf>,
     /// The rank's files whose contents are in memory.
-    pub held: InMemoryFiles,
+    pub held: MemoryOnlyInputFiles,
 }
 
 /// Path that stands for a capture from standard input.
@@ -132,7 +132,7 @@ pub fn find_pairs_with_piped(
     // If a file was both named by the user and found in a folder, it counts as named.
     files.sort_by(|a, b| (&a.0, !a.1).cmp(&(&b.0, !b.1)));
     files.dedup_by(|later, first| later.0 == first.0);
-    let mut held = InMemoryFiles::new(piped);
+    let mut held = MemoryOnlyInputFiles::new(piped);
     let mut set = JobCaptureFiles::default();
     let mut files = unpack_archives(files, &mut held, &mut set)?;
     files.sort_by(|a, b| a.0.cmp(&b.0));
@@ -256,7 +256,7 @@ pub fn find_pairs_with_piped(
 /// Replaces the tar archives among `files` by their captures, whose contents are stored in `held`.
 fn unpack_archives(
     files: Vec<(PathBuf, bool)>,
-    held: &mut InMemoryFiles,
+    held: &mut MemoryOnlyInputFiles,
     set: &mut JobCaptureFiles,
 ) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let mut all = Vec::with_capacity(files.len());
@@ -334,7 +334,7 @@ fn describe_non_capture_files(found: &[FoundFile]) -> String {
 fn require_single_file(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
-    held: &InMemoryFiles,
+    held: &MemoryOnlyInputFiles,
     left_aside: &mut Vec<(PathBuf, String)>,
 ) -> Result<Option<FoundFile>, TraceError> {
     if files.len() > 1
@@ -473,7 +473,7 @@ const LARGEST: u32 = 99_999;
 fn rank_in(
     path: &Path,
     kind: CaptureFileKind,
-    held: &InMemoryFiles,
+    held: &MemoryOnlyInputFiles,
 ) -> Result<Option<u32>, TraceError> {
     let rank = rank_of(path);
     let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);

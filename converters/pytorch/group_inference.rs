@@ -8,7 +8,7 @@
 
 use super::calls::{CommCall, CommCalls, CommOp, parse_group_of_record};
 use super::groups::LARGEST_GROUP;
-use super::rank_timeline::RankTimeline;
+use super::rank_timeline::JoinedRankCapture;
 use super::{ProcessGroup, groups};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ pub struct GroupInferenceError {
 
 /// Sets the group of every call. `ranks` must be sorted; `world` is the number of ranks in the job.
 pub fn resolve_run(
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
     calls: &mut [CommCalls],
     world: u32,
 ) -> Result<(Vec<JobGroup>, CallCountsByInferenceMethod), GroupInferenceError> {
@@ -224,7 +224,7 @@ fn shown_members(call: &CommCall) -> Option<u32> {
 
 /// Returns a lower bound on the number of ranks in the job. The default group contains all ranks
 /// and no group is larger, so the groups determine the bound.
-pub(super) fn lower_bound_of_world_size(rank: &RankTimeline, calls: &CommCalls) -> u32 {
+pub(super) fn lower_bound_of_world_size(rank: &JoinedRankCapture, calls: &CommCalls) -> u32 {
     let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
     let of_groups = declared.chain(recorded_groups(rank)).map(|group| {
         let last = group
@@ -245,7 +245,7 @@ pub(super) fn lower_bound_of_world_size(rank: &RankTimeline, calls: &CommCalls) 
 
 /// Returns the groups that the records of calls describe. Each group has a name, and either its
 /// members (listed or computed) or only the number of members.
-fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
+fn recorded_groups(rank: &JoinedRankCapture) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let kineto = rank.kineto.args.iter();
@@ -334,7 +334,7 @@ fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
 /// Merges the groups that `rank` declares into `groups`. Returns the indices of these groups; the
 /// group of all ranks comes first.
 fn merge_declared_groups(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     all: &[u32],
     groups: &mut Vec<JobGroup>,
 ) -> Result<Vec<u32>, GroupInferenceError> {
@@ -432,7 +432,7 @@ pub(super) fn unique_group_name(name: &str, first: u32, groups: &[JobGroup]) -> 
 
 /// Moves messages to a smaller group if their sends and receives do not match in the group of all ranks.
 fn narrow_message_groups(
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
     calls: &mut [CommCalls],
     groups: &[JobGroup],
     inferred: &mut CallCountsByInferenceMethod,
@@ -491,7 +491,7 @@ fn is_unnamed_message(call: &CommCall) -> bool {
 
 /// Returns true if the messages of all members match when peers are numbered within `group`.
 fn messages_pair_up(
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
     calls: &[CommCalls],
     group: &JobGroup,
     members: &[usize],
@@ -530,7 +530,11 @@ fn messages_pair_up(
     balance.values().all(|&count| count == 0)
 }
 
-fn undeclared_group_error(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenceError {
+fn undeclared_group_error(
+    rank: &JoinedRankCapture,
+    call: &CommCall,
+    name: &str,
+) -> GroupInferenceError {
     GroupInferenceError {
         rank: rank.rank,
         found: format!(
@@ -543,7 +547,7 @@ fn undeclared_group_error(rank: &RankTimeline, call: &CommCall, name: &str) -> G
     }
 }
 
-fn unnamed_group_error(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
+fn unnamed_group_error(rank: &JoinedRankCapture, call: &CommCall) -> GroupInferenceError {
     let (why, hint) = if rank.untimed {
         (
             "neither names nor sizes determine the group, and a host trace does not record the worker threads",

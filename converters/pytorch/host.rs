@@ -8,7 +8,7 @@ mod tests;
 use super::{JsonRepairs, ProcessGroup, stream};
 use chakram_trace::format::TraceError;
 use chakram_trace::graph::StringArenaInterner;
-use reader::HostTraceReader;
+use reader::HostTraceBuilder;
 use std::path::Path;
 
 /// Index that represents a missing item.
@@ -148,14 +148,14 @@ impl HostTrace {
 
     /// Reads the file at `path`, which may be compressed.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
-        let mut reader = HostTraceReader::default();
+        let mut reader = HostTraceBuilder::default();
         reader.trace.bytes = stream::read_elements(path, &mut reader)?;
         Ok(reader.finish_trace())
     }
 
     /// Parses the contents of a file, which may be compressed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
-        let mut reader = HostTraceReader::default();
+        let mut reader = HostTraceBuilder::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;
         Ok(reader.finish_trace())
     }

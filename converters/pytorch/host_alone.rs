@@ -10,21 +10,21 @@
 
 use super::IN_FLIGHT;
 use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
-use super::event_links::{HostNodeLinks, LinkMethod};
+use super::event_links::{HostKinetoMatchMethod, KinetoEventHostNodeMap};
 use super::host::{HostTrace, NONE};
-use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, KinetoTrack};
+use super::kineto::{EventCategory, KinetoEvent, KinetoTrace, KinetoTrackIdentity};
 use std::collections::BTreeMap;
 
 /// Ticks between the starts of two operators.
 const TICK: i64 = 4;
 
 /// Builds a Kineto trace from the operators of `host`.
-pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
+pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, KinetoEventHostNodeMap) {
     let name = |node: u32| host.texts.get(host.nodes[node as usize].name);
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
     order.sort_by_key(|&i| host.records[i as usize].id);
     order.retain(|&i| !name(i).starts_with("[pytorch|") && name(i) != "## process_group:init ##");
-    let mut link = HostNodeLinks::without_links(0);
+    let mut link = KinetoEventHostNodeMap::without_links(0);
     link.roots = (host.nodes.len() - order.len()) as u64;
     let (flights, order): (Vec<u32>, Vec<u32>) = order
         .into_iter()
@@ -50,7 +50,7 @@ pub(super) fn build_kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLink
             break;
         }
     }
-    link.method = LinkMethod::HostAlone;
+    link.method = HostKinetoMatchMethod::HostAlone;
     link.linked = order.len() as u64;
     link.host_of = events.host_of;
     (events.kineto, link)
@@ -105,14 +105,14 @@ impl TickKinetoBuilder {
         let track = *self.tracks.entry(on).or_insert(count);
         if track == count {
             let (tid, communication) = on;
-            self.kineto.tracks.push(KinetoTrack {
+            self.kineto.tracks.push(KinetoTrackIdentity {
                 tid: tid.to_string(),
                 name: if communication {
                     format!("communication of thread {tid}")
                 } else {
                     String::new()
                 },
-                ..KinetoTrack::default()
+                ..KinetoTrackIdentity::default()
             });
         }
         let name = self.kineto.texts.intern_name(name)?;

@@ -18,7 +18,7 @@
 use super::call_matching::JobRankWithTimeline;
 use super::calls::{CommCall, CommCalls, CommOp};
 use super::group_inference::{JobGroup, UNTOLD, unique_group_name};
-use super::rank_timeline::RankTimeline;
+use super::rank_timeline::JoinedRankCapture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -35,7 +35,7 @@ pub struct CapturedOrInferredRank {
 
 impl CapturedOrInferredRank {
     /// Returns the captured rank with index `capture`.
-    pub fn from_capture((capture, rank): (usize, &RankTimeline)) -> Self {
+    pub fn from_capture((capture, rank): (usize, &JoinedRankCapture)) -> Self {
         Self {
             number: rank.rank,
             capture,

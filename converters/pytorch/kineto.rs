@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use super::host::NONE;
-pub use tracks::KinetoTrack;
+pub use tracks::KinetoTrackIdentity;
 
 /// Contents of one device trace, as PyTorch's profiler (Kineto) writes it.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub struct KinetoTrace {
     /// connect also contain their ids.
     pub arrows: u64,
     /// Tracks of events: host threads and device streams.
-    pub tracks: Vec<KinetoTrack>,
+    pub tracks: Vec<KinetoTrackIdentity>,
     /// Interned texts that events refer to.
     pub texts: StringArenaInterner,
     /// Arguments of synchronizations, of communication events, and of kernels that describe their

@@ -5,7 +5,7 @@
 
 use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
 use super::elements::{count_tensor_elements, element_bytes};
-use super::event_links::{HostNodeLinks, LinkMethod};
+use super::event_links::{HostKinetoMatchMethod, KinetoEventHostNodeMap};
 use super::host::{HostNode, HostTrace, NONE, RawCommOperatorArgs, SharedOperatorProperties};
 use super::kineto::{EventCategory, KinetoTrace, SharedEventProperties};
 use super::output_shapes;
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 pub(super) fn build_host_trace(
     kineto: &KinetoTrace,
     mut order: Vec<u32>,
-) -> (HostTrace, HostNodeLinks) {
+) -> (HostTrace, KinetoEventHostNodeMap) {
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];
         (event.rf_id, event.start_ns, Reverse(event.duration_ns), i)
@@ -29,8 +29,8 @@ pub(super) fn build_host_trace(
         ..HostTrace::default()
     };
     let none = host.texts.intern_name("[]").unwrap_or(0);
-    let mut link = HostNodeLinks::without_links(kineto.events.len());
-    link.method = LinkMethod::KinetoAlone;
+    let mut link = KinetoEventHostNodeMap::without_links(kineto.events.len());
+    link.method = HostKinetoMatchMethod::KinetoAlone;
     host.nodes.reserve_exact(order.len());
     let carriers = find_executing_events(kineto, &order);
     let mut outputs = OutputShapeCache::default();

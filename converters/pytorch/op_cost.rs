@@ -1,8 +1,8 @@
 //! Computes the FLOPs and bytes of a rank's operators, and counts each operator's work once.
 
 use super::host::{HostNode, HostTrace};
-use super::op_work::{self, KernelNameWorkHint, OpCost, OperatorArguments};
-use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
+use super::op_work::{self, KernelComputeOrMoveHint, OpCost, OperatorArguments};
+use super::rank_timeline::{DeviceInterval, HostIntervalKind, JoinedRankCapture, NONE};
 use super::tensor_lists;
 use super::view_operators::moves_nothing;
 use chakram_trace::graph::DistinctKeyInterner;
@@ -15,19 +15,19 @@ use chakram_trace::graph::DistinctKeyInterner;
 /// its tensors have more than twice its children's bytes, it also does work of its own, because such children are only
 /// small steps, such as the conversion of a scalar.
 #[derive(Debug)]
-pub struct HostIntervalCosts {
+pub struct HostIntervalFlopsAndBytes {
     /// Cost of each host interval; empty unless host operators count as compute.
     of: Vec<OpCost>,
     /// Host intervals that launch kernels themselves, in ascending order.
-    launched: Vec<LaunchingIntervalCost>,
+    launched: Vec<HostIntervalWithKernelCost>,
     /// For each kernel name (sorted by text index): whether the name shows that the kernel
     /// computes.
-    hints: Vec<(u32, KernelNameWorkHint)>,
+    hints: Vec<(u32, KernelComputeOrMoveHint)>,
 }
 
 /// Host interval that launches kernels itself.
 #[derive(Clone, Copy, Debug)]
-struct LaunchingIntervalCost {
+struct HostIntervalWithKernelCost {
     item: u32,
     /// Cost of all kernels that the host interval launches.
     cost: OpCost,
@@ -37,10 +37,10 @@ struct LaunchingIntervalCost {
     kernel: u32,
 }
 
-impl HostIntervalCosts {
+impl HostIntervalFlopsAndBytes {
     /// Computes the costs of the host intervals of `rank`. Host operators get costs only if
     /// `host_computes` is true.
-    pub fn new(rank: &RankTimeline, host_computes: bool) -> Self {
+    pub fn new(rank: &JoinedRankCapture, host_computes: bool) -> Self {
         let mut this = Self {
             of: if host_computes {
                 costs_of_host_intervals(rank)
@@ -53,7 +53,7 @@ impl HostIntervalCosts {
         for device in &rank.devices {
             let operator = rank.operator_of_device_event(device);
             if operator != NONE {
-                this.launched.push(LaunchingIntervalCost {
+                this.launched.push(HostIntervalWithKernelCost {
                     item: operator,
                     cost: OpCost::default(),
                     time: duration_of_device_interval(device),
@@ -97,16 +97,16 @@ impl HostIntervalCosts {
         let mut cost = found.map_or_else(
             |_| OpCost::default(),
             |found| {
-                let LaunchingIntervalCost { cost, time, .. } = self.launched[found];
+                let HostIntervalWithKernelCost { cost, time, .. } = self.launched[found];
                 cost.scaled_part(duration_of_device_interval(device), time)
             },
         );
         if cost.flops == 0 {
             let hint = self.hints.binary_search_by_key(&name, |&(name, _)| name);
             match hint.map(|hint| self.hints[hint].1) {
-                Ok(KernelNameWorkHint::Computes) => cost.flops_unknown = true,
-                Ok(KernelNameWorkHint::Moves) => cost.flops_unknown = false,
-                Ok(KernelNameWorkHint::Unclear) | Err(_) => {}
+                Ok(KernelComputeOrMoveHint::Computes) => cost.flops_unknown = true,
+                Ok(KernelComputeOrMoveHint::Moves) => cost.flops_unknown = false,
+                Ok(KernelComputeOrMoveHint::Unclear) | Err(_) => {}
             }
         }
         cost
@@ -114,7 +114,7 @@ impl HostIntervalCosts {
 }
 
 /// Returns, for each kernel name of `rank` (sorted by text index), whether the name shows that the kernel computes.
-fn compute_hints_of_kernels(rank: &RankTimeline) -> Vec<(u32, KernelNameWorkHint)> {
+fn compute_hints_of_kernels(rank: &JoinedRankCapture) -> Vec<(u32, KernelComputeOrMoveHint)> {
     let devices = rank.devices.iter();
     let mut names: Vec<u32> = devices
         .map(|device| rank.events[device.event as usize].name)
@@ -124,13 +124,13 @@ fn compute_hints_of_kernels(rank: &RankTimeline) -> Vec<(u32, KernelNameWorkHint
     let hints = names.into_iter();
     let hints = hints.map(|name| (name, op_work::kernel_hint(rank.kineto.texts.get(name))));
     hints
-        .filter(|(_, hint)| *hint != KernelNameWorkHint::Unclear)
+        .filter(|(_, hint)| *hint != KernelComputeOrMoveHint::Unclear)
         .collect()
 }
 
 /// Returns the cost of each host interval of `rank`. The cost is zero if the interval does no work,
 /// or if its children already count its work.
-fn costs_of_host_intervals(rank: &RankTimeline) -> Vec<OpCost> {
+fn costs_of_host_intervals(rank: &JoinedRankCapture) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
     let mut known = OperatorCostCache::default();
@@ -210,7 +210,7 @@ struct OperatorCostCacheByKernel {
 
 impl OperatorCostCacheByKernel {
     /// Returns the cost of an operator; `kernel` is the event of the operator's first kernel.
-    fn cost_of_launch(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
+    fn cost_of_launch(&mut self, rank: &JoinedRankCapture, node: &HostNode, kernel: u32) -> OpCost {
         let name = rank.events[kernel as usize].name;
         let operator = self.operators.intern_key((node.name, node.form, name)) as usize;
         if operator == self.costs.len() {
@@ -225,7 +225,7 @@ impl OperatorCostCacheByKernel {
 }
 
 /// Returns the cost of an operator that launches kernels itself; `kernel` is the name of the first.
-fn cost_of_launching_operator(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
+fn cost_of_launching_operator(rank: &JoinedRankCapture, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
     let plain = name.strip_prefix("aten::").unwrap_or(name);

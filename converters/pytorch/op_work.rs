@@ -15,7 +15,7 @@ mod lookups;
 mod products;
 
 pub(super) use arguments::{OperatorArguments, scalar_values};
-pub(super) use computing::{KernelNameWorkHint, kernel_hint};
+pub(super) use computing::{KernelComputeOrMoveHint, kernel_hint};
 pub(super) use lookups::is_row_lookup;
 
 /// Returns true if the scalar values of the operator `name` determine how much it computes or

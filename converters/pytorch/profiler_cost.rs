@@ -17,9 +17,9 @@
 //! by the cost of its own record, but by no more than the node's duration and the delay before it.
 //! Any excess is subtracted from the next node.
 
-use super::activities::{Activity, ActivitySourceEvent};
-use super::event_links::LinkMethod;
-use super::rank_timeline::{HostIntervalKind, RankTimeline};
+use super::activities::{ActivityKindAndIndex, HostOrDeviceActivity};
+use super::event_links::HostKinetoMatchMethod;
+use super::rank_timeline::{HostIntervalKind, JoinedRankCapture};
 use super::view_operators::is_view;
 use chakram_base::statistics::median;
 use chakram_trace::format::profiler_cost::{HostTimePerProfilerRecord, ProfilerCostBasis};
@@ -60,13 +60,13 @@ const MOST_VIEWS: usize = 20_000;
 /// Returns the cost of one record of `rank`, whose files were joined by `method`. Returns `None` if
 /// the capture has no times.
 pub(super) fn record_cost_by_views(
-    rank: &RankTimeline,
-    method: LinkMethod,
+    rank: &JoinedRankCapture,
+    method: HostKinetoMatchMethod,
 ) -> Option<HostTimePerProfilerRecord> {
     let estimate = match method {
-        LinkMethod::Ids | LinkMethod::Order => OBSERVED,
-        LinkMethod::KinetoAlone => PROFILED,
-        LinkMethod::HostAlone => return None,
+        HostKinetoMatchMethod::Ids | HostKinetoMatchMethod::Order => OBSERVED,
+        HostKinetoMatchMethod::KinetoAlone => PROFILED,
+        HostKinetoMatchMethod::HostAlone => return None,
     };
     let by_views = record_time_by_views(rank).map(|ns| percent_of(ns, estimate.over_views));
     let (record_ns, basis, interval) = match by_views {
@@ -87,7 +87,7 @@ fn percent_of(ns: u64, of: u64) -> u64 {
 /// Returns the cost of one record of a job. The captured steps take `captured` ns, and as many steps without a profiler
 /// take `unprofiled` ns. Returns `None` if no rank has a record.
 pub(super) fn record_cost_by_steps(
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
     captured: u64,
     unprofiled: u64,
 ) -> Option<HostTimePerProfilerRecord> {
@@ -112,7 +112,7 @@ pub(super) fn record_cost_by_steps(
 
 /// Returns the time of one record according to the views of `rank`, in ns, or `None` if there are
 /// too few views.
-fn record_time_by_views(rank: &RankTimeline) -> Option<u64> {
+fn record_time_by_views(rank: &JoinedRankCapture) -> Option<u64> {
     let (mut durations, mut starts) = (Vec::new(), Vec::new());
     for thread in &rank.threads {
         for i in thread.items.clone() {
@@ -158,20 +158,20 @@ impl ProfilerTimeSubtractor {
     /// thread's activities in order, because each call carries its excess over to the next.
     pub fn take_profiler_share(
         &mut self,
-        rank: &RankTimeline,
-        activity: &Activity,
+        rank: &JoinedRankCapture,
+        activity: &HostOrDeviceActivity,
         delay: u64,
     ) -> u64 {
         let (thread, recorded) = match activity.kind {
-            ActivitySourceEvent::Item(item) => {
+            ActivityKindAndIndex::Item(item) => {
                 let item = &rank.items[item as usize];
                 (
                     item.thread,
                     rank.role_of_interval(item) != HostIntervalKind::Runtime,
                 )
             }
-            ActivitySourceEvent::End(thread) => (thread, false),
-            ActivitySourceEvent::Device(_) | ActivitySourceEvent::Call(_) => return 0,
+            ActivityKindAndIndex::End(thread) => (thread, false),
+            ActivityKindAndIndex::Device(_) | ActivityKindAndIndex::Call(_) => return 0,
         };
         let lasts = u64::try_from(activity.end.saturating_sub(activity.begin)).unwrap_or(0);
         let open = self.open.entry(thread).or_default();

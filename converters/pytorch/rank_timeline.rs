@@ -40,14 +40,14 @@ impl HostIntervalKind {
     }
 }
 
-/// An interval on a host thread; [`RankTimeline::role_of_interval`] returns its role.
+/// An interval on a host thread; [`JoinedRankCapture::role_of_interval`] returns its role.
 #[derive(Clone, Copy, Debug)]
 pub struct HostInterval {
     /// Index of the interval's Kineto event.
     pub event: u32,
     /// Index of the interval's host node, or [`NONE`].
     pub host: u32,
-    /// Index in [`RankTimeline::threads`].
+    /// Index in [`JoinedRankCapture::threads`].
     pub thread: u32,
     /// Index of the host interval that encloses the interval, or [`NONE`].
     pub parent: u32,
@@ -59,10 +59,10 @@ pub struct HostInterval {
 
 /// An interval of communication in flight (`gloo:*`), which is not nested in any other interval.
 #[derive(Clone, Copy, Debug)]
-pub struct InFlightCommInterval {
+pub struct InFlightGlooInterval {
     /// Index of the interval's Kineto event.
     pub event: u32,
-    /// Index in [`RankTimeline::threads`].
+    /// Index in [`JoinedRankCapture::threads`].
     pub thread: u32,
     /// Start, in ns since the epoch, by this rank's clock.
     pub start: i64,
@@ -75,7 +75,7 @@ pub struct InFlightCommInterval {
 /// A kernel, copy or other event on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceInterval {
-    /// Index of the event in [`RankTimeline::events`].
+    /// Index of the event in [`JoinedRankCapture::events`].
     pub event: u32,
     /// Index of the host interval that launched the device event: a runtime call, or the operator if the profiler
     /// recorded no runtime calls. [`NONE`] if the launch was before the capture began.
@@ -93,13 +93,13 @@ pub struct DeviceInterval {
 pub struct HostThread {
     /// Index of the thread's track in Kineto's list of tracks.
     pub track: u32,
-    /// Range of the thread's host intervals in [`RankTimeline::items`].
+    /// Range of the thread's host intervals in [`JoinedRankCapture::items`].
     pub items: std::ops::Range<u32>,
 }
 
 /// One rank's joined capture.
 #[derive(Debug)]
-pub struct RankTimeline {
+pub struct JoinedRankCapture {
     /// Rank in the job.
     pub rank: u32,
     /// Host trace, or a replacement built from the Kineto trace.
@@ -121,7 +121,7 @@ pub struct RankTimeline {
     /// Threads, sorted by the start of their first interval.
     pub threads: Vec<HostThread>,
     /// Communication in flight on the host, sorted by start.
-    pub flights: Vec<InFlightCommInterval>,
+    pub flights: Vec<InFlightGlooInterval>,
     /// Device events, sorted by stream, then by start. Events of one stream do not overlap.
     pub devices: Vec<DeviceInterval>,
     /// Number of device events that were launched before the capture began.
@@ -152,7 +152,7 @@ pub struct OverlappingDeviceEventCounts {
     pub ns: u64,
 }
 
-impl RankTimeline {
+impl JoinedRankCapture {
     /// Returns the hardware and software of the capture, if the files state them.
     pub fn captured_on(&self) -> CaptureEnvironment {
         let mut devices = self.kineto.device_names.iter();

@@ -15,7 +15,7 @@ mod window;
 
 use super::name_repair::{KeysAroundName, repair_element_name};
 use super::token_repair::{RepairedJsonValue, repair_tokens};
-use super::{JsonRepair, JsonRepairKind, number};
+use super::{JsonRepairKind, JsonRepairRecord, number};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 pub(super) use layouts::{ElementLayouts, SKIPPED};
@@ -68,7 +68,7 @@ pub(super) trait JsonElementReceiver {
         at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError>;
     /// Records the repair of a name in the next element.
-    fn record_repair(&mut self, repair: JsonRepair);
+    fn record_repair(&mut self, repair: JsonRepairRecord);
 }
 
 /// Reads the file at `path`. Returns the length of the decompressed text in bytes.
@@ -203,7 +203,7 @@ impl JsonWalker<'_> {
     ) -> Result<bool, TraceError> {
         let ends = self.0.peek_byte()? == Some(close);
         if ends {
-            format.record_repair(JsonRepair {
+            format.record_repair(JsonRepairRecord {
                 offset: self.0.byte_offset(),
                 what: JsonRepairKind::Comma,
                 text: char::from(close).to_string(),
@@ -265,7 +265,7 @@ impl JsonWalker<'_> {
                 mended_text.extend_from_slice(if whole { rest } else { &rest[..stretch] });
                 match parse::<F::Element<'_>>(&mended_text) {
                     Ok((element, used)) => {
-                        format.record_repair(JsonRepair {
+                        format.record_repair(JsonRepairRecord {
                             offset: offset + mended.name_at as u64,
                             what: JsonRepairKind::Name,
                             text: mended.name,
@@ -347,8 +347,8 @@ impl JsonWalker<'_> {
 }
 
 /// Describes the repair of the value that begins at `offset`.
-fn describe_token_repair(mended: &RepairedJsonValue, offset: u64) -> JsonRepair {
-    JsonRepair {
+fn describe_token_repair(mended: &RepairedJsonValue, offset: u64) -> JsonRepairRecord {
+    JsonRepairRecord {
         offset: offset + mended.first_at as u64,
         what: mended.what,
         text: mended.token.to_owned(),

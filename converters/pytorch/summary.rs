@@ -1,16 +1,18 @@
 //! Summarizes a conversion: how much of the input was read, joined, kept or skipped, and which
 //! facts were inferred.
 
-use super::activities::{Activities, InferredDependencyCounts};
-use super::call_matching::CallMatches;
+use super::activities::{InferredDependencyCounts, RankActivitiesAndDependencies};
+use super::call_matching::MatchedAndUnmatchedCallsOfJob;
 use super::calls::{CommCalls, CommOp};
 use super::clock::ClockCorrection;
 use super::emit::EmittedCountsAndTimes;
-use super::event_links::{HostNodeLinks, LinkMethod, ThreadLinkCounts};
+use super::event_links::{
+    HostKinetoMatchMethod, HostThreadKinetoMatchCounts, KinetoEventHostNodeMap,
+};
 use super::group_inference::{CallCountsByInferenceMethod, JobGroup};
 use super::inferred_ranks::CapturedOrInferredRank;
 use super::rank_timeline::{
-    DeviceInterval, HostIntervalKind, OverlappingDeviceEventCounts, RankTimeline,
+    DeviceInterval, HostIntervalKind, JoinedRankCapture, OverlappingDeviceEventCounts,
 };
 use super::transfer_times::{CallWaitAndTransfer, TimeAnomalyCounts};
 use super::{JsonRepairKind, JsonRepairs};
@@ -93,9 +95,9 @@ pub struct RankConversionSummary {
     /// Schema version in the host trace.
     pub schema: String,
     /// Method that joined the rank's two files.
-    pub method: LinkMethod,
+    pub method: HostKinetoMatchMethod,
     /// Links of each host thread, if the files were joined by order.
-    pub threads: Vec<ThreadLinkCounts>,
+    pub threads: Vec<HostThreadKinetoMatchCounts>,
     /// Fraction of nodes that are linked, multiplied by the fraction of compared shapes that are
     /// equal. Meaningful only if the files were joined by order.
     pub confidence: f64,
@@ -167,7 +169,7 @@ impl ConversionSummary {
     pub fn new(
         groups: &[JobGroup],
         inferred: &CallCountsByInferenceMethod,
-        matches: &CallMatches,
+        matches: &MatchedAndUnmatchedCallsOfJob,
         odd: TimeAnomalyCounts,
         world: u32,
         host_computes: bool,
@@ -225,10 +227,10 @@ impl RankConversionSummary {
     )]
     pub fn new(
         model: CapturedOrInferredRank,
-        rank: &RankTimeline,
+        rank: &JoinedRankCapture,
         calls: &CommCalls,
-        activities: &Activities,
-        link: &HostNodeLinks,
+        activities: &RankActivitiesAndDependencies,
+        link: &KinetoEventHostNodeMap,
         offset: ClockCorrection,
         written: EmittedCountsAndTimes,
         captured_ns: i64,
@@ -374,7 +376,7 @@ fn describe_repairs<'r>(
 
 /// Returns the device time in the capture, in ns. The time is summed over streams, because work on
 /// one stream does not overlap.
-fn device_ns(rank: &RankTimeline) -> u64 {
+fn device_ns(rank: &JoinedRankCapture) -> u64 {
     let lasts = |device: &DeviceInterval| device.end.saturating_sub(device.start);
     rank.devices.iter().fold(0, |sum: u64, device| {
         sum.saturating_add(u64::try_from(lasts(device)).unwrap_or(0))

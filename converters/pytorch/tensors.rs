@@ -6,19 +6,19 @@
 
 /// Simplified type of a value, which only distinguishes tensors from other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum TensorOrOtherType {
+pub(super) enum TensorListOrOther {
     /// A value without tensors.
     Other,
     /// A tensor.
     Tensor,
     /// A list or tuple that contains tensors.
-    List(Vec<TensorOrOtherType>),
+    List(Vec<TensorListOrOther>),
 }
 
 /// Maximum nesting of lists. Deeper nesting means that the text is damaged.
 const DEEPEST: usize = 32;
 
-impl TensorOrOtherType {
+impl TensorListOrOther {
     /// Parses the types of a list of values. Returns `None` if lists are nested too deeply.
     pub fn parse_list(types: &[impl AsRef<str>]) -> Option<Self> {
         Self::parse_types(types.iter().map(AsRef::as_ref), DEEPEST)
@@ -87,11 +87,11 @@ pub(super) type ArgError<'a> = (&'a str, &'static str);
 /// Appends the tensors in `values`, which must be valid JSON, to `into`.
 pub(super) fn append_tensors<'a>(
     values: &'a str,
-    types: &TensorOrOtherType,
+    types: &TensorListOrOther,
     into: &mut Vec<TensorArgStorageAndSize>,
 ) -> Result<(), ArgError<'a>> {
     match types {
-        TensorOrOtherType::Other => Ok(()),
+        TensorListOrOther::Other => Ok(()),
         _ => ArgTextCursor {
             text: values,
             at: 0,
@@ -127,14 +127,14 @@ impl<'a> ArgTextCursor<'a> {
 
     fn read_value(
         &mut self,
-        of: &TensorOrOtherType,
+        of: &TensorListOrOther,
         into: &mut Vec<TensorArgStorageAndSize>,
     ) -> Result<(), ArgError<'a>> {
         self.peek_byte();
         let start = self.at;
         match of {
-            TensorOrOtherType::Other => self.skip_value(),
-            TensorOrOtherType::Tensor => match self.read_tensor() {
+            TensorListOrOther::Other => self.skip_value(),
+            TensorListOrOther::Tensor => match self.read_tensor() {
                 Some(tensor) => into.push(tensor),
                 None => {
                     let what = "a value of type Tensor, expected [id, storage, offset, \
@@ -142,7 +142,7 @@ impl<'a> ArgTextCursor<'a> {
                     return self.argument_error(start, what);
                 }
             },
-            TensorOrOtherType::List(types) => {
+            TensorListOrOther::List(types) => {
                 let uneven = "a list whose number of values differs from its number of types";
                 if !self.take_byte(b'[') {
                     return self.argument_error(start, "a value of a list type, expected a list");
@@ -226,7 +226,7 @@ mod tests {
 
     fn found(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
         let mut into = Vec::new();
-        let types = TensorOrOtherType::parse_list(types).ok_or("too deep")?;
+        let types = TensorListOrOther::parse_list(types).ok_or("too deep")?;
         append_tensors(values, &types, &mut into)
             .map_err(|(at, what)| format!("{what} at {at}"))?;
         let all = into.iter();

@@ -27,13 +27,13 @@
 
 mod absent_ranks;
 
-use super::activities::Activities;
-use super::call_matching::CallMatches;
+use super::activities::RankActivitiesAndDependencies;
+use super::call_matching::MatchedAndUnmatchedCallsOfJob;
 use super::calls::CommCalls;
 use super::clock::ClockCorrection;
 use super::group_inference::JobGroup;
 use super::inferred_ranks::CapturedOrInferredRank;
-use super::rank_timeline::RankTimeline;
+use super::rank_timeline::JoinedRankCapture;
 use chakram_trace::matching::RankAndCommIndex;
 use std::collections::BTreeMap;
 
@@ -80,9 +80,9 @@ pub struct JobCallsWithCaptures<'a> {
     /// For each rank, the capture that it uses.
     pub models: &'a [CapturedOrInferredRank],
     /// Timeline of each capture.
-    pub timelines: &'a [RankTimeline],
+    pub timelines: &'a [JoinedRankCapture],
     /// Activities of each capture, which show on which calls the program blocked.
-    pub captures: &'a [Activities],
+    pub captures: &'a [RankActivitiesAndDependencies],
     /// Clock offset of each capture.
     pub offsets: &'a [ClockCorrection],
 }
@@ -90,7 +90,7 @@ pub struct JobCallsWithCaptures<'a> {
 /// Splits the time of every call into waiting and transfer. The result is indexed by rank, then by call.
 pub fn divide_axis(
     job: &JobCallsWithCaptures<'_>,
-    matches: &CallMatches,
+    matches: &MatchedAndUnmatchedCallsOfJob,
     groups: &[JobGroup],
 ) -> (Vec<Vec<CallWaitAndTransfer>>, TimeAnomalyCounts) {
     let (calls, models) = (job.calls, job.models);
@@ -190,7 +190,7 @@ pub fn divide_axis(
 fn bound_message_batch_ends(
     times: &mut [Vec<CallWaitAndTransfer>],
     job: &JobCallsWithCaptures<'_>,
-    matches: &CallMatches,
+    matches: &MatchedAndUnmatchedCallsOfJob,
     span: &impl Fn(RankAndCommIndex) -> (i64, i64),
 ) {
     let mut batches: BTreeMap<(u32, u32), Vec<(RankAndCommIndex, i64)>> = BTreeMap::new();

@@ -8,7 +8,7 @@ use chakram_trace::format::labels::TrainingPhase;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, GraphBuilder, RankSlotPeersAndGroups};
+use chakram_trace::graph::{EnforcedDependencyKinds, GraphBuilder, RankBindingsOfGraphSlots};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -66,7 +66,7 @@ impl SimaiWorkload {
             let roots = roots.map(|&role| grid.group_of_rank(role, rank).first);
             let roots: Vec<u32> = roots.collect();
             if !built.contains_key(&roots) {
-                let mut graph = GraphBuilder::new(rank, DependencyPolicy::Auto, u64::MAX);
+                let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Auto, u64::MAX);
                 self.emit_rank(grid, rank, passes, &mut graph)?;
                 let (graph, binding) = graph.finish_graph()?;
                 let slots = binding.groups.iter().flatten();
@@ -78,9 +78,9 @@ impl SimaiWorkload {
                 let group = grid.group_of_rank(role, rank);
                 Some(group.number.to_string())
             });
-            let binding = RankSlotPeersAndGroups {
+            let binding = RankBindingsOfGraphSlots {
                 groups: names.collect(),
-                ..RankSlotPeersAndGroups::default()
+                ..RankBindingsOfGraphSlots::default()
             };
             let added = builder.add_rank(Rank(rank), *graph, binding, Time::ZERO);
             added.expect("each rank is added once");

@@ -1,6 +1,6 @@
 //! Writes a workload's graphs in the same form as Chakra's public converter.
 
-use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
+use super::{LayerStage, StageCollectiveKindOrNone, TextLayer, TextParallelism, TextWorkload};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::{ProtobufMessageBuilder, append_frame};
 use std::fmt::Write as _;
@@ -24,8 +24,8 @@ impl TextWorkload {
         let first = u64::from(rank) * u64::from(passes) * self.nodes_per_pass();
         let mut emitter = NodeEmitter::new(out, first);
         emitter.write_metadata(&self.text)?;
-        let mut before: Vec<LayerNodesForNextPass> =
-            vec![LayerNodesForNextPass::default(); self.layers.len()];
+        let mut before: Vec<LayerWeightNodesForNextPass> =
+            vec![LayerWeightNodesForNextPass::default(); self.layers.len()];
         for _ in 0..passes {
             match self.parallelism {
                 TextParallelism::Micro => self.write_weight_gradient_comms(&mut emitter)?,
@@ -59,7 +59,7 @@ impl TextWorkload {
 
     fn write_data_parallel(
         &self,
-        nodes: &mut [LayerNodesForNextPass],
+        nodes: &mut [LayerWeightNodesForNextPass],
         emitter: &mut NodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let mut last = None;
@@ -89,7 +89,7 @@ impl TextWorkload {
         &self,
         suffix: &str,
         hybrid: bool,
-        nodes: &mut [LayerNodesForNextPass],
+        nodes: &mut [LayerWeightNodesForNextPass],
         emitter: &mut NodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let mut last = None;
@@ -130,7 +130,7 @@ impl TextWorkload {
     fn write_dlrm(
         &self,
         last_bottom: usize,
-        nodes: &mut [LayerNodesForNextPass],
+        nodes: &mut [LayerWeightNodesForNextPass],
         emitter: &mut NodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let (mut last, mut exchanged) = (None, None);
@@ -140,7 +140,7 @@ impl TextWorkload {
             let forward =
                 emitter.write_compute(layer, "FWD", layer.forward, [updated, last, joined])?;
             last = Some(forward);
-            if layer.forward.comm == LayerComm::AllToAll {
+            if layer.forward.comm == StageCollectiveKindOrNone::AllToAll {
                 let comm = emitter.write_comm(layer, "", layer.forward, [Some(forward)])?;
                 if i == 0 {
                     exchanged = Some(comm);
@@ -154,7 +154,7 @@ impl TextWorkload {
             let weight =
                 emitter.write_compute(layer, "BWD_WG", layer.weight_gradient, [last, joined])?;
             nodes[i].weight_comp = Some(weight);
-            if layer.weight_gradient.comm != LayerComm::Absent {
+            if layer.weight_gradient.comm != StageCollectiveKindOrNone::Absent {
                 let reduced =
                     emitter.write_comm(layer, "", layer.weight_gradient, [Some(weight)])?;
                 nodes[i].weight_comm = Some(reduced);
@@ -179,7 +179,7 @@ impl TextWorkload {
 
 /// Nodes of a layer on which the next pass depends.
 #[derive(Clone, Copy, Debug, Default)]
-struct LayerNodesForNextPass {
+struct LayerWeightNodesForNextPass {
     weight_comp: Option<u64>,
     weight_comm: Option<u64>,
 }
@@ -297,9 +297,9 @@ mod tests {
     /// dependencies.
     type Told = (u64, String, Vec<u64>);
 
-    struct Data(Vec<u64>);
+    struct DataDependencyIds(Vec<u64>);
 
-    impl scan::DependencyVisitor for Data {
+    impl scan::DependencyVisitor for DataDependencyIds {
         fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
             self.0.push(id);
             Ok(())
@@ -317,7 +317,7 @@ mod tests {
         frames.next_record().unwrap().expect("metadata");
         let mut all = Vec::new();
         while let Some(record) = frames.next_record().unwrap() {
-            let mut data = Data(Vec::new());
+            let mut data = DataDependencyIds(Vec::new());
             let node: NodeView<'_> = scan::scan_node(record, &mut data).unwrap();
             assert_ne!(
                 node.op,

@@ -1,7 +1,7 @@
 //! Parses a workload: the kind of parallelism, the number of layers, and one line of twelve words
 //! per layer.
 
-use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
+use super::{LayerStage, StageCollectiveKindOrNone, TextLayer, TextParallelism, TextWorkload};
 use crate::simai::SimaiWorkload;
 use crate::words::{error_at, layer_words, parse_number, split_words};
 use chakram_trace::format::file::parse_text;
@@ -75,8 +75,13 @@ impl TextParallelism {
 fn parse_stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<LayerStage, TraceError> {
     let micros = parse_number(line, words[0], &format!("the {what} time"), MOST_MICROS)?;
     let (column, word) = words[1];
-    let Some((comm, ..)) = LayerComm::ALL.iter().find(|(_, known, _)| *known == word) else {
-        let known = LayerComm::ALL.map(|(_, word, _)| word).join(", ");
+    let Some((comm, ..)) = StageCollectiveKindOrNone::ALL
+        .iter()
+        .find(|(_, known, _)| *known == word)
+    else {
+        let known = StageCollectiveKindOrNone::ALL
+            .map(|(_, word, _)| word)
+            .join(", ");
         return Err(error_at(
             line,
             column,
@@ -168,7 +173,7 @@ fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceE
             "the index of a layer after the embedding, which is layer 0",
         ));
     }
-    if layers[0].forward.comm != LayerComm::AllToAll {
+    if layers[0].forward.comm != StageCollectiveKindOrNone::AllToAll {
         let word = layers[0].forward.comm.file_word();
         return Err(error_at(
             3,

@@ -23,7 +23,7 @@ pub(super) struct CollectiveCall {
 
 /// Collectives of all devices, matched and unmatched.
 #[derive(Debug, Default)]
-pub(super) struct CollectiveCalls {
+pub(super) struct MatchedAndUnmatchedCollectives {
     /// Matched collectives, by rank and index of the slice.
     calls: BTreeMap<(u32, u32), CollectiveCall>,
     /// Bytes of unmatched communication, by rank and index of the slice; 0 if unknown.
@@ -35,7 +35,7 @@ pub(super) struct CollectiveCalls {
 /// Slices of each member of a group, in order: index, start, end, and collective.
 type GroupCollectiveSlicesByMember<'m> = BTreeMap<u32, Vec<(u32, i128, i128, &'m HloCollective)>>;
 
-impl CollectiveCalls {
+impl MatchedAndUnmatchedCollectives {
     pub fn new(devices: &[DeviceTimeline<'_>], modules: &HloModules) -> Self {
         let ranks: BTreeMap<u64, u32> = devices.iter().map(|d| d.id).zip(0..).collect();
         let mut this = Self::default();

@@ -1,6 +1,6 @@
 //! Writes the nodes of a device's trace: host calls, kernels, copies and collectives.
 
-use super::calls::CollectiveCalls;
+use super::calls::MatchedAndUnmatchedCollectives;
 use super::space::StatValue;
 use super::timeline::{DeviceTimeline, InnermostEventSlice};
 use super::{DeviceConversionSummary, ns_since};
@@ -48,7 +48,7 @@ const FIRST: u64 = 2;
 pub(super) fn write_device_nodes<W: Write>(
     device: &DeviceTimeline<'_>,
     rank: u32,
-    calls: &CollectiveCalls,
+    calls: &MatchedAndUnmatchedCollectives,
     base: i128,
     writer: &mut TraceWriter<W>,
 ) -> Result<DeviceConversionSummary, TraceError> {
@@ -165,7 +165,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         id: u64,
         index: u32,
         rank: u32,
-        calls: &CollectiveCalls,
+        calls: &MatchedAndUnmatchedCollectives,
         done: &mut DeviceConversionSummary,
         writer: &mut TraceWriter<W>,
     ) -> Result<(), TraceError> {

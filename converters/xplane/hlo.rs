@@ -1,7 +1,7 @@
 //! Reads the collectives of a profile's programs from `HloProto`, with their kinds, sizes and
 //! device groups.
 
-use super::space::{MessageBytesAndOffset, ProfileSpace, StatValue, for_each_field};
+use super::space::{HostProfilePlanes, MessageBytesAndOffset, StatValue, for_each_field};
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl HloCollective {
 /// A program: its name, and its collectives by instruction name. The value of a collective is
 /// `None` if its groups cannot be determined.
 #[derive(Debug, Default)]
-struct HloModule {
+struct HloModuleCollectives {
     name: String,
     collectives: BTreeMap<String, Option<HloCollective>>,
 }
@@ -48,7 +48,7 @@ struct HloModule {
 #[derive(Debug, Default)]
 pub(super) struct HloModules {
     /// Programs of each file, by program number.
-    files: Vec<BTreeMap<u64, HloModule>>,
+    files: Vec<BTreeMap<u64, HloModuleCollectives>>,
     /// Number of the file's first device within the job.
     first: u64,
 }
@@ -66,7 +66,7 @@ impl HloModules {
     }
 
     /// Reads the programs of a file.
-    pub fn read_programs(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
+    pub fn read_programs(&mut self, space: &HostProfilePlanes<'_>) -> Result<(), TraceError> {
         for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
             for (&id, kind) in &plane.event_kinds {
                 // In newer profiles, a stat contains the program; in older ones, the metadata of the event kind does.
@@ -102,7 +102,7 @@ impl HloModules {
             Some(found) => found,
             // Several programs may have the same name. If only one of them has the instruction, it is used.
             None => {
-                let has = |m: &&HloModule| {
+                let has = |m: &&HloModuleCollectives| {
                     m.collectives.contains_key(op) && module.is_none_or(|name| m.name == name)
                 };
                 let mut all = modules.values().filter(has);
@@ -395,8 +395,8 @@ fn shape_bytes(
 }
 
 /// Reads the collectives of a program.
-fn read_module(proto: MessageBytesAndOffset<'_>) -> Result<HloModule, TraceError> {
-    let mut module = HloModule::default();
+fn read_module(proto: MessageBytesAndOffset<'_>) -> Result<HloModuleCollectives, TraceError> {
+    let mut module = HloModuleCollectives::default();
     let mut assignment = DeviceAssignment::default();
     // `found` contains the collectives, each with the id of its computation. `wrappers` contains
     // the instructions that call a computation.

@@ -29,7 +29,7 @@ pub(super) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
 
 /// The planes of one host's profile.
 #[derive(Debug)]
-pub(super) struct ProfileSpace<'a> {
+pub(super) struct HostProfilePlanes<'a> {
     pub planes: Vec<ProfilePlane<'a>>,
 }
 
@@ -78,7 +78,7 @@ pub(super) enum StatValue<'a> {
     Bytes(MessageBytesAndOffset<'a>),
 }
 
-impl<'a> ProfileSpace<'a> {
+impl<'a> HostProfilePlanes<'a> {
     /// Parses the contents of an `xplane.pb` file.
     pub fn parse(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut planes = Vec::new();

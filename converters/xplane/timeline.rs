@@ -1,6 +1,6 @@
 //! Reads the timelines of devices: the time slices of streams, and the host calls that launched them.
 
-use super::space::{ProfileEvent, ProfileLine, ProfilePlane, ProfileSpace, StatValue};
+use super::space::{HostProfilePlanes, ProfileEvent, ProfileLine, ProfilePlane, StatValue};
 use chakram_trace::format::{TraceError, TraceErrorLocation};
 use std::collections::BTreeMap;
 
@@ -100,7 +100,7 @@ pub(super) struct LaunchingHostCalls {
 }
 
 impl LaunchingHostCalls {
-    pub fn new(space: &ProfileSpace<'_>) -> Result<Self, TraceError> {
+    pub fn new(space: &HostProfilePlanes<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
         for plane in space.planes.iter().filter(|p| p.name.starts_with(HOST)) {
             for index in 0..plane.line_count() {
@@ -149,7 +149,7 @@ fn correlation_id<'a>(
 /// Returns the devices of a file, by number. `first` is the number of the file's first device
 /// within the job. Lines and planes that are not streams are added to `left_out`.
 pub(super) fn read_devices<'a>(
-    space: ProfileSpace<'a>,
+    space: HostProfilePlanes<'a>,
     hosts: LaunchingHostCalls,
     first: u64,
     file: usize,

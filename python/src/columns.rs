@@ -26,7 +26,7 @@ enum ColumnValues {
     Text(Vec<i64>, String),
 }
 
-struct OwnedTableColumn {
+struct ColumnValuesAndValidity {
     known: Vec<u8>,
     values: ColumnValues,
 }
@@ -45,7 +45,7 @@ fn flatten<'v>(prefix: &str, row: &'v Map<String, Value>, flat: &mut Vec<(String
     }
 }
 
-impl OwnedTableColumn {
+impl ColumnValuesAndValidity {
     fn new(cells: &[Option<&Value>]) -> Self {
         let cells: Vec<Option<&Value>> = cells
             .iter()
@@ -157,7 +157,7 @@ pub fn table(json: &str) -> PyResult<Table> {
     }
     let columns = cells
         .iter()
-        .map(|cells| OwnedTableColumn::new(cells).lend(rows.len()));
+        .map(|cells| ColumnValuesAndValidity::new(cells).lend(rows.len()));
     Ok(Table {
         lent: ZeroCopyTable {
             columns: columns.collect(),

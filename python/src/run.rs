@@ -2,7 +2,9 @@
 //! the process.
 
 use crate::nodes::Nodes;
-use chakram::command::{CommandFailure, CommandOutput, FailureKind, NodeIdentity, execute_command};
+use chakram::command::{
+    CommandFailureWithMessageParts, CommandOutput, FailureKind, NodeIdentity, execute_command,
+};
 use chakram::interrupt::{StopToken, run_with_token};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError};
@@ -28,7 +30,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// Stack size of a command's thread, equal to a main thread's.
 const STACK: usize = 8 << 20;
 
-type CommandResult = Result<CommandOutput, Box<CommandFailure>>;
+type CommandResult = Result<CommandOutput, Box<CommandFailureWithMessageParts>>;
 type CommandResultOrPanic = Result<CommandResult, Box<dyn Any + Send>>;
 
 /// Output of a command: text, notes, whether a threshold was exceeded, whether something failed, and the table of
@@ -115,12 +117,12 @@ fn wait(
 /// Builds the error of a command whose thread was abandoned for lack of memory.
 fn out_of_memory(py: Python<'_>) -> PyResult<PyErr> {
     let found = "the system has no more memory".to_owned();
-    let failure = CommandFailure {
+    let failure = CommandFailureWithMessageParts {
         kind: FailureKind::Memory,
         message: format!("{found}\n  try: a smaller job"),
         found,
         hint: Some("a smaller job".to_owned()),
-        ..CommandFailure::default()
+        ..CommandFailureWithMessageParts::default()
     };
     Ok(CommandFailed::new_err(fields(py, &failure)?.unbind()))
 }
@@ -152,8 +154,11 @@ fn node<'py>(py: Python<'py>, node: &NodeIdentity) -> PyResult<Bound<'py, PyDict
 }
 
 /// Returns the known fields of a failure.
-fn fields<'py>(py: Python<'py>, failure: &CommandFailure) -> PyResult<Bound<'py, PyDict>> {
-    let CommandFailure {
+fn fields<'py>(
+    py: Python<'py>,
+    failure: &CommandFailureWithMessageParts,
+) -> PyResult<Bound<'py, PyDict>> {
+    let CommandFailureWithMessageParts {
         kind: of,
         message,
         found,

@@ -18,7 +18,7 @@ mod value;
 
 pub use chakram_trace::graph::RawTrace;
 pub use differences::{ChangedNode, EdgeChange, TraceDiff, compare_traces};
-pub use fields::{DifferingAspect, FieldChange, NodeField};
+pub use fields::{FieldChange, NodeField, StructureTimeOrBytesAspect};
 pub use tally::{DiffTally, TimeTolerance};
 pub use value::FieldValue;
 

@@ -17,7 +17,7 @@ pub mod what_if;
 pub use anonymise::{AnonymiserCounts, TraceAnonymiser};
 pub use audit::TraceAuditFindings;
 pub use scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize};
-pub use slice::{JobCommunication, KeptNodesOfRank, RankSliceSummary, SliceNodeSelector};
+pub use slice::{AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank, RankSliceSummary};
 pub use step::select_step;
 pub use what_if::{AbsentRankModelRule, EditedJob, JobEdit, edit_job};
 

@@ -32,11 +32,15 @@ pub use filter::{AttributeFilter, ClassFilter, NameGlobOrSubstring, NodeFilter, 
 pub use job_summary::{inspect_job, inspect_job_with_progress};
 pub use lanes::{LaneKey, NodeLaneTable, group_label};
 pub use metadata::TraceMetadataRecord;
-pub use neighbourhood::{NearbyNodes, NodeAtDistance, NodeNeighbourhood, NodeWithAllFields};
+pub use neighbourhood::{
+    NearbyPredecessorsOrSuccessors, NodeAtDistance, NodeNeighbourhood, NodeWithAllFields,
+};
 pub use parallel::for_each_in_order;
-pub use path_input::RankPathInput;
+pub use path_input::RankTimesForCriticalPath;
 pub use row::NodeRow;
-pub use summary::{JobInspectionSummary, RECEIVED, RankInspectionSummary, RankOverview, SENT};
-pub use table::{NodeSums, RankSpreadRow, RankSpreadTable};
-pub use times::{RankNodeTimes, TraceTimingCompleteness};
+pub use summary::{
+    JobInspectionSummary, RECEIVED, RankInspectionSummary, SENT, UnfilteredRankTraceTotals,
+};
+pub use table::{NodeSums, RankSpreadRow, RankSumsAndExtremesByKey};
+pub use times::{NodeStartTimesSource, RankNodeTimes};
 pub use trace::InspectedRankTrace;

@@ -15,7 +15,7 @@
 //! the missing parts would look like defects of the other ranks.
 
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::graph::DependencyPolicy;
+use chakram_trace::graph::EnforcedDependencyKinds;
 
 mod allocations;
 mod collectives;
@@ -49,7 +49,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug, Default)]
 pub struct ValidateOptions {
     /// Selects which dependencies are enforced.
-    pub dependencies: DependencyPolicy,
+    pub dependencies: EnforcedDependencyKinds,
     /// True to accept ranks without a trace, as copies of ranks with one.
     pub mirror: bool,
     /// Number of ranks in the job. Only needed if the traces show fewer ranks.

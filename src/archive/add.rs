@@ -2,8 +2,8 @@
 
 use super::chunk::WorkloadDeltaEncoder;
 use super::document::{
-    BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance, SharedTraceRow,
-    WorkloadCatalogueChange, WorkloadEntry, check_name,
+    BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
+    RankRangeTraceRow, SegmentCatalogueChanges, WorkloadEntry, check_name,
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
@@ -82,7 +82,7 @@ pub fn add_baselines(
                 false,
             )?;
         }
-        let mut change = WorkloadCatalogueChange::default();
+        let mut change = SegmentCatalogueChanges::default();
         change.workloads.extend(entries.values().cloned());
         Ok(change)
     })
@@ -205,7 +205,7 @@ pub fn add_workload(
             entry.measured = entry.measured.or_else(|| own.measured.clone());
         }
         amounts = packer.amounts;
-        let mut change = WorkloadCatalogueChange::default();
+        let mut change = SegmentCatalogueChanges::default();
         change.workloads.push(entry);
         Ok(change)
     })?;
@@ -244,7 +244,7 @@ fn pack_workload(
     done: ObjectProgressCallback<'_>,
 ) -> Result<WorkloadEntry, ArchiveError> {
     let mut prefix: Option<String> = None;
-    let mut traces: Vec<SharedTraceRow> = Vec::new();
+    let mut traces: Vec<RankRangeTraceRow> = Vec::new();
     let mut linked: Option<((u64, u64), String, u64)> = None;
     for file in &draft.found.files {
         let (own, ending) = split_trace_name(file)?;
@@ -288,7 +288,7 @@ fn pack_workload(
             {
                 last.ranks += 1;
             }
-            _ => traces.push(SharedTraceRow {
+            _ => traces.push(RankRangeTraceRow {
                 rank: file.rank,
                 ranks: 1,
                 ending,

@@ -48,7 +48,7 @@ impl ChunkCoding {
 }
 
 /// Base of a chunk: index of the object in the segment, and index of the chunk in the object.
-pub type DeltaBaseChunkRef = (u32, u32);
+pub type DeltaBaseObjectAndChunkIndex = (u32, u32);
 
 /// Compressed chunk.
 #[derive(Debug)]
@@ -64,12 +64,12 @@ pub struct EncodedChunk {
     /// Number of records in the chunk, or 0 if the object is not a trace.
     pub records: u64,
     /// Base of the chunk.
-    pub base: Option<DeltaBaseChunkRef>,
+    pub base: Option<DeltaBaseObjectAndChunkIndex>,
 }
 
 /// A chunk that can be a base.
 struct DeltaBaseChunk {
-    at: DeltaBaseChunkRef,
+    at: DeltaBaseObjectAndChunkIndex,
     decoded: DecodedFrameAndColumns,
     index: TemplateAndColumnInterner,
     records: usize,
@@ -211,7 +211,7 @@ impl WorkloadDeltaEncoder {
         part: &[u8],
         plain: bool,
         on: Option<&DeltaBaseChunk>,
-        at: DeltaBaseChunkRef,
+        at: DeltaBaseObjectAndChunkIndex,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
@@ -245,7 +245,7 @@ impl WorkloadDeltaEncoder {
         records: &[&[u8]],
         first: bool,
         on: Option<&DeltaBaseChunk>,
-        at: DeltaBaseChunkRef,
+        at: DeltaBaseObjectAndChunkIndex,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let kind = if first {
             TraceNodesOrTextLines::FirstNodes
@@ -266,7 +266,7 @@ impl WorkloadDeltaEncoder {
         &self,
         part: &[u8],
         on: Option<&DeltaBaseChunk>,
-        at: DeltaBaseChunkRef,
+        at: DeltaBaseObjectAndChunkIndex,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let lines: Vec<&[u8]> = part.split_inclusive(|byte| *byte == b'\n').collect();
         self.encode_columns(&lines, TraceNodesOrTextLines::Lines, on, at)
@@ -278,7 +278,7 @@ impl WorkloadDeltaEncoder {
         bodies: &[&[u8]],
         kind: TraceNodesOrTextLines,
         on: Option<&DeltaBaseChunk>,
-        at: DeltaBaseChunkRef,
+        at: DeltaBaseObjectAndChunkIndex,
     ) -> io::Result<(EncodedChunk, DeltaBaseChunk)> {
         let base = on.and_then(|on| on.decoded.columns.as_ref());
         let mut index = on.map_or_else(TemplateAndColumnInterner::default, |on| on.index.clone());

@@ -12,7 +12,7 @@ pub const SCHEMA: &str = "chakram.archive.1";
 /// `CKCT` frame.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WorkloadCatalogueChange<W = WorkloadEntry> {
+pub struct SegmentCatalogueChanges<W = WorkloadEntry> {
     /// Schema of this document.
     pub schema: String,
     /// Workloads that the segment adds, or replaces by name.
@@ -22,7 +22,7 @@ pub struct WorkloadCatalogueChange<W = WorkloadEntry> {
     pub dropped: Vec<String>,
 }
 
-impl Default for WorkloadCatalogueChange {
+impl Default for SegmentCatalogueChanges {
     fn default() -> Self {
         Self {
             schema: SCHEMA.to_owned(),
@@ -51,19 +51,19 @@ pub struct SegmentWriteIntent {
 #[serde(deny_unknown_fields)]
 pub struct SegmentObjectIndex {
     /// Objects of the segment, in order.
-    pub objects: Vec<ObjectRow>,
+    pub objects: Vec<ObjectHashAndChunksRow>,
 }
 
 /// An object of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ObjectRow {
+pub struct ObjectHashAndChunksRow {
     /// BLAKE3 hash of the object's contents, in hexadecimal.
     pub blake3: String,
     /// Size of the object, in bytes.
     pub bytes: u64,
     /// Chunks of the object, in order.
-    pub chunks: Vec<ChunkRow>,
+    pub chunks: Vec<ChunkFrameAndBaseRow>,
 }
 
 /// A chunk of an object. The fields are, in order:
@@ -76,7 +76,7 @@ pub struct ObjectRow {
 /// - number of records in the chunk;
 /// - object and chunk of the chunk's base, both -1 if the chunk has no base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChunkRow(
+pub struct ChunkFrameAndBaseRow(
     pub u64,
     pub u64,
     pub u8,
@@ -87,7 +87,7 @@ pub struct ChunkRow(
     pub i64,
 );
 
-impl ChunkRow {
+impl ChunkFrameAndBaseRow {
     /// Returns two indices that identify the chunk's base: its object and its chunk.
     pub fn base_chunk(&self) -> Option<(usize, usize)> {
         let number = |number: i64| usize::try_from(number).ok();
@@ -111,7 +111,7 @@ pub struct WorkloadEntry {
     /// Prefix of the traces' names, `PREFIX` in `PREFIX.RANK.et`.
     pub prefix: String,
     /// Traces, sorted by rank.
-    pub traces: Vec<SharedTraceRow>,
+    pub traces: Vec<RankRangeTraceRow>,
     /// Other files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<NonTraceFileRow>,
@@ -140,7 +140,7 @@ pub struct Provenance {
 /// A trace, and the ranks that share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SharedTraceRow {
+pub struct RankRangeTraceRow {
     /// First rank.
     pub rank: u32,
     /// Number of consecutive ranks.

@@ -1,6 +1,6 @@
 //! Extracts workloads from an archive to files.
 
-use super::document::{NonTraceFileRow, SharedTraceRow, WorkloadEntry};
+use super::document::{NonTraceFileRow, RankRangeTraceRow, WorkloadEntry};
 use super::store::Archive;
 use super::{ArchiveError, ObjectProgressCallback};
 use chakram_base::bounds;
@@ -32,14 +32,14 @@ pub struct RanksAndNodesToExtract {
 
 impl WorkloadEntry {
     /// Returns each rank of the workload with the row of its trace.
-    pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &SharedTraceRow)> {
+    pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &RankRangeTraceRow)> {
         self.traces.iter().flat_map(|row| {
             (row.rank..row.rank.saturating_add(row.ranks)).map(move |rank| (rank, row))
         })
     }
 
     /// Returns the file name of a rank's trace.
-    pub fn file_name(&self, rank: u32, row: &SharedTraceRow) -> String {
+    pub fn file_name(&self, rank: u32, row: &RankRangeTraceRow) -> String {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
@@ -61,7 +61,7 @@ impl WorkloadEntry {
     }
 }
 
-impl SharedTraceRow {
+impl RankRangeTraceRow {
     /// Returns how many of the row's ranks are in `wanted`.
     fn count_ranks_within(&self, wanted: RankOrNodeRange) -> u64 {
         let first = u64::from(self.rank);

@@ -5,7 +5,7 @@
 
 use super::document::{SCHEMA, SegmentWriteIntent};
 use super::segment::{ArchiveFileSegment, MultiSegmentFile, compute_crc32, start_of};
-use super::segment_file::{SegmentBodyCallback, write_file};
+use super::segment_file::{SegmentObjectsWriteCallback, write_file};
 use super::segments::find_segments;
 use super::tail::UncommittedArchiveTail;
 use super::{ArchiveError, ENDING};
@@ -187,7 +187,7 @@ fn write_pack(
     path: &Path,
     number: u64,
     start: SegmentWriteIntent,
-    body: &mut SegmentBodyCallback<'_>,
+    body: &mut SegmentObjectsWriteCallback<'_>,
 ) -> Result<PackSegmentFileRow, ArchiveError> {
     let name = pack_name(number);
     let file = path.join(PACKS).join(&name);
@@ -209,7 +209,7 @@ fn write_pack(
 fn write_pack_in_manifest(
     path: &Path,
     start: SegmentWriteIntent,
-    body: &mut SegmentBodyCallback<'_>,
+    body: &mut SegmentObjectsWriteCallback<'_>,
 ) -> Result<ArchiveFolderManifest, ArchiveError> {
     let mut manifest = ArchiveFolderManifest::read_file(path)?;
     let row = write_pack(path, manifest.next, start, body)?;
@@ -222,7 +222,7 @@ fn write_pack_in_manifest(
 pub fn add_pack(
     path: &Path,
     start: SegmentWriteIntent,
-    body: &mut SegmentBodyCallback<'_>,
+    body: &mut SegmentObjectsWriteCallback<'_>,
 ) -> Result<(), ArchiveError> {
     write_pack_in_manifest(path, start, body)?.write_file(path)
 }
@@ -231,7 +231,7 @@ pub fn add_pack(
 pub fn replace_packs(
     path: &Path,
     start: SegmentWriteIntent,
-    body: &mut SegmentBodyCallback<'_>,
+    body: &mut SegmentObjectsWriteCallback<'_>,
 ) -> Result<(), ArchiveError> {
     let mut manifest = write_pack_in_manifest(path, start, body)?;
     let number = manifest.next - 1;

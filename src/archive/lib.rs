@@ -27,14 +27,14 @@ pub use add::{
     AddedWorkloadSizes, BaselinePredictionDraft, WorkloadToAdd, add_baselines, add_workload,
 };
 pub use document::{
-    BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance, SharedTraceRow,
-    WorkloadEntry,
+    BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
+    RankRangeTraceRow, WorkloadEntry,
 };
 pub use door::{find_workload, find_workload_traces, read_archived_file};
 pub use extract::{RankOrNodeRange, RanksAndNodesToExtract};
 pub use listing::{ArchiveListingReader, WorkloadListingRow};
 pub use maintain::{
-    GarbageCollectedWorkloadsAndSizes, MergedAndKnownWorkloads, collect_garbage, expired_workloads,
+    DroppedWorkloadsAndArchiveSizes, MergedAndKnownWorkloads, collect_garbage, expired_workloads,
     merge_archives,
 };
 pub use metadata::{

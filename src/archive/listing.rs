@@ -1,6 +1,6 @@
 //! Reads listings, which contain only the facts about workloads that queries and tables need.
 
-use super::document::{WorkloadCatalogueChange, check_name};
+use super::document::{SegmentCatalogueChanges, check_name};
 use super::metadata::{MetadataValue, QueryableWorkload};
 use super::store::{apply_catalogue_change, locate_segments};
 use super::tail::UncommittedArchiveTail;
@@ -37,7 +37,7 @@ pub struct WorkloadListingRow<'t> {
     pub metadata: KeySortedMetadata<'t>,
     /// Number of ranks, and total size of their traces.
     #[serde(rename = "traces")]
-    pub amounts: TraceTotals,
+    pub amounts: WorkloadRankAndByteTotals,
 }
 
 /// Metadata sorted by key.
@@ -46,7 +46,7 @@ pub struct KeySortedMetadata<'t>(pub Vec<(Cow<'t, str>, MetadataValue)>);
 
 /// Sums over the traces of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TraceTotals {
+pub struct WorkloadRankAndByteTotals {
     /// Number of ranks.
     pub ranks: u64,
     /// Total size of the traces as separate files, in bytes.
@@ -96,24 +96,24 @@ impl<'de: 't, 't> Deserialize<'de> for KeySortedMetadata<'t> {
     }
 }
 
-impl<'de> Deserialize<'de> for TraceTotals {
+impl<'de> Deserialize<'de> for WorkloadRankAndByteTotals {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct TraceTotalsRow {
+        struct TraceRanksAndBytes {
             ranks: u32,
             bytes: u64,
         }
-        struct TraceTotalsVisitor;
-        impl<'de> Visitor<'de> for TraceTotalsVisitor {
-            type Value = TraceTotals;
+        struct TraceListTotalsDeserializer;
+        impl<'de> Visitor<'de> for TraceListTotalsDeserializer {
+            type Value = WorkloadRankAndByteTotals;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of traces")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<Self::Value, A::Error> {
-                let mut all = TraceTotals::default();
-                while let Some(TraceTotalsRow { ranks, bytes }) = rows.next_element()? {
+                let mut all = WorkloadRankAndByteTotals::default();
+                while let Some(TraceRanksAndBytes { ranks, bytes }) = rows.next_element()? {
                     all.ranks += u64::from(ranks);
                     let bytes = bytes.saturating_mul(ranks.into());
                     all.bytes = all.bytes.saturating_add(bytes);
@@ -121,7 +121,7 @@ impl<'de> Deserialize<'de> for TraceTotals {
                 Ok(all)
             }
         }
-        input.deserialize_seq(TraceTotalsVisitor)
+        input.deserialize_seq(TraceListTotalsDeserializer)
     }
 }
 
@@ -173,7 +173,7 @@ impl ArchiveListingReader {
     ) -> Result<BTreeMap<Cow<'_, str>, WorkloadListingRow<'_>>, ArchiveError> {
         let mut all = BTreeMap::new();
         for (segment, text) in &self.catalogues {
-            let change: WorkloadCatalogueChange<WorkloadListingRow<'_>> =
+            let change: SegmentCatalogueChanges<WorkloadListingRow<'_>> =
                 segment.parse_catalogue(text)?;
             let check = |row: &WorkloadListingRow<'_>| check_name(&row.name);
             apply_catalogue_change(&mut all, change, check, |row| row.name.clone())

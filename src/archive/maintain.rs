@@ -1,7 +1,7 @@
 //! Merges archives, and removes expired workloads and unused objects.
 
 use super::add::{ObjectPacker, repack_workload};
-use super::document::{WorkloadCatalogueChange, WorkloadEntry};
+use super::document::{SegmentCatalogueChanges, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
 use super::store::{Archive, ArchiveWriter, CommitCommandAndWorkloadNames};
 use super::tail::UncommittedArchiveTail;
@@ -71,7 +71,7 @@ pub fn merge_archives(
         workloads: result.added.clone(),
     };
     result.kept_aside = writer.commit_segment(&plan, &mut |out| {
-        let mut change = WorkloadCatalogueChange::default();
+        let mut change = SegmentCatalogueChanges::default();
         for (source, entry) in &wanted {
             let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
             repack_workload(source, entry, &mut packer, done)?;
@@ -99,7 +99,7 @@ fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
 
 /// Result of a garbage collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GarbageCollectedWorkloadsAndSizes {
+pub struct DroppedWorkloadsAndArchiveSizes {
     /// Names of workloads that were dropped because their retention expired.
     pub dropped: Vec<String>,
     /// Size of the archive before the collection, in bytes.
@@ -134,7 +134,7 @@ pub fn collect_garbage(
     path: &Path,
     dropped: &dyn Fn(&Archive) -> Result<Vec<String>, ArchiveError>,
     done: ObjectProgressCallback<'_>,
-) -> Result<GarbageCollectedWorkloadsAndSizes, ArchiveError> {
+) -> Result<DroppedWorkloadsAndArchiveSizes, ArchiveError> {
     let writer = ArchiveWriter::open_for_writing(path)?;
     let before = writer.committed_archive();
     let dropped = dropped(&before)?;
@@ -148,7 +148,7 @@ pub fn collect_garbage(
         workloads: Vec::new(),
     };
     let kept_aside = writer.replace_all_segments(&plan, &mut |out| {
-        let mut change = WorkloadCatalogueChange::default();
+        let mut change = SegmentCatalogueChanges::default();
         for entry in &kept {
             let mut packer = ObjectPacker::new(None, out, entry.level);
             repack_workload(&before, entry, &mut packer, done)?;
@@ -156,7 +156,7 @@ pub fn collect_garbage(
         }
         Ok(change)
     })?;
-    Ok(GarbageCollectedWorkloadsAndSizes {
+    Ok(DroppedWorkloadsAndArchiveSizes {
         dropped,
         before: before.stored_bytes() + before.uncommitted_tail().map_or(0, |tail| tail.bytes),
         after: Archive::open_archive(path)?.stored_bytes(),

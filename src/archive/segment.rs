@@ -11,7 +11,8 @@
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
 use super::document::{
-    ChunkRow, ObjectRow, SegmentObjectIndex, SegmentWriteIntent, WorkloadCatalogueChange,
+    ChunkFrameAndBaseRow, ObjectHashAndChunksRow, SegmentCatalogueChanges, SegmentObjectIndex,
+    SegmentWriteIntent,
 };
 use chakram_base::bounds;
 use flate2::Crc;
@@ -114,7 +115,7 @@ pub struct SegmentWriter<W> {
     out: W,
     at: u64,
     hasher: blake3::Hasher,
-    objects: Vec<ObjectRow>,
+    objects: Vec<ObjectHashAndChunksRow>,
     hashes: BTreeSet<String>,
 }
 
@@ -194,7 +195,7 @@ impl<W: Write> SegmentWriter<W> {
             let base = chunk
                 .base
                 .map_or((-1, -1), |(object, at)| (object.into(), at.into()));
-            rows.push(ChunkRow(
+            rows.push(ChunkFrameAndBaseRow(
                 at,
                 length,
                 chunk.coding as u8,
@@ -206,7 +207,7 @@ impl<W: Write> SegmentWriter<W> {
             ));
         }
         self.hashes.insert(hash.clone());
-        self.objects.push(ObjectRow {
+        self.objects.push(ObjectHashAndChunksRow {
             blake3: hash,
             bytes,
             chunks: rows,
@@ -218,7 +219,7 @@ impl<W: Write> SegmentWriter<W> {
     /// the end once everything else is synced.
     pub fn finish_segment(
         mut self,
-        catalogue: &WorkloadCatalogueChange,
+        catalogue: &SegmentCatalogueChanges,
     ) -> io::Result<(W, Vec<u8>)> {
         let catalogue = self.write_document(CATALOGUE, catalogue)?;
         let index = SegmentObjectIndex {
@@ -335,7 +336,7 @@ impl ArchiveFileSegment {
     pub fn parse_catalogue<'t, W: Deserialize<'t>>(
         &self,
         text: &'t [u8],
-    ) -> Result<WorkloadCatalogueChange<W>, ArchiveError> {
+    ) -> Result<SegmentCatalogueChanges<W>, ArchiveError> {
         let parsed = serde_json::from_slice(text);
         parsed.map_err(|error| {
             self.unreadable_document_error(self.end.catalogue.0, "catalogue", &error)

@@ -1,20 +1,20 @@
 //! Writes a segment at the end of an archive, or as a separate file.
 
 use super::ArchiveError;
-use super::document::{SegmentWriteIntent, WorkloadCatalogueChange};
+use super::document::{SegmentCatalogueChanges, SegmentWriteIntent};
 use super::segment::SegmentWriter;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 /// Function that writes a segment's objects, and returns its catalogue changes.
-pub type SegmentBodyCallback<'b> = dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<WorkloadCatalogueChange, ArchiveError>
+pub type SegmentObjectsWriteCallback<'b> = dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<SegmentCatalogueChanges, ArchiveError>
     + 'b;
 
 /// Writes a segment except for its end, and returns the end.
 pub fn write_segment(
     out: &mut dyn Write,
     start: SegmentWriteIntent,
-    body: &mut SegmentBodyCallback<'_>,
+    body: &mut SegmentObjectsWriteCallback<'_>,
     path: &Path,
 ) -> Result<Vec<u8>, ArchiveError> {
     let io = |error| ArchiveError::io_error(path, "write", error);
@@ -29,7 +29,7 @@ pub fn write_segment(
 pub fn write_file(
     path: &Path,
     start: SegmentWriteIntent,
-    body: &mut SegmentBodyCallback<'_>,
+    body: &mut SegmentObjectsWriteCallback<'_>,
 ) -> Result<(), ArchiveError> {
     let io = |error| ArchiveError::io_error(path, "write", error);
     let mut outputs = chakram_trace::files::OutputsAndProtectedInputs::default();

@@ -197,9 +197,9 @@ fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
             return Ok(frames.left < END_BYTES);
         }
         match frames.next_frame()? {
-            TailZstdFrameKind::Cut => return Ok(true),
-            TailZstdFrameKind::Plain if next.contains(&OBJECT) => {}
-            TailZstdFrameKind::Skippable(letters) if next.contains(&letters) => {
+            UncommittedTailFrameKind::Cut => return Ok(true),
+            UncommittedTailFrameKind::Plain if next.contains(&OBJECT) => {}
+            UncommittedTailFrameKind::Skippable(letters) if next.contains(&letters) => {
                 next = match letters {
                     CATALOGUE => &[INDEX],
                     INDEX => &[END],
@@ -212,7 +212,7 @@ fn has_truncated_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
 }
 
 /// The next frame of a tail.
-enum TailZstdFrameKind {
+enum UncommittedTailFrameKind {
     /// A frame that extends past the end of the file.
     Cut,
     /// A zstd frame.
@@ -254,39 +254,39 @@ impl FrameHeaderIterator {
         Ok(Some(()))
     }
 
-    fn next_frame(&mut self) -> io::Result<TailZstdFrameKind> {
+    fn next_frame(&mut self) -> io::Result<UncommittedTailFrameKind> {
         const ZSTD: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
         let Some(magic) = self.read_array::<4>()? else {
-            return Ok(TailZstdFrameKind::Cut);
+            return Ok(UncommittedTailFrameKind::Cut);
         };
         let end = match magic {
             MAGIC => self.read_skippable()?,
             ZSTD => self.skip_zstd_frame()?,
-            _ => Some(TailZstdFrameKind::Unknown),
+            _ => Some(UncommittedTailFrameKind::Unknown),
         };
-        Ok(end.unwrap_or(TailZstdFrameKind::Cut))
+        Ok(end.unwrap_or(UncommittedTailFrameKind::Cut))
     }
 
-    fn read_skippable(&mut self) -> io::Result<Option<TailZstdFrameKind>> {
+    fn read_skippable(&mut self) -> io::Result<Option<UncommittedTailFrameKind>> {
         let Some(size) = self.read_array()? else {
             return Ok(None);
         };
         let size = u64::from(u32::from_le_bytes(size));
         if size < 4 {
-            return Ok(Some(TailZstdFrameKind::Unknown));
+            return Ok(Some(UncommittedTailFrameKind::Unknown));
         }
         let Some(letters) = self.read_array()? else {
             return Ok(None);
         };
         if ![START, OBJECT, CATALOGUE, INDEX, END].contains(&letters) {
-            return Ok(Some(TailZstdFrameKind::Unknown));
+            return Ok(Some(UncommittedTailFrameKind::Unknown));
         }
         let whole = self.skip_bytes(size - 4)?;
-        Ok(whole.map(|()| TailZstdFrameKind::Skippable(letters)))
+        Ok(whole.map(|()| UncommittedTailFrameKind::Skippable(letters)))
     }
 
     /// Skips a zstd frame after its magic number (RFC 8878, 3.1.1).
-    fn skip_zstd_frame(&mut self) -> io::Result<Option<TailZstdFrameKind>> {
+    fn skip_zstd_frame(&mut self) -> io::Result<Option<UncommittedTailFrameKind>> {
         let Some([descriptor]) = self.read_array()? else {
             return Ok(None);
         };
@@ -307,7 +307,7 @@ impl FrameHeaderIterator {
             let header = u32::from_le_bytes([a, b, c, 0]);
             let length = match header >> 1 & 3 {
                 1 => 1,
-                3 => return Ok(Some(TailZstdFrameKind::Unknown)),
+                3 => return Ok(Some(UncommittedTailFrameKind::Unknown)),
                 _ => u64::from(header >> 3),
             };
             let is_last = header & 1 != 0;
@@ -316,7 +316,7 @@ impl FrameHeaderIterator {
                 return Ok(None);
             }
             if is_last {
-                return Ok(Some(TailZstdFrameKind::Plain));
+                return Ok(Some(UncommittedTailFrameKind::Plain));
             }
         }
     }

@@ -5,14 +5,14 @@ use std::fmt;
 
 /// Analytical network of ASTRA-sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnalyticalNetwork {
+pub enum AnalyticalCongestionModel {
     /// Congestion-unaware: messages never wait for a link.
     Unaware,
     /// Congestion-aware: a link carries one message at a time, and the network has one dimension.
     Aware,
 }
 
-impl EnumeratedSetting for AnalyticalNetwork {
+impl EnumeratedSetting for AnalyticalCongestionModel {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Unaware, "unaware", "No contention"),
         (
@@ -23,7 +23,7 @@ impl EnumeratedSetting for AnalyticalNetwork {
     ];
 }
 
-impl fmt::Display for AnalyticalNetwork {
+impl fmt::Display for AnalyticalCongestionModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.choice_name())
     }

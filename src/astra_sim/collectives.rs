@@ -40,7 +40,7 @@
 //! Each then has its own queues, and uses them in rotation, beginning with the first. So NPUs that join collectives in
 //! different orders do not wait for each other. The replay matches collectives in program order.
 
-use super::endless_waits::{EndlessWait, EndlessWaitDetector};
+use super::endless_waits::{EndlessCollectiveWaitDetector, EndlessWait};
 use super::quirks::{self, Quirk, QuirkSet};
 use super::shared_bus::NpuInnerAndOuterBus;
 use super::{AllReduceDecomposition, AstraAlgorithm, AstraInputs, CollectiveAlgorithmEntry};
@@ -79,7 +79,7 @@ pub struct AstraCollectiveBackend {
     buses: Vec<NpuInnerAndOuterBus>,
     scripts: CustomCollectiveAlgorithms,
     /// Numbers of chunks that NPUs have issued. `None` unless every quirk is on.
-    issued: Option<EndlessWaitDetector>,
+    issued: Option<EndlessCollectiveWaitDetector>,
     /// First (NPU, node) that would have had an endpoint delay at time 0 if a scale had not reduced it to 0. `None`
     /// unless every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
@@ -124,7 +124,8 @@ impl AstraCollectiveBackend {
                 None => Vec::new(),
             },
             scripts: CustomCollectiveAlgorithms::default(),
-            issued: (inputs.quirks == QuirkSet::ALL).then(|| EndlessWaitDetector::new(npus)),
+            issued: (inputs.quirks == QuirkSet::ALL)
+                .then(|| EndlessCollectiveWaitDetector::new(npus)),
             undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_delay_to_zero())
                 .then_some(None),
         };

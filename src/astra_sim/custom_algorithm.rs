@@ -11,7 +11,7 @@ use chakram_base::units::Span;
 use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, Graph, NodeKind};
+use chakram_trace::graph::{EnforcedDependencyKinds, Graph, NodeKind};
 use std::collections::BTreeMap;
 
 /// Source of the durations of an algorithm's compute nodes.
@@ -65,7 +65,7 @@ pub fn read_custom_algorithm<C: AsRef<[u8]>>(
     let mut labels: BTreeMap<(i32, u64), u32> = BTreeMap::new();
     let mut scripts = Vec::new();
     for (position, contents) in (0..).zip(contents) {
-        let policy = DependencyPolicy::Both;
+        let policy = EnforcedDependencyKinds::Both;
         let edit = |node: &mut NodeView<'_>| lasting.convert_times(node);
         let read = Graph::read_edited(contents.as_ref(), position, policy, edit);
         let (graph, binding) = read.map_err(|e| (position, e))?;

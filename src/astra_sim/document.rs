@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 /// Keys that a file may contain.
-pub(super) struct KnownKeys {
+pub(super) struct ReadAndIgnoredKeys {
     /// Keys whose values are used.
     pub(super) read: &'static [&'static str],
     /// Keys that are ignored, each with the reason.
@@ -32,7 +32,7 @@ impl<'f> ValidatedInputDocument<'f> {
     pub(super) fn parse_json(
         text: &str,
         file: &'f str,
-        keys: &KnownKeys,
+        keys: &ReadAndIgnoredKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
         check_size(text, file, "JSON")?;
@@ -43,7 +43,7 @@ impl<'f> ValidatedInputDocument<'f> {
     pub(super) fn parse_yaml(
         text: &str,
         file: &'f str,
-        keys: &KnownKeys,
+        keys: &ReadAndIgnoredKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
         check_size(text, file, "YAML")?;
@@ -53,7 +53,7 @@ impl<'f> ValidatedInputDocument<'f> {
     fn new(
         found: Vec<InputEntry>,
         file: &'f str,
-        keys: &KnownKeys,
+        keys: &ReadAndIgnoredKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
         let mut document = Self {
@@ -302,7 +302,7 @@ fn check_size(text: &str, file: &str, format: &'static str) -> Result<(), InputE
 mod tests {
     use super::*;
 
-    const KEYS: KnownKeys = KnownKeys {
+    const KEYS: ReadAndIgnoredKeys = ReadAndIgnoredKeys {
         read: &["delay", "size"],
         ignored: &[("boost", "nothing reads it")],
     };

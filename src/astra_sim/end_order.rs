@@ -20,12 +20,12 @@
 //! such messages is proven only if both chunks are in the same step of the same stage.
 
 use super::AstraAlgorithm;
-use super::program::{CollectiveChunkPhase, MemberQueueAndDirection};
+use super::program::{CollectiveChunkPhase, MemberQueueDirectionAndTree};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    BegunStagePassage, ChunkAndEnteredStage, MemberLinePosition, SameInstantOrderAfterMessages,
-    UncontendedMessageCostFunctions,
+    ChunkAndEnteredStage, MemberLinePosition, MemberOrderChangeByMessages,
+    StageBeginAndAdmittingPassage, UncontendedMessageCostFunctions,
 };
 use chakram_hardware::group::{GroupPlacement, PhaseDimensionSizeAndStride};
 use std::cmp::Reverse;
@@ -192,10 +192,10 @@ impl AllMembersEventQueue {
 /// a message.
 pub(super) fn order_of_ends(
     stages: &[CollectiveChunkPhase],
-    passages: &[BegunStagePassage],
+    passages: &[StageBeginAndAdmittingPassage],
     delays_of: impl Fn(&CollectiveChunkPhase) -> Option<Vec<(Span, u32)>>,
     endpoint_of: impl Fn(&CollectiveChunkPhase) -> Span,
-) -> Option<Vec<SameInstantOrderAfterMessages>> {
+) -> Option<Vec<MemberOrderChangeByMessages>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
     // Delays of a member that end at one instant form one event.
     delays.iter_mut().for_each(Vec::dedup);
@@ -216,7 +216,7 @@ pub(super) fn order_of_ends(
         PreExchangeOrderInterner::default(),
     );
     // Changes of orders, each with the index of the change before it.
-    let mut changes: Vec<(Option<usize>, SameInstantOrderAfterMessages)> = Vec::new();
+    let mut changes: Vec<(Option<usize>, MemberOrderChangeByMessages)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
@@ -236,7 +236,7 @@ pub(super) fn order_of_ends(
                 let (order, change) = list.sent.remove(&(passage, delay))?;
                 let order =
                     orders.order_after_messages(order, &stages[stage.index()], messages.clone());
-                changes.push((change, SameInstantOrderAfterMessages { stage, messages }));
+                changes.push((change, MemberOrderChangeByMessages { stage, messages }));
                 let change = Some(changes.len() - 1);
                 let at = passages[passage].begin + of[delay].0;
                 list.register_delay(at, (passage, delay), (order, change));
@@ -301,7 +301,7 @@ fn costs_are_equal(
     let phase = &extent.phases[stage.phase as usize];
     let npu = |index| extent.npus[phase.move_position(Position(0), index).index()];
     let Some(step) = stage.nth_send(
-        MemberQueueAndDirection::default(),
+        MemberQueueDirectionAndTree::default(),
         line_position_in_stage(stage, phase, Position(0)),
         0,
     ) else {
@@ -371,7 +371,7 @@ pub(super) fn reorder_members(
 /// time, in the order of `members`.
 fn order_of_arrivals(
     stage: &CollectiveChunkPhase,
-    slot: MemberQueueAndDirection,
+    slot: MemberQueueDirectionAndTree,
     phase: &PhaseDimensionSizeAndStride,
     members: &[Position],
 ) -> Vec<Position> {

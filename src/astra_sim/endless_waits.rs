@@ -67,11 +67,11 @@ impl fmt::Display for EndlessWait {
 
 /// Numbers of chunks that NPUs have issued.
 #[derive(Clone, Debug, Default)]
-pub(super) struct EndlessWaitDetector {
+pub(super) struct EndlessCollectiveWaitDetector {
     /// Number of chunks issued so far, by NPU.
     issued: Vec<u64>,
     /// Collectives of all NPUs that some members have not joined yet, by index.
-    open: BTreeMap<u32, FewestAndMostIssuedChunks>,
+    open: BTreeMap<u32, FewestAndMostChunksBeforeJoin>,
     /// The collective in [`Self::first`], as long as members may still join it.
     found: Option<u32>,
     /// First state in which ASTRA-sim would wait forever.
@@ -81,7 +81,7 @@ pub(super) struct EndlessWaitDetector {
 /// Lowest and highest number of chunks that members issued before they joined a collective. Among NPUs with equal
 /// numbers, the entry keeps the lowest, so that the order in which members join at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
-struct FewestAndMostIssuedChunks {
+struct FewestAndMostChunksBeforeJoin {
     /// Lowest number of chunks, the NPU that issued them, and that NPU's node.
     fewest: (u64, Npu, u64),
     /// Highest number of chunks, and the NPU that issued them.
@@ -90,7 +90,7 @@ struct FewestAndMostIssuedChunks {
     come: u32,
 }
 
-impl EndlessWaitDetector {
+impl EndlessCollectiveWaitDetector {
     pub fn new(npus: u32) -> Self {
         Self {
             issued: vec![0; npus as usize],
@@ -123,7 +123,7 @@ impl EndlessWaitDetector {
         let all = self
             .open
             .entry(collective)
-            .or_insert(FewestAndMostIssuedChunks {
+            .or_insert(FewestAndMostChunksBeforeJoin {
                 fewest: (number, npu, node),
                 most: (number, npu),
                 come: 0,

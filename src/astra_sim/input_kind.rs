@@ -1,6 +1,6 @@
 //! Detects ASTRA-sim's input files by their keys.
 
-use super::document::{KnownKeys, ValidatedInputDocument};
+use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
 use super::{memory_file, network_file, system};
 
 /// Kind of an input file of ASTRA-sim.
@@ -21,7 +21,9 @@ impl AstraInputKind {
         let has = |document: ValidatedInputDocument<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())
         };
-        let json = |keys: &KnownKeys| ValidatedInputDocument::parse_json(text, "", keys, true).ok();
+        let json = |keys: &ReadAndIgnoredKeys| {
+            ValidatedInputDocument::parse_json(text, "", keys, true).ok()
+        };
         if let Some(document) = json(&memory_file::KEYS)
             && has(document, &["memory-type"])
         {

@@ -1,8 +1,8 @@
 //! Reads the inputs of a run and checks that they are consistent.
 
-use super::program::MemberQueueAndDirection;
+use super::program::MemberQueueDirectionAndTree;
 use super::{
-    AnalyticalNetwork, AstraNetworkFile, AstraSystemFile, CollectiveNodeAlgorithmFile,
+    AlgorithmPathsByNodeFile, AnalyticalCongestionModel, AstraNetworkFile, AstraSystemFile,
     CommGroupFile, InputError, InputNote, PerCollectiveKind, Quirk, QuirkSet, RemoteMemoryFile,
     RemoteMemorySharing, logging,
 };
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraFlags {
     /// Network model that carries messages.
-    pub model: AnalyticalNetwork,
+    pub model: AnalyticalCongestionModel,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
     /// File of groups. A name that contains `empty` means that there are no groups.
@@ -54,7 +54,7 @@ impl AstraFlags {
     /// quirks.
     pub fn new(workload: PathBuf, system: PathBuf, network: PathBuf, memory: PathBuf) -> Self {
         Self {
-            model: AnalyticalNetwork::Unaware,
+            model: AnalyticalCongestionModel::Unaware,
             workload,
             groups: PathBuf::from("empty"),
             system,
@@ -78,7 +78,7 @@ impl AstraFlags {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraInputs {
     /// Network model that carries messages.
-    pub model: AnalyticalNetwork,
+    pub model: AnalyticalCongestionModel,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
     /// Contents of the system file.
@@ -90,7 +90,7 @@ pub struct AstraInputs {
     /// Communicator groups, whose members are NPUs of the network.
     pub groups: CommGroupFile,
     /// Custom algorithms for single nodes.
-    pub per_node: CollectiveNodeAlgorithmFile,
+    pub per_node: AlgorithmPathsByNodeFile,
     /// Number of queues in each dimension.
     pub queues: NonZeroU32,
     /// Scaled endpoint delay before each message and after each reception, in ns.
@@ -154,7 +154,7 @@ impl AstraInputs {
             None => Default::default(),
             Some(path) => {
                 let (text, file) = text("per-node", path)?;
-                CollectiveNodeAlgorithmFile::parse(&text, &file, lenient)?
+                AlgorithmPathsByNodeFile::parse(&text, &file, lenient)?
             }
         };
         notes.extend(found);
@@ -212,8 +212,8 @@ impl AstraInputs {
             })
         };
         let dimensions = self.network.dimensions.len();
-        let one_only =
-            self.model == AnalyticalNetwork::Aware && self.quirks.has_quirk(Quirk::StoreAndForward);
+        let one_only = self.model == AnalyticalCongestionModel::Aware
+            && self.quirks.has_quirk(Quirk::StoreAndForward);
         if one_only && dimensions > 1 {
             let why = format!(
                 "found {dimensions} dimensions, expected one, the limit of the congestion-aware \
@@ -275,11 +275,11 @@ impl AstraInputs {
             );
             return refuse(&flags.memory, "num-nodes", why);
         }
-        if flags.queues.get() > MemberQueueAndDirection::QUEUES {
+        if flags.queues.get() > MemberQueueDirectionAndTree::QUEUES {
             let why = format!(
                 "found {}, expected at most {}",
                 flags.queues,
-                MemberQueueAndDirection::QUEUES
+                MemberQueueDirectionAndTree::QUEUES
             );
             let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);

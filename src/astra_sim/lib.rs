@@ -2,7 +2,7 @@
 //! [`InputNote`] marks each value that users may misunderstand.
 //!
 //! Each input of ASTRA-sim has its own type: [`AstraSystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
-//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`CollectiveNodeAlgorithmFile`] (YAML). The logging
+//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`AlgorithmPathsByNodeFile`] (YAML). The logging
 //! configuration (TOML) has none, because it is checked and then ignored. Each parser takes the text, the file's name
 //! for errors, and a flag that is true if unknown keys cause notes instead of errors. The parser returns the value with
 //! its notes, or an [`InputError`] that names file, line and key. Parsing takes time and memory proportional to the
@@ -55,11 +55,11 @@ mod trace;
 mod yaml;
 
 pub use algorithm::{AstraAlgorithm, CollectiveAlgorithmEntry};
-pub use analytical_network::AnalyticalNetwork;
+pub use analytical_network::AnalyticalCongestionModel;
 pub use collectives::AstraCollectiveBackend;
 pub use congestion_aware::CongestionAwareModel;
 pub use congestion_unaware::CongestionUnawareModel;
-pub use cut_through::{CutThroughNetwork, RouteNpuAndState, ServerHop, ServerRouting};
+pub use cut_through::{CutThroughNetwork, MessageRoutePosition, ServerHop, ServerRouting};
 pub use cut_through_links::LinkCutThroughNetwork;
 pub use cut_through_ports::PortCutThroughNetwork;
 pub use endless_waits::EndlessWait;
@@ -73,7 +73,7 @@ pub use memory::{CompletedNode, TensorLifetimesAndAccesses};
 pub use memory_file::{RemoteMemoryFile, RemoteMemorySharing};
 pub use network_file::{AstraDimension, AstraNetworkFile};
 pub use node_types::NodeTypesById;
-pub use per_node::CollectiveNodeAlgorithmFile;
+pub use per_node::AlgorithmPathsByNodeFile;
 pub use program::CollectiveChunkPhase;
 pub use quirks::{Quirk, QuirkSet};
 pub use statistics::{RankWorkKindsAndKernelTime, RooflineMeans};
@@ -82,7 +82,7 @@ pub use system::{
     LogGpBusParams, PerCollectiveKind,
 };
 pub use tensors::RankTensors;
-pub use trace::{AstraRankGraphAndBinding, AstraTraceReader, counts_as};
+pub use trace::{AstraRankGraphAndBinding, AstraTraceGraphReader, counts_as};
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@
 //! | fully connected, n NPUs | direct, n - 1 messages one after another | B | (n - 1) B |
 //! | fully connected | another, one message at a time | B | B |
 
-use super::document::{KnownKeys, ValidatedInputDocument};
+use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
 use super::{
     AllReduceDecomposition, AstraAlgorithm, AstraDimension, AstraNetworkFile, AstraSystemFile,
     CollectiveAlgorithmEntry, InputError, InputNote, Quirk, RemoteMemoryFile, RemoteMemorySharing,
@@ -60,7 +60,7 @@ pub fn machine_file(
 ) -> Result<ImportedMachineFile, InputError> {
     let (dimensions, mut notes) = AstraNetworkFile::parse(network.text, network.file, false)?;
     let dimensions = dimensions.dimensions;
-    let mut unsaid = AstraOnlyKeys::default();
+    let mut unsaid = AstraKeysWithoutMachineEquivalent::default();
     let mut parts = String::new();
     let mut collectives = String::new();
     let mut algorithms = vec![None; dimensions.len()];
@@ -129,9 +129,9 @@ fn replace_line_breaks(text: &str) -> String {
 
 /// Keys that the machine file cannot express, each with its effect.
 #[derive(Default)]
-struct AstraOnlyKeys(Vec<(String, String)>);
+struct AstraKeysWithoutMachineEquivalent(Vec<(String, String)>);
 
-impl AstraOnlyKeys {
+impl AstraKeysWithoutMachineEquivalent {
     fn add_key(&mut self, key: &str, why: impl Into<String>) {
         self.0.push((key.to_owned(), why.into()));
     }
@@ -140,7 +140,7 @@ impl AstraOnlyKeys {
     fn take_notes_about_input(
         &mut self,
         input: NamedInputText<'_>,
-        keys: &KnownKeys,
+        keys: &ReadAndIgnoredKeys,
         yaml: bool,
     ) -> Result<Vec<InputNote>, InputError> {
         let mut document = match yaml {
@@ -162,7 +162,7 @@ impl AstraOnlyKeys {
 fn dimension_algorithms(
     system: &AstraSystemFile,
     dimensions: &[AstraDimension],
-    unsaid: &mut AstraOnlyKeys,
+    unsaid: &mut AstraKeysWithoutMachineEquivalent,
 ) -> Vec<Option<AstraAlgorithm>> {
     let kinds = &system.implementations;
     let lists = [
@@ -246,7 +246,7 @@ fn dimension_algorithms(
 }
 
 /// Returns the table for the NPU class, or an empty string if the system file does not state the NPU's rates.
-fn npu_table(system: &AstraSystemFile, unsaid: &mut AstraOnlyKeys) -> String {
+fn npu_table(system: &AstraSystemFile, unsaid: &mut AstraKeysWithoutMachineEquivalent) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);
     let (Some(bandwidth), Some(peak)) = (bandwidth, peak) else {
@@ -276,7 +276,10 @@ fn npu_table(system: &AstraSystemFile, unsaid: &mut AstraOnlyKeys) -> String {
 }
 
 /// Returns the table for collectives, which states the number of chunks.
-fn collectives_table(system: &AstraSystemFile, unsaid: &mut AstraOnlyKeys) -> String {
+fn collectives_table(
+    system: &AstraSystemFile,
+    unsaid: &mut AstraKeysWithoutMachineEquivalent,
+) -> String {
     let most = ChunkCountOrderAndOverlap::MOST_CHUNKS;
     for (key, count) in [
         ("preferred-dataset-splits", system.splits),
@@ -297,7 +300,7 @@ fn collectives_table(system: &AstraSystemFile, unsaid: &mut AstraOnlyKeys) -> St
 fn add_system_notes(
     system: &AstraSystemFile,
     dimensions: &[AstraDimension],
-    unsaid: &mut AstraOnlyKeys,
+    unsaid: &mut AstraKeysWithoutMachineEquivalent,
 ) {
     let delay = system.endpoint_delay(1.0);
     if delay > 0 {
@@ -396,7 +399,7 @@ fn dimension_table(
     index: usize,
     dimension: &AstraDimension,
     algorithm: Option<AstraAlgorithm>,
-    unsaid: &mut AstraOnlyKeys,
+    unsaid: &mut AstraKeysWithoutMachineEquivalent,
 ) -> String {
     use AstraAlgorithm::{Direct, DoubleBinaryTree, HalvingDoubling, Ring};
     let number = index + 1;
@@ -448,7 +451,10 @@ fn dimension_table(
 }
 
 /// Returns the table of the remote memory.
-fn memory_table(memory: Option<RemoteMemoryFile>, unsaid: &mut AstraOnlyKeys) -> String {
+fn memory_table(
+    memory: Option<RemoteMemoryFile>,
+    unsaid: &mut AstraKeysWithoutMachineEquivalent,
+) -> String {
     let Some(memory) = memory else {
         return String::new();
     };

@@ -1,6 +1,6 @@
 //! The remote memory file.
 
-use super::document::{KnownKeys, ValidatedInputDocument};
+use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
 use super::error::{InputError, InputNote};
 
 /// How NPUs share the servers of remote memory.
@@ -43,7 +43,7 @@ const BANDWIDTH: &str = "remote-mem-bw";
 const NODES: &str = "num-nodes";
 const NPUS_PER_NODE: &str = "num-npus-per-node";
 
-pub(super) const KEYS: KnownKeys = KnownKeys {
+pub(super) const KEYS: ReadAndIgnoredKeys = ReadAndIgnoredKeys {
     read: &["memory-type", LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE],
     ignored: &[],
 };

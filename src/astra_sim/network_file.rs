@@ -1,6 +1,6 @@
 //! The network file of the analytical networks. The file lists dimensions, innermost first.
 
-use super::document::{KnownKeys, ValidatedInputDocument};
+use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
 use super::error::{InputError, InputNote, did_you_mean};
 use super::input_entry::InputValue;
 use chakram_base::ids::MAX_NPUS;
@@ -32,7 +32,7 @@ const SHAPES: [(DimensionShape, &str); 3] = [
     (DimensionShape::Switch, "Switch"),
 ];
 
-pub(super) const KEYS: KnownKeys = KnownKeys {
+pub(super) const KEYS: ReadAndIgnoredKeys = ReadAndIgnoredKeys {
     read: &["topology", "npus_count", "bandwidth", "latency"],
     ignored: &[],
 };

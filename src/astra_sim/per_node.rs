@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 /// Contents of a `per-node-custom-implementation` file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CollectiveNodeAlgorithmFile(BTreeMap<u64, PathBuf>);
+pub struct AlgorithmPathsByNodeFile(BTreeMap<u64, PathBuf>);
 
-impl CollectiveNodeAlgorithmFile {
+impl AlgorithmPathsByNodeFile {
     /// Parses a YAML mapping from node ids to the prefixes of files `PREFIX.POSITION.et`. `file` is the file's
     /// name in errors. The keys are node ids, so no key is unknown and `lenient` has no effect.
     ///
@@ -75,8 +75,7 @@ mod tests {
     #[test]
     fn prefixes_are_read_by_node() {
         let (nodes, notes) =
-            CollectiveNodeAlgorithmFile::parse("# x\n7: a/ring\n12: \"b c\"\n", "p", false)
-                .unwrap();
+            AlgorithmPathsByNodeFile::parse("# x\n7: a/ring\n12: \"b c\"\n", "p", false).unwrap();
         let all: Vec<_> = nodes.iter().collect();
         assert_eq!(all, [(7, Path::new("a/ring")), (12, Path::new("b c"))]);
         assert_eq!(nodes.get(7), Some(Path::new("a/ring")));
@@ -94,7 +93,7 @@ mod tests {
             ("1: [a]", "p:1: key `1`: found a list"),
             ("1:", "p:1: key `1`: found nothing"),
         ] {
-            let error = CollectiveNodeAlgorithmFile::parse(text, "p", true)
+            let error = AlgorithmPathsByNodeFile::parse(text, "p", true)
                 .unwrap_err()
                 .to_string();
             assert!(error.starts_with(start), "{error}");

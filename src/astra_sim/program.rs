@@ -21,8 +21,8 @@ use super::quirks::{Quirk, QuirkSet};
 use chakram_base::ids::Position;
 use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::{
-    EndpointBusTransfer, MemberLinePosition, PostedReceive, SendStepWithConditions,
-    StageStartOrReception, TransferCompletionToken,
+    BusTransferReason, EndpointBusTransfer, MemberLinePosition, PostedReceive,
+    SendStepWithConditions, TransferCompletionToken,
 };
 
 mod direct;
@@ -81,7 +81,7 @@ pub(super) enum PhaseQueueSubset {
 
 /// A member's queue, direction and tree in a phase; packed into 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct MemberQueueAndDirection {
+pub(super) struct MemberQueueDirectionAndTree {
     /// Index of the queue in its level.
     pub queue: u16,
     /// True if the member sends towards lower indices.
@@ -90,7 +90,7 @@ pub(super) struct MemberQueueAndDirection {
     pub mirrored: bool,
 }
 
-impl MemberQueueAndDirection {
+impl MemberQueueDirectionAndTree {
     const BACKWARD: u16 = 1 << 15;
     const MIRRORED: u16 = 1 << 14;
     /// Maximum number of queues in a level.
@@ -176,10 +176,10 @@ fn distance_between(other: u32, position: MemberLinePosition, backward: bool) ->
 
 impl CollectiveChunkPhase {
     /// Returns the phase's only assignment (queue and direction). The machine must have one queue per level.
-    pub(super) fn only_queue_assignment(&self) -> MemberQueueAndDirection {
-        MemberQueueAndDirection {
+    pub(super) fn only_queue_assignment(&self) -> MemberQueueDirectionAndTree {
+        MemberQueueDirectionAndTree {
             backward: self.rotation == PhaseQueueSubset::Second,
-            ..MemberQueueAndDirection::default()
+            ..MemberQueueDirectionAndTree::default()
         }
     }
 
@@ -240,7 +240,7 @@ impl CollectiveChunkPhase {
     #[inline]
     pub(super) fn initial_credits(
         &self,
-        slot: MemberQueueAndDirection,
+        slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
     ) -> u32 {
         match self.algorithm {
@@ -255,7 +255,7 @@ impl CollectiveChunkPhase {
     #[inline]
     pub(super) fn receive_count(
         &self,
-        slot: MemberQueueAndDirection,
+        slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
     ) -> u32 {
         match self.algorithm {
@@ -271,7 +271,7 @@ impl CollectiveChunkPhase {
     #[inline]
     pub(super) fn nth_send(
         &self,
-        slot: MemberQueueAndDirection,
+        slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
         i: u32,
     ) -> Option<SendStepWithConditions> {
@@ -329,7 +329,7 @@ impl CollectiveChunkPhase {
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
     pub(super) fn receive_source(
         &self,
-        slot: MemberQueueAndDirection,
+        slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
         taken: u32,
         k: u32,
@@ -363,7 +363,7 @@ impl CollectiveChunkPhase {
             root: 0,
             position: 0,
         };
-        let slot = MemberQueueAndDirection::default();
+        let slot = MemberQueueDirectionAndTree::default();
         let backward = |of: &Self| of.rotation == PhaseQueueSubset::Second;
         let count = self.receive_count(slot, position);
         if self.script.is_some()
@@ -391,7 +391,7 @@ impl CollectiveChunkPhase {
     /// receive only from neighbours in their own tree.
     pub(super) fn steps_before_receive(
         &self,
-        slot: MemberQueueAndDirection,
+        slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
         from: u32,
         heard: u32,
@@ -422,7 +422,7 @@ impl CollectiveChunkPhase {
     /// Implements `CollectiveBackend::requested_step`.
     pub(super) fn requested_step(
         &self,
-        slot: MemberQueueAndDirection,
+        slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
         to: u32,
         step: u32,
@@ -473,9 +473,9 @@ impl CollectiveChunkPhase {
     /// it. A packet that enters also leaves again, unless it is one of the last `idle` packets of its round.
     pub(super) fn bus_transfer(
         &self,
-        slot: MemberQueueAndDirection,
+        slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
-        of: StageStartOrReception,
+        of: BusTransferReason,
         ticket: TransferCompletionToken,
     ) -> EndpointBusTransfer {
         let load = |amount: UnroundedBufferShare, outward, reduces, returns| EndpointBusTransfer {
@@ -489,8 +489,8 @@ impl CollectiveChunkPhase {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             let role = tree::TreeRole::role_of_member(slot, position);
             return match of {
-                StageStartOrReception::Start => load(self.amount, true, false, false),
-                StageStartOrReception::Reception(r) => {
+                BusTransferReason::Start => load(self.amount, true, false, false),
+                BusTransferReason::Reception(r) => {
                     // A member with two children sends the result back over the bus only once, after the second child's
                     // message.
                     let first_child = r == 0 && role.receive_count() > 1;
@@ -507,11 +507,11 @@ impl CollectiveChunkPhase {
         let rounds = self.packet_rounds(position);
         // A member's initial packets come first in a round, so index 0 represents them.
         let p = match of {
-            StageStartOrReception::Start => 0,
-            StageStartOrReception::Reception(r) => rounds.idle + r,
+            BusTransferReason::Start => 0,
+            BusTransferReason::Reception(r) => rounds.idle + r,
         };
         let amount = match (self.algorithm, of) {
-            (AstraAlgorithm::HalvingDoubling, StageStartOrReception::Reception(r)) => {
+            (AstraAlgorithm::HalvingDoubling, BusTransferReason::Reception(r)) => {
                 self.halving_reception_size(position, r)
             }
             (AstraAlgorithm::HalvingDoubling, _) => {
@@ -548,7 +548,7 @@ impl CollectiveChunkPhase {
     #[inline]
     pub(super) fn reduced_amount(
         &self,
-        slot: MemberQueueAndDirection,
+        slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
         r: u32,
     ) -> Option<UnroundedBufferShare> {

@@ -4,7 +4,7 @@
 //! Models read the set of quirks when they are created. Each module's documentation describes the corrections that it
 //! makes.
 
-use super::AnalyticalNetwork;
+use super::AnalyticalCongestionModel;
 use super::error::did_you_mean;
 use chakram_base::units::{Span, UnroundedBufferShare};
 use std::fmt;
@@ -198,10 +198,10 @@ impl Quirk {
     /// Returns true if the quirk has an effect on the network `model`. Some quirks have none: the congestion-aware
     /// network always shares links and has only one dimension, and the congestion-unaware network never stores
     /// messages.
-    pub fn applies_to(self, model: AnalyticalNetwork) -> bool {
+    pub fn applies_to(self, model: AnalyticalCongestionModel) -> bool {
         match self {
-            Self::FreePorts | Self::FirstDimension => model == AnalyticalNetwork::Unaware,
-            Self::StoreAndForward => model == AnalyticalNetwork::Aware,
+            Self::FreePorts | Self::FirstDimension => model == AnalyticalCongestionModel::Unaware,
+            Self::StoreAndForward => model == AnalyticalCongestionModel::Aware,
             _ => true,
         }
     }

@@ -55,7 +55,7 @@ enum StepAfterInnerBus {
 
 /// A transfer. While it crosses the inner bus, it also stores how it continues on the outer bus.
 #[derive(Clone, Copy, Debug)]
-struct InnerOrOuterBusTransfer {
+struct BusTransferWithContinuation {
     bytes: u32,
     /// True if the outer bus must still reduce the transfer. `returns` is true if the transfer must still cross this
     /// bus in the other direction.
@@ -74,9 +74,9 @@ struct BusSideStateAndQueues {
     before: BusSideSendReceiveState,
     last: Time,
     in_a_row: u32,
-    sends: VecDeque<InnerOrOuterBusTransfer>,
-    receives: VecDeque<InnerOrOuterBusTransfer>,
-    reductions: VecDeque<InnerOrOuterBusTransfer>,
+    sends: VecDeque<BusTransferWithContinuation>,
+    receives: VecDeque<BusTransferWithContinuation>,
+    reductions: VecDeque<BusTransferWithContinuation>,
     reducing: bool,
 }
 
@@ -111,7 +111,7 @@ impl NpuInnerAndOuterBus {
         load: EndpointBusTransfer,
         clock: &mut impl BusEventScheduler,
     ) {
-        let transfer = InnerOrOuterBusTransfer {
+        let transfer = BusTransferWithContinuation {
             bytes: load.bytes,
             reduces: load.reduces,
             returns: load.returns,
@@ -194,10 +194,10 @@ impl NpuInnerAndOuterBus {
         side: usize,
         round_trip: bool,
         then: StepAfterInnerBus,
-        transfer: InnerOrOuterBusTransfer,
+        transfer: BusTransferWithContinuation,
         clock: &mut impl BusEventScheduler,
     ) {
-        let transfer = InnerOrOuterBusTransfer {
+        let transfer = BusTransferWithContinuation {
             round_trip,
             then,
             ..transfer
@@ -209,7 +209,7 @@ impl NpuInnerAndOuterBus {
         &mut self,
         now: Time,
         side: usize,
-        transfer: InnerOrOuterBusTransfer,
+        transfer: BusTransferWithContinuation,
         clock: &mut impl BusEventScheduler,
     ) {
         self.sides[side].sends.push_back(transfer);
@@ -338,7 +338,7 @@ impl NpuInnerAndOuterBus {
     fn continue_after_inner_bus(
         &mut self,
         now: Time,
-        transfer: InnerOrOuterBusTransfer,
+        transfer: BusTransferWithContinuation,
         clock: &mut impl BusEventScheduler,
     ) -> Option<TransferCompletionToken> {
         match transfer.then {

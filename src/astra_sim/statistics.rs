@@ -42,11 +42,11 @@ pub struct RooflineMeans {
 }
 
 impl RankWorkKindsAndKernelTime {
-    /// Adds up the work in a graph built by an [`AstraTraceReader`](super::AstraTraceReader) for `inputs`.
+    /// Adds up the work in a graph built by an [`AstraTraceGraphReader`](super::AstraTraceGraphReader) for `inputs`.
     pub fn sum_work(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();
-        let mut uses = RooflineSums::default();
+        let mut uses = TimeWeightedRooflineSums::default();
         for node in graph.nodes() {
             let kind = graph.kind(node);
             let (timed, recorded) = (kind == NodeKind::Compute, graph.recorded_duration(node));
@@ -85,7 +85,7 @@ impl RankWorkKindsAndKernelTime {
 
 /// Sums of values, weighted by durations in ns.
 #[derive(Default)]
-struct RooflineSums {
+struct TimeWeightedRooflineSums {
     time: Span,
     bound: f64,
     compute: f64,
@@ -93,7 +93,7 @@ struct RooflineSums {
     intensity: f64,
 }
 
-impl RooflineSums {
+impl TimeWeightedRooflineSums {
     fn add_kernel(&mut self, flops: u64, bytes: u64, lasts: Span, system: &AstraSystemFile) {
         let bandwidth = system.local_memory_bandwidth.unwrap_or(0.0) * 1e9;
         let peak = system.peak * 1e12;

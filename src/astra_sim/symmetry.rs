@@ -7,7 +7,7 @@
 //! member leave over one link, a message waits there for earlier ones, equally long on every member.
 
 use super::AstraAlgorithm;
-use super::program::{CollectiveChunkPhase, MemberQueueAndDirection, PhaseOperation};
+use super::program::{CollectiveChunkPhase, MemberQueueDirectionAndTree, PhaseOperation};
 use chakram_base::ids::Position;
 use chakram_base::units::{Span, UnroundedBufferShare};
 use chakram_hardware::collective::{MemberLinePosition, UncontendedMessageCostFunctions};
@@ -21,7 +21,7 @@ const COMPARED: u32 = 256;
 /// A line of members that communicate in a phase. In a symmetric line, one member represents all others.
 pub(super) struct PhaseMemberLine<'a> {
     pub stage: &'a CollectiveChunkPhase,
-    pub slot: MemberQueueAndDirection,
+    pub slot: MemberQueueDirectionAndTree,
     pub extent: &'a GroupPlacement,
     /// Sizes of the machine's dimensions.
     pub sizes: &'a [u32],

@@ -1,7 +1,7 @@
 //! The system file: an NPU's compute rates, and the chunks and algorithms of collectives.
 
 use super::algorithm::{AstraAlgorithm, CollectiveAlgorithmEntry, NAMES};
-use super::document::{KnownKeys, ValidatedInputDocument};
+use super::document::{ReadAndIgnoredKeys, ValidatedInputDocument};
 use super::error::{InputError, InputNote, did_you_mean};
 use super::input_entry::InputValue;
 use chakram_base::setting::SettingKey;
@@ -76,7 +76,7 @@ pub struct AstraSystemFile {
     pub implementations: AlgorithmsPerCollectiveKind,
     /// Prefix of a custom algorithm's trace files, for each kind of collective.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
-    /// File that assigns custom algorithms to single nodes (see [`super::CollectiveNodeAlgorithmFile`]).
+    /// File that assigns custom algorithms to single nodes (see [`super::AlgorithmPathsByNodeFile`]).
     pub per_node_custom: Option<PathBuf>,
     /// `local-mem-bw`, in GB/s of 10^9 bytes, above 0.
     pub local_memory_bandwidth: Option<f64>,
@@ -152,7 +152,7 @@ const KINDS: [(&str, &str); 4] = [
 
 const BUS: [&str; 4] = ["L", "o", "g", "G"];
 
-pub(super) const KEYS: KnownKeys = KnownKeys {
+pub(super) const KEYS: ReadAndIgnoredKeys = ReadAndIgnoredKeys {
     read: &[
         "scheduling-policy",
         "collective-optimization",

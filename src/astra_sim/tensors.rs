@@ -63,7 +63,7 @@ impl RankTensors {
         } else {
             contents
         };
-        let mut reading = TensorReader::default();
+        let mut reading = RankTensorsBuilder::default();
         let mut frames = FrameCursor::new(contents);
         frames.next_record()?;
         while let Some(record) = frames.next_record()? {
@@ -92,7 +92,7 @@ impl RankTensors {
 }
 
 #[derive(Default)]
-struct TensorReader {
+struct RankTensorsBuilder {
     tensors: RankTensors,
     numbers: BTreeMap<String, u32>,
     /// Node that writes each tensor, by tensor index.
@@ -101,7 +101,7 @@ struct TensorReader {
     without: Option<(u64, usize)>,
 }
 
-impl TensorReader {
+impl RankTensorsBuilder {
     fn read_node(&mut self, record: RawRecord<'_>, lenient: bool) -> Result<(), TraceError> {
         let (mut id, mut kind) = (0, 0);
         let mut lists = [None, None];

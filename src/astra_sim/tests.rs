@@ -1,7 +1,8 @@
 //! Provides inputs and graphs for the unit tests.
 
 use super::{
-    AnalyticalNetwork, AstraCollectiveBackend, AstraFlags, AstraInputs, AstraTraceReader, QuirkSet,
+    AnalyticalCongestionModel, AstraCollectiveBackend, AstraFlags, AstraInputs,
+    AstraTraceGraphReader, QuirkSet,
 };
 use chakram_trace::format::Op;
 use chakram_trace::format::scan::NodeView;
@@ -12,7 +13,7 @@ use std::num::NonZeroU32;
 /// Returns default flags, with a single letter as the name of each file.
 pub fn flags() -> AstraFlags {
     AstraFlags {
-        model: AnalyticalNetwork::Unaware,
+        model: AnalyticalCongestionModel::Unaware,
         workload: "wl".into(),
         groups: "empty".into(),
         system: "s".into(),
@@ -50,7 +51,7 @@ pub fn read(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
         writer.receive_node(&node, &[]).expect("memory takes all");
     }
     let collectives = AstraCollectiveBackend::new(inputs);
-    let reader = AstraTraceReader::new(inputs, &collectives, false);
+    let reader = AstraTraceGraphReader::new(inputs, &collectives, false);
     let read = reader.read_graph(&writer.into_inner(), 0, "wl.0.et");
     read.expect("the nodes make sense").graph
 }

@@ -18,7 +18,9 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, RankSlotPeersAndGroups};
+use chakram_trace::graph::{
+    EnforcedDependencyKinds, Graph, Lane, NodeKind, RankBindingsOfGraphSlots,
+};
 
 /// Lanes: one for kernels, one for all other work that leaves the NPU, and one for loads and stores if they are
 /// separate. Lanes for single nodes have higher numbers; receives of a pure replay, and communication that waits for no
@@ -45,14 +47,14 @@ pub struct AstraRankGraphAndBinding {
     /// The rank's nodes, as ASTRA-sim interprets them.
     pub graph: Graph,
     /// Binds the graph's slots (placeholders) to this rank's peers and groups.
-    pub binding: RankSlotPeersAndGroups,
+    pub binding: RankBindingsOfGraphSlots,
     /// Number of NPU lanes that the graph needs.
     pub lanes: u32,
     /// Notes about the trace.
     pub notes: Vec<InputNote>,
 }
 
-/// Returns ASTRA-sim's kind for a [`NodeKind::Compute`] node; an [`AstraTraceReader`] must have built the graph. The
+/// Returns ASTRA-sim's kind for a [`NodeKind::Compute`] node; an [`AstraTraceGraphReader`] must have built the graph. The
 /// node is a kernel, does nothing, or is communication or a memory access that has only a recorded duration.
 #[inline]
 pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
@@ -68,13 +70,13 @@ pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
 
 /// Reads traces as ASTRA-sim interprets them.
 #[derive(Clone, Copy, Debug)]
-pub struct AstraTraceReader<'a> {
+pub struct AstraTraceGraphReader<'a> {
     inputs: &'a AstraInputs,
     collectives: &'a AstraCollectiveBackend,
     lenient: bool,
 }
 
-impl<'a> AstraTraceReader<'a> {
+impl<'a> AstraTraceGraphReader<'a> {
     /// Creates a reader for `inputs`. If `lenient` is true, the reader omits truncated records, duplicate records and
     /// records that never run, and adds a note.
     pub fn new(
@@ -108,13 +110,13 @@ impl<'a> AstraTraceReader<'a> {
         } else {
             contents
         };
-        let mut state = TraceReaderState {
+        let mut state = AstraNodeConversionState {
             reader: self,
             own: 0,
             last: None,
             nowhere: None,
         };
-        let policy = DependencyPolicy::Both;
+        let policy = EnforcedDependencyKinds::Both;
         let (graph, binding) =
             Graph::read_edited(contents, rank, policy, |n| state.convert_node(n))?;
         let mut note = |key: String, why: String| notes.push(InputNote::about_node(file, key, why));
@@ -156,8 +158,8 @@ impl<'a> AstraTraceReader<'a> {
 }
 
 /// State that the reader keeps from node to node.
-struct TraceReaderState<'a> {
-    reader: &'a AstraTraceReader<'a>,
+struct AstraNodeConversionState<'a> {
+    reader: &'a AstraTraceGraphReader<'a>,
     /// Number of nodes that have their own lane.
     own: u32,
     /// The most recently checked collective.
@@ -166,7 +168,7 @@ struct TraceReaderState<'a> {
     nowhere: Option<(u64, u64)>,
 }
 
-impl TraceReaderState<'_> {
+impl AstraNodeConversionState<'_> {
     /// Converts a node to its form in ASTRA-sim.
     fn convert_node(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         node.delay = Span::ZERO;

@@ -17,7 +17,7 @@ mod literal;
 mod nearest;
 
 pub use edit::{
-    EditedTomlValue, TomlEditError, changed_values, list_toml_numbers, replace_toml_values,
+    TomlEditError, TomlValueChangedByEdit, changed_values, list_toml_numbers, replace_toml_values,
     toml_value_at,
 };
 pub use field::{ConfigField, quote_for_message};

@@ -23,10 +23,10 @@ pub enum StopOrMemoryInterruption {
 
 /// Handle to stop a task from another thread.
 #[derive(Clone, Debug, Default)]
-pub struct StopToken(Arc<StopTokenState>);
+pub struct StopToken(Arc<StopAndOutOfMemoryFlags>);
 
 #[derive(Debug, Default)]
-struct StopTokenState {
+struct StopAndOutOfMemoryFlags {
     is_requested: AtomicBool,
     is_out_of_memory: AtomicBool,
     /// The first interruption that a check found. Later checks return the same interruption.

@@ -61,7 +61,7 @@ pub struct AnonymiseArgs {
 
 /// JSON summary with the numbers of hashed and removed values.
 #[derive(Serialize)]
-struct AnonymiseDocument {
+struct AnonymiserCountsDocument {
     ranks: usize,
     nodes: u64,
     names_hashed: u64,
@@ -157,7 +157,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             )?;
         }
         SummaryFormatArg::Json => {
-            let body = AnonymiseDocument {
+            let body = AnonymiserCountsDocument {
                 ranks: traces.rank_files().len(),
                 nodes: sum.nodes,
                 names_hashed: sum.hashed,

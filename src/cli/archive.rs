@@ -36,7 +36,7 @@ pub struct ArchiveArgs {
 #[derive(Debug, Subcommand)]
 enum ArchiveCommand {
     /// Create an empty archive
-    Create(write::CreateArgs),
+    Create(write::CreateEmptyArchiveArgs),
     /// Add a job's traces and the files stored with them as a workload
     Add(write::AddArgs),
     /// List workloads
@@ -46,9 +46,9 @@ enum ArchiveCommand {
     /// Write the files of a workload
     Extract(contents::ExtractArgs),
     /// Record predictions of workloads, for later comparison by `check`
-    Baseline(check::BaselineArgs),
+    Baseline(check::RecordBaselineArgs),
     /// Predict again and fail if a prediction changed
-    Check(check::CheckArgs),
+    Check(check::PredictionCheckArgs),
     /// Read all data and compare it with its checksums
     Verify(maintain::VerifyArgs),
     /// Add the workloads of other archives

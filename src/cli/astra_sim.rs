@@ -4,7 +4,7 @@ use super::flags::parser_of_choices;
 use super::output::{ReportDestinationAndOutputs, ReportFormatArg, TimelineArgs};
 use crate::load::run_with_load_progress;
 use crate::terminal;
-use chakram_astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
+use chakram_astra_sim::{AnalyticalCongestionModel, AstraFlags, InputNote, Quirk, QuirkSet};
 use chakram_jobs::{AstraSimJob, JobLoadOrWriteError};
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -106,8 +106,8 @@ pub struct AstraSimArgs {
     )]
     rendezvous_protocol: bool,
     /// Network contention model
-    #[arg(long, value_parser = parser_of_choices::<AnalyticalNetwork>(), value_name = "MODEL", default_value = "unaware")]
-    network_model: AnalyticalNetwork,
+    #[arg(long, value_parser = parser_of_choices::<AnalyticalCongestionModel>(), value_name = "MODEL", default_value = "unaware")]
+    network_model: AnalyticalCongestionModel,
     /// Quirks of ASTRA-sim to reproduce: all or none, then -NAME or +NAME, comma-separated
     #[arg(long, value_name = "SET", default_value_t = QuirkSet::ALL)]
     quirks: QuirkSet,

@@ -9,7 +9,7 @@ use super::compute::ComputeArgs;
 use super::output::ReportDestinationAndOutputs;
 use chakram_base::config::{self, ConfigLiteral};
 use chakram_base::units::format_percent;
-use chakram_hardware::machine::{self, Machine, NamedMachineFileText};
+use chakram_hardware::machine::{self, Machine, PresetOrMachineFileText};
 use chakram_jobs as job;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -128,7 +128,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
 /// Returns the text of `base` with the calibrated values, and a summary of these values.
 fn calibrate_machine_text(
     args: &CalibrateArgs,
-    base: &NamedMachineFileText,
+    base: &PresetOrMachineFileText,
 ) -> Result<(String, String), Box<dyn Error>> {
     let machine = Machine::parse(&base.text, &base.file)?;
     let (mut text, mut said) = (base.text.clone().into_owned(), String::new());

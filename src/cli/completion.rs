@@ -1,7 +1,7 @@
 //! Completes names in shells, and writes manual pages.
 
 use super::build_command_with_completers;
-use super::help::{self, HelpClosingTextBlock};
+use super::help::{self, HelpParagraphCommandOrEntry};
 use chakram_hardware::machine;
 use chakram_serving as serve;
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -162,18 +162,18 @@ fn closing_section(text: &str) -> Roff {
     roff.control("SH", ["NOTES"]);
     for part in help::split_closing_text(text) {
         match part {
-            HelpClosingTextBlock::Blank => roff.control("PP", []),
-            HelpClosingTextBlock::Paragraph(text) => roff.text([roman(text)]),
-            HelpClosingTextBlock::Command(text) => {
+            HelpParagraphCommandOrEntry::Blank => roff.control("PP", []),
+            HelpParagraphCommandOrEntry::Paragraph(text) => roff.text([roman(text)]),
+            HelpParagraphCommandOrEntry::Command(text) => {
                 roff.control("RS", ["2"]).control("nf", []);
                 roff.text([roman(text)]);
                 roff.control("fi", []).control("RE", [])
             }
-            HelpClosingTextBlock::Entry(name, text) => {
+            HelpParagraphCommandOrEntry::Entry(name, text) => {
                 roff.control("TP", []);
                 roff.text([bold(name)]).text([roman(text)])
             }
-            HelpClosingTextBlock::MoreOfEntry(text) => {
+            HelpParagraphCommandOrEntry::MoreOfEntry(text) => {
                 roff.control("br", []);
                 roff.text([roman(text)])
             }

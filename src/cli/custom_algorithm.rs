@@ -1,21 +1,21 @@
 //! `--custom`: collectives with algorithms that consist of one trace per member.
 
 use chakram_hardware::collective::NamedScriptedAlgorithm;
-use chakram_jobs::FilesOfCustomAlgorithm;
+use chakram_jobs::CustomAlgorithmKindAndPrefix;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::discover_traces;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
 
 /// Registers the files of `custom` as inputs, so that `outputs` must not replace them.
-pub fn mark_read(custom: &FilesOfCustomAlgorithm, outputs: &mut OutputsAndProtectedInputs) {
+pub fn mark_read(custom: &CustomAlgorithmKindAndPrefix, outputs: &mut OutputsAndProtectedInputs) {
     for file in discover_traces(&custom.prefix).unwrap_or_default() {
         outputs.register_input(&file.path);
     }
 }
 
 /// Describes `custom` as JSON for a report.
-pub fn custom_files_to_json(custom: &FilesOfCustomAlgorithm) -> Value {
+pub fn custom_files_to_json(custom: &CustomAlgorithmKindAndPrefix) -> Value {
     let prefix = custom.prefix.display().to_string();
     let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
     fields.into_iter().collect()

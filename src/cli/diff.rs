@@ -4,9 +4,11 @@ use super::compare::parallel_map;
 use super::load::{ProfiledStepArg, SkipJobFileCheckArg};
 use super::output::{ReportDestinationAndOutputs, ReportFormatArg};
 use super::terminal;
-use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, ExceededThresholds};
+use chakram_analysis::diff::render::{
+    self, DiffFailureThresholds, ExceededThresholds, JobNamesAndDiffStyle,
+};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFaultSummary, TimeTolerance};
-use chakram_analysis::diff::{DifferingAspect, differences, reports};
+use chakram_analysis::diff::{StructureTimeOrBytesAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{find_traces, mark_read, restrict_to_step};
 use chakram_report::document::json_text;
@@ -55,7 +57,7 @@ pub struct DiffArgs {
     threshold: Option<f64>,
     /// Exit with code 3 if one of these differs; comma-separated
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
-    fail_on: Vec<FailOnDifferenceArg>,
+    fail_on: Vec<FailOnStructureTimeBytesArg>,
     /// Ignore changes of a node's times up to this limit, such as 2% or 5us
     #[arg(long, value_name = "CHANGE", value_parser = parse_tolerance, default_value = "0ps")]
     tolerance: TimeTolerance,
@@ -88,7 +90,7 @@ pub struct DiffArgs {
 
 /// Kinds of differences for which the command fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FailOnDifferenceArg {
+pub enum FailOnStructureTimeBytesArg {
     /// Nodes, dependencies, and attributes other than times and sizes; in reports, counts
     Structure,
     /// Durations, delays and waiting times of nodes; in reports, any time
@@ -146,21 +148,22 @@ impl DiffArgs {
         }
     }
 
-    fn to_thresholds(&self) -> DiffThresholds {
+    fn to_thresholds(&self) -> DiffFailureThresholds {
         let all = [
-            DifferingAspect::Structure,
-            DifferingAspect::Time,
-            DifferingAspect::Bytes,
+            StructureTimeOrBytesAspect::Structure,
+            StructureTimeOrBytesAspect::Time,
+            StructureTimeOrBytesAspect::Bytes,
         ];
         let of = [
-            FailOnDifferenceArg::Structure,
-            FailOnDifferenceArg::Time,
-            FailOnDifferenceArg::Bytes,
+            FailOnStructureTimeBytesArg::Structure,
+            FailOnStructureTimeBytesArg::Time,
+            FailOnStructureTimeBytesArg::Bytes,
         ];
-        let wanted =
-            |fail| self.fail_on.contains(&fail) || self.fail_on.contains(&FailOnDifferenceArg::Any);
+        let wanted = |fail| {
+            self.fail_on.contains(&fail) || self.fail_on.contains(&FailOnStructureTimeBytesArg::Any)
+        };
         let aspects = all.into_iter().zip(of).filter(|&(_, fail)| wanted(fail));
-        DiffThresholds {
+        DiffFailureThresholds {
             threshold: self.threshold,
             aspects: aspects.map(|(aspect, _)| aspect).collect(),
         }
@@ -201,7 +204,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         .map(|path| to.create_additional_output("--html", path))
         .transpose()?;
     let names = paths.map(|path| path.display().to_string());
-    let titles = DiffRenderOptions {
+    let titles = JobNamesAndDiffStyle {
         names: [&names[0], &names[1]],
         show: args.line_limit(),
         style: TextStyleWidthAndDetail {
@@ -270,7 +273,7 @@ fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
 fn compare_report_files(
     args: &DiffArgs,
     texts: [&String; 2],
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
     page: Option<OutputFile>,
 ) -> Result<(String, ExceededThresholds), Box<dyn Error>> {
     if args.tolerance != TimeTolerance::Absolute(Span::ZERO) {
@@ -306,8 +309,8 @@ fn compare_report_files(
 
 fn compare_trace_files(
     args: &DiffArgs,
-    ranks: &RankFilePairs,
-    titles: &DiffRenderOptions<'_>,
+    ranks: &RankFileInEachJob,
+    titles: &JobNamesAndDiffStyle<'_>,
 ) -> Result<(String, ExceededThresholds), Box<dyn Error>> {
     let ranks: Vec<_> = ranks.iter().collect();
     let tallies = parallel_map(("comparing", "ranks"), ranks.len(), args.threads, |i| {
@@ -344,14 +347,14 @@ fn compare_trace_files(
 }
 
 /// A rank's file in the first job and in the second job, by rank.
-type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
+type RankFileInEachJob = BTreeMap<u32, [Option<RankFile>; 2]>;
 
 /// Finds the files of both jobs, and registers them as inputs, so that `outputs` must not replace
 /// them. Two single files are compared even if their ranks differ.
 fn pair_rank_files(
     args: &DiffArgs,
     outputs: &mut OutputsAndProtectedInputs,
-) -> Result<RankFilePairs, Box<dyn Error>> {
+) -> Result<RankFileInEachJob, Box<dyn Error>> {
     let paths = [&args.before, &args.after];
     let is_job = |path: &&PathBuf| path.to_string_lossy().ends_with(job::ENDING);
     if paths.iter().all(|path| path.is_file() && !is_job(path)) {
@@ -365,9 +368,9 @@ fn pair_rank_files(
             Ok(restrict_to_step(found, args.step.step, None)?.files.pop())
         };
         let files = [file(paths[0])?, file(paths[1])?];
-        return Ok(RankFilePairs::from([(rank, files)]));
+        return Ok(RankFileInEachJob::from([(rank, files)]));
     }
-    let mut ranks = RankFilePairs::new();
+    let mut ranks = RankFileInEachJob::new();
     for (which, path) in paths.into_iter().enumerate() {
         let found = find_traces([path], args.verify.verify_level_for_replay())?;
         mark_read(outputs, &found);

@@ -6,7 +6,7 @@ use super::traces::{
 use chakram_analysis::edit::{AbsentRankModelRule, edit_job};
 use chakram_jobs::{groups_of, parse_edits};
 use chakram_report::document::VersionedDocument;
-use chakram_report::edits::EditEffectCounts;
+use chakram_report::edits::EditWithEffectCounts;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::format::file::DecompressedTraceFile;
 use clap::Args;
@@ -47,12 +47,12 @@ pub struct EditArgs {
 struct EditDocument {
     ranks_before: usize,
     ranks: usize,
-    edits: Vec<EditEffectCounts>,
+    edits: Vec<EditWithEffectCounts>,
 }
 
 /// Prints the number of items that each edit changed.
 pub(super) fn print_edit_rows(
-    rows: &[EditEffectCounts],
+    rows: &[EditWithEffectCounts],
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
     for row in rows {

@@ -24,7 +24,9 @@ mod description;
 mod failure;
 
 pub use description::describe_commands;
-pub use failure::{CommandFailure, DeadlockedNodeIdentity, FailureKind, NodeIdentity};
+pub use failure::{
+    CommandFailureWithMessageParts, DeadlockedNodeIdentity, FailureKind, NodeIdentity,
+};
 
 use crate::flags::write_setting_as_flag;
 use crate::output::CallerNodeTableSlot;
@@ -104,7 +106,7 @@ impl Drop for LimitsRestoreGuard {
 pub fn execute_command(
     arguments: Vec<OsString>,
     wants_nodes: bool,
-) -> Result<CommandOutput, Box<CommandFailure>> {
+) -> Result<CommandOutput, Box<CommandFailureWithMessageParts>> {
     prepare_process();
     let (parsed, words) = parse_line(arguments);
     let mut cli = match parsed {
@@ -116,7 +118,11 @@ pub fn execute_command(
                 ..CommandOutput::default()
             });
         }
-        Err(error) => return Err(Box::new(CommandFailure::from_usage_error(&error))),
+        Err(error) => {
+            return Err(Box::new(CommandFailureWithMessageParts::from_usage_error(
+                &error,
+            )));
+        }
     };
     let table = Arc::new(OnceLock::new());
     if wants_nodes {
@@ -151,8 +157,8 @@ fn describe_failure(
     error: &(dyn Error + 'static),
     words: &[OsString],
     command: &CliCommand,
-) -> CommandFailure {
-    let mut failure = CommandFailure::from_error(error);
+) -> CommandFailureWithMessageParts {
+    let mut failure = CommandFailureWithMessageParts::from_error(error);
     let readable = super::readable_inputs(command);
     if let Some(explained) = recognition::explain_input_error(error, words, readable) {
         failure.set_message(&explained);

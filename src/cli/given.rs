@@ -2,7 +2,7 @@
 
 use super::flags::{flag_of, replace_keys_by_flags};
 use chakram_base::setting::SettingKey;
-use chakram_jobs::{REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionSyntax, ReplaySettings};
+use chakram_jobs::{REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionValueKind, ReplaySettings};
 use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -67,7 +67,7 @@ fn clap_id(key: SettingKey) -> String {
 
 fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
     let parser: ValueParser = match option.syntax {
-        ReplayOptionSyntax::Choice(choices) => {
+        ReplayOptionValueKind::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {
                 // clap keeps these words until the program ends, so leaking them is harmless.
                 PossibleValue::new(&*word.replace('_', "-").leak()).help(summary)
@@ -91,8 +91,8 @@ fn option_arg(option: &'static ReplayOptionDefinition) -> Arg {
         .hide_short_help(option.is_rare)
         .conflicts_with_all(option.excludes.iter().map(|key| &*clap_id(*key).leak()));
     let arg = match option.syntax {
-        ReplayOptionSyntax::Switch => return arg.action(ArgAction::SetTrue),
-        ReplayOptionSyntax::List => arg.action(ArgAction::Append),
+        ReplayOptionValueKind::Switch => return arg.action(ArgAction::SetTrue),
+        ReplayOptionValueKind::List => arg.action(ArgAction::Append),
         _ => arg,
     };
     let arg = arg.value_name(option.value).value_parser(parser);
@@ -121,7 +121,7 @@ impl<G: OptionGroupMembership> FromArgMatches for ReplayOptionGroupArgs<G> {
                 continue;
             }
             let words = match option.syntax {
-                ReplayOptionSyntax::Switch => vec!["true".to_owned()],
+                ReplayOptionValueKind::Switch => vec!["true".to_owned()],
                 _ => matches
                     .get_many(&id)
                     .into_iter()

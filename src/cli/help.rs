@@ -155,13 +155,15 @@ impl HelpPageBuilder {
             self.text.push('\n');
             for part in split_closing_text(&after.to_string()) {
                 match part {
-                    HelpClosingTextBlock::Blank => self.text.push('\n'),
-                    HelpClosingTextBlock::Paragraph(text) => self.write_paragraph(&text, "", ""),
-                    HelpClosingTextBlock::Command(text) => self.write_example(&text, "  "),
-                    HelpClosingTextBlock::Entry(name, text) => {
+                    HelpParagraphCommandOrEntry::Blank => self.text.push('\n'),
+                    HelpParagraphCommandOrEntry::Paragraph(text) => {
+                        self.write_paragraph(&text, "", "")
+                    }
+                    HelpParagraphCommandOrEntry::Command(text) => self.write_example(&text, "  "),
+                    HelpParagraphCommandOrEntry::Entry(name, text) => {
                         self.write_row(2, &name, &text, self.text_column())
                     }
-                    HelpClosingTextBlock::MoreOfEntry(text) => {
+                    HelpParagraphCommandOrEntry::MoreOfEntry(text) => {
                         let pad = " ".repeat(self.text_column());
                         self.write_paragraph(&text, &pad, &pad);
                     }
@@ -312,7 +314,7 @@ pub fn help_text_of(arg: &Arg) -> String {
 
 /// A part of a command help's closing text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HelpClosingTextBlock {
+pub enum HelpParagraphCommandOrEntry {
     Blank,
     /// A heading, or sentences. Its lines are wrapped anew, without the line breaks of the source text.
     Paragraph(String),
@@ -326,29 +328,29 @@ pub enum HelpClosingTextBlock {
 
 /// Splits a closing text. Lines without indentation form paragraphs. An indented line is an entry of a list
 /// if its first word ends with a colon; otherwise it is a command.
-pub fn split_closing_text(text: &str) -> Vec<HelpClosingTextBlock> {
+pub fn split_closing_text(text: &str) -> Vec<HelpParagraphCommandOrEntry> {
     let mut parts = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let text = line.trim();
         let indent = line.len() - line.trim_start().len();
         if text.is_empty() {
-            parts.push(HelpClosingTextBlock::Blank);
+            parts.push(HelpParagraphCommandOrEntry::Blank);
         } else if indent == 0 {
             match parts.last_mut() {
-                Some(HelpClosingTextBlock::Paragraph(paragraph)) => {
+                Some(HelpParagraphCommandOrEntry::Paragraph(paragraph)) => {
                     paragraph.push(' ');
                     paragraph.push_str(text);
                 }
-                _ => parts.push(HelpClosingTextBlock::Paragraph(text.to_owned())),
+                _ => parts.push(HelpParagraphCommandOrEntry::Paragraph(text.to_owned())),
             }
         } else if indent > 2 {
-            parts.push(HelpClosingTextBlock::MoreOfEntry(text.to_owned()));
+            parts.push(HelpParagraphCommandOrEntry::MoreOfEntry(text.to_owned()));
         } else if let Some((name, text)) = text
             .split_once(": ")
             .filter(|(name, _)| !name.contains(' '))
         {
-            parts.push(HelpClosingTextBlock::Entry(
+            parts.push(HelpParagraphCommandOrEntry::Entry(
                 name.to_owned(),
                 text.to_owned(),
             ));
@@ -358,7 +360,7 @@ pub fn split_closing_text(text: &str) -> Vec<HelpClosingTextBlock> {
                 let next = lines.next().unwrap_or_default().trim();
                 command = format!("{} {next}", begun.trim_end());
             }
-            parts.push(HelpClosingTextBlock::Command(command));
+            parts.push(HelpParagraphCommandOrEntry::Command(command));
         }
     }
     parts

@@ -10,7 +10,7 @@ use chakram_analysis::inspect::render::{
 };
 use chakram_analysis::inspect::{
     self, AttributeFilter, ClassFilter, InspectedRankTrace, NameGlobOrSubstring, NodeFilter,
-    RankPathInput, RankSet, critical_path, for_each_in_order,
+    RankSet, RankTimesForCriticalPath, critical_path, for_each_in_order,
 };
 use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::{Span, Time};
@@ -361,7 +361,7 @@ impl InspectArgs {
         to: &mut ReportDestinationAndOutputs<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
-        let mut tracks: Vec<RankPathInput> = Vec::new();
+        let mut tracks: Vec<RankTimesForCriticalPath> = Vec::new();
         let mut faults = 0;
         let work = |file: &RankFile| {
             let contents = DecompressedTraceFile::open_verified(file)?;
@@ -370,7 +370,7 @@ impl InspectArgs {
             })?;
             let faults = trace.faults.fault_count();
             progress.count_one();
-            RankPathInput::new(trace)
+            RankTimesForCriticalPath::new(trace)
                 .map(|track| (track, faults))
                 .map_err(|e| e.in_file(&file.path))
         };

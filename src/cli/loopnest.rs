@@ -216,7 +216,7 @@ struct MappingSearchDocument {
     energy_pj: f64,
     multiplications: u64,
     mappings: DrawnAndValidMappingCounts,
-    array: Vec<LoopDimensionIterations>,
+    array: Vec<LoopDimensionAndIterationCount>,
     levels: Vec<MappingLevelRow>,
 }
 
@@ -235,13 +235,13 @@ struct DrawnAndValidMappingCounts {
 }
 
 /// Dimension of a loop, and number of iterations.
-type LoopDimensionIterations = (&'static str, u64);
+type LoopDimensionAndIterationCount = (&'static str, u64);
 
 #[derive(Serialize)]
 struct MappingLevelRow {
     name: String,
     /// Loops of the mapping, from the outermost to the innermost.
-    loops: Vec<LoopDimensionIterations>,
+    loops: Vec<LoopDimensionAndIterationCount>,
     bytes: u64,
     /// Number of words moved, by tensor.
     words: BTreeMap<&'static str, LevelWordCounts>,

@@ -260,13 +260,13 @@ mod tests {
     use serde_json::Value;
 
     #[derive(Parser)]
-    struct MachineCommandLine {
+    struct TestMachineCommandLine {
         #[command(flatten)]
         args: MachineArgs,
     }
 
     fn output(words: &[&str]) -> Result<(String, ExitCode), Box<dyn Error>> {
-        let line = MachineCommandLine::try_parse_from([&["machine"], words].concat())?;
+        let line = TestMachineCommandLine::try_parse_from([&["machine"], words].concat())?;
         let mut out = Vec::new();
         let code = run(&line.args, &mut out)?;
         Ok((String::from_utf8(out)?, code))

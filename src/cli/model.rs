@@ -7,7 +7,9 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_trace::files::OutputsAndProtectedInputs;
-use chakram_workloads::model::{LayerRole, ModelFileText, ModelWithDefinitionProperties, PRESETS};
+use chakram_workloads::model::{
+    LayerRole, ModelWithDefinitionProperties, PRESETS, PresetOrModelFileText,
+};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::Write;
@@ -124,7 +126,7 @@ pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 fn list_models(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     let mut models = Vec::with_capacity(PRESETS.len());
     for preset in PRESETS {
-        models.push(ModelFileText::find_source(preset.name)?.parse_definition(None)?);
+        models.push(PresetOrModelFileText::find_source(preset.name)?.parse_definition(None)?);
     }
     Ok(match format {
         ModelListFormat::Text => list_text(&models),
@@ -201,7 +203,7 @@ fn list_csv(models: &[ModelWithDefinitionProperties]) -> String {
 }
 
 fn describe_model(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
-    let source = ModelFileText::find_source(&args.name)?;
+    let source = PresetOrModelFileText::find_source(&args.name)?;
     let found = source.parse_definition(args.tokens)?;
     Ok(match args.format {
         _ if args.toml => source.text.into_owned(),

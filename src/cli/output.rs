@@ -11,11 +11,11 @@ use chakram_base::units::{Span, parse_token_count};
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, GivenSetting, NamedMachineText, ReplaySettingsError};
-use chakram_report::edits::EditReport;
-use chakram_report::extrapolation::FewerMicroBatchReplays;
-use chakram_report::sensitivity::{SensitivityReplayInputs, SensitivityReport};
+use chakram_report::edits::JobAndMachineEditReport;
+use chakram_report::extrapolation::FewerMicroBatchMakespans;
+use chakram_report::sensitivity::{DurationSensitivityReport, SensitivityReplayInputs};
 use chakram_report::settings::SettingWithoutEffect;
-use chakram_report::stack::JobSoftwareStack;
+use chakram_report::stack::SoftwareStackDecisions;
 use chakram_report::summary::{HashedInput, format_count};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
@@ -45,16 +45,16 @@ pub(super) const REPORT: &str = "Report";
 
 /// The options that change the times of a replay.
 #[derive(Clone, Debug)]
-pub struct ReplayTimingOptions;
+pub struct TimeChangingReplayOptions;
 
-impl OptionGroupMembership for ReplayTimingOptions {
+impl OptionGroupMembership for TimeChangingReplayOptions {
     fn has_option(key: SettingKey) -> bool {
         !key.is_of_traces()
     }
 }
 
-/// The options of [`ReplayTimingOptions`] as arguments, which every command that replays has.
-pub type ReplayTimingArgs = ReplayOptionGroupArgs<ReplayTimingOptions>;
+/// The options of [`TimeChangingReplayOptions`] as arguments, which every command that replays has.
+pub type ReplayTimingArgs = ReplayOptionGroupArgs<TimeChangingReplayOptions>;
 
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
@@ -113,13 +113,13 @@ pub struct JobWithReportFacts<'a> {
     /// is unknown.
     pub other_profiler: Option<Span>,
     /// Replays with fewer micro-batches, from which the whole step is extrapolated.
-    pub shorter: Option<FewerMicroBatchReplays>,
+    pub shorter: Option<FewerMicroBatchMakespans>,
     /// Numbers of items that each edit of the job matched and changed.
-    pub edits: Option<&'a EditReport>,
+    pub edits: Option<&'a JobAndMachineEditReport>,
     /// Gains from faster parts of the machine, if the user asked for them.
-    pub sensitivities: Option<&'a SensitivityReport>,
+    pub sensitivities: Option<&'a DurationSensitivityReport>,
     /// Software stack, if the user chose one.
-    pub stack: Option<&'a JobSoftwareStack>,
+    pub stack: Option<&'a SoftwareStackDecisions>,
 }
 
 /// Parses a price in dollars per NPU hour.
@@ -453,7 +453,7 @@ impl ReplayAndReportArgs {
         workload: &Workload,
         loaded: &MachineWithSourceAndEdits,
         options: &ReplayOptions,
-    ) -> Result<Option<SensitivityReport>, ReplayError> {
+    ) -> Result<Option<DurationSensitivityReport>, ReplayError> {
         let run = SensitivityReplayInputs {
             workload,
             machine: &loaded.machine,

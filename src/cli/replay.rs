@@ -1,7 +1,7 @@
 //! `chakram replay`: replays traces on a machine and prints a report, or compares several machines.
 
 use super::compare::{FailedReplays, MachineComparisonJob, compare_machines};
-use super::launches::MultipleLaunchArgs;
+use super::launches::RepeatedAndConcurrentLaunchArgs;
 use super::load::{self, TraceReadingArgs};
 use super::output::{
     JobWithReportFacts, MachineWithSourceAndEdits, ReplayAndReportArgs,
@@ -16,7 +16,7 @@ use chakram_jobs::{
     self as job, CASE_MACHINE, GivenSetting, Job, JobLoadOptions, ReplaySettings,
     ReplaySettingsError, RunInputsWithoutSetting,
 };
-use chakram_report::edits::{EditReport, UncapturedRanksInterval};
+use chakram_report::edits::{JobAndMachineEditReport, UncapturedRanksMakespanInterval};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::FoundTraces;
 use chakram_trace::workload::{Workload, WorkloadError};
@@ -60,7 +60,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     job: TraceReadingArgs,
     #[command(flatten)]
-    launches: MultipleLaunchArgs,
+    launches: RepeatedAndConcurrentLaunchArgs,
     #[command(flatten)]
     pub(super) run: ReplayAndReportArgs,
     /// Write the report to this file; - is standard output
@@ -180,7 +180,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let completed =
                 makespan_range_with_added_ranks(&found, &job, &loading, machine, &options)?;
             let edits = describe_job_edits(&job, unedited.as_ref(), loaded, &options)?;
-            let edits = edits.map(|edits| EditReport { completed, ..edits });
+            let edits = edits.map(|edits| JobAndMachineEditReport { completed, ..edits });
             let sensitivities = args.run.find_sensitivities(workload, loaded, &options)?;
             let job = JobWithReportFacts {
                 workload,
@@ -233,7 +233,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 )?;
                 let edits =
                     describe_job_edits(of_traces_alone, unedited.as_ref(), loaded, &options)?;
-                let edits = edits.map(|edits| EditReport { completed, ..edits });
+                let edits = edits.map(|edits| JobAndMachineEditReport { completed, ..edits });
                 report.add_edits(edits);
             }
             if comparison.reference_machine().is_some() {
@@ -310,7 +310,7 @@ fn describe_job_edits(
     unedited: Option<&Job>,
     loaded: &MachineWithSourceAndEdits,
     options: &ReplayOptions,
-) -> Result<Option<EditReport>, Box<dyn Error>> {
+) -> Result<Option<JobAndMachineEditReport>, Box<dyn Error>> {
     let rows = [&loaded.changes[..], job.edits()].concat();
     if rows.is_empty() && !options.has_changes() {
         return Ok(None);
@@ -320,7 +320,7 @@ fn describe_job_edits(
         _ => unedited.map(Job::workload),
     };
     let unedited = workload.map(|workload| loaded.unchanged_makespan(workload, options));
-    Ok(Some(EditReport {
+    Ok(Some(JobAndMachineEditReport {
         unedited: unedited.transpose()?,
         completed: None,
         rows,
@@ -336,7 +336,7 @@ fn makespan_range_with_added_ranks(
     loading: &JobLoadOptions,
     machine: &Machine,
     options: &ReplayOptions,
-) -> Result<Option<UncapturedRanksInterval>, Box<dyn Error>> {
+) -> Result<Option<UncapturedRanksMakespanInterval>, Box<dyn Error>> {
     if job.filled_in_rank_count() == 0 {
         return Ok(None);
     }
@@ -351,7 +351,7 @@ fn makespan_range_with_added_ranks(
         makespans.push(predict_makespan(other.workload(), machine, options)?);
     }
     // If the captured ranks of each role are equal, there is no range.
-    let interval = UncapturedRanksInterval::from_makespans(&makespans);
+    let interval = UncapturedRanksMakespanInterval::from_makespans(&makespans);
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
 

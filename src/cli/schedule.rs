@@ -24,17 +24,20 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 use std::rc::Rc;
-use tables::MatrixProductCutsAndMovedBytes;
+use tables::AllMatrixCutsAndMovedBytes;
 use work::{LayerCostCache, TopologyScheduleResult};
 
-pub use args::{ScheduleArgs, SubLayerScheduleFormat};
+pub use args::{SubLayerChipScheduleArgs, SubLayerScheduleFormat};
 
 /// Schedules the model or file on the topologies, and prints the result to `out`.
 ///
 /// # Errors
 ///
 /// Fails if a model, a file or a topology is invalid, or if output cannot be written.
-pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn run(
+    args: &SubLayerChipScheduleArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let table = args.cycles.as_ref().map(|path| {
         let name = path.display().to_string();
         let text =
@@ -58,7 +61,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let is_cut =
         args.file.is_none() && args.model.partition == MatrixProductPartitionRule::Hierarchical;
     let cuts = is_cut
-        .then(|| MatrixProductCutsAndMovedBytes::new(&args.model))
+        .then(|| AllMatrixCutsAndMovedBytes::new(&args.model))
         .transpose()?;
     let is_text = args.format == SubLayerScheduleFormat::Text;
     if let Some(cuts) = cuts.as_ref().filter(|_| is_text) {
@@ -149,7 +152,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 fn write_traces(
     row: &TopologyScheduleResult,
     prefix: &std::path::Path,
-    args: &ScheduleArgs,
+    args: &SubLayerChipScheduleArgs,
 ) -> Result<String, Box<dyn Error>> {
     let mut outputs = JobBeingWritten::new(prefix, "", OutputsAndProtectedInputs::default())?;
     let job = ScheduleWithCosts {

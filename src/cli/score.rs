@@ -15,8 +15,8 @@ use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_serving::llm::score::{MeasuredServingTable, format_metric_csv_rows, render_scores};
 use chakram_studies::score::{
-    CorrectedRunPredictions, FittedConstant, MeasuredRun, PredictedStepTimeWithInterval,
-    RunColumnRules, RunScoreCsvWriter, RunTable, ScoreError, ScoredRunTable, SettingAblationRuns,
+    FittedConstant, MeasuredRun, PredictedStepTimeWithInterval, PredictionsCorrectedByOtherJobs,
+    RunColumnRules, RunScoreCsvWriter, RunTable, RunsWithoutOneSetting, ScoreError, ScoredRunTable,
     WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor, assign_folds, correct_by_other_runs,
     correct_by_steps, count_option_orders, cross_validate_runs, predict_with_one_rate, score_runs,
     settings_without_effect,
@@ -186,9 +186,9 @@ impl RunTablesWithColumnFiles {
 
     /// Returns the settings of `args`, each with the runs that result without it. Omits settings without which no run
     /// is possible, because they clearly have an effect.
-    fn settings_without_each(&self, args: &ScoreArgs) -> Vec<SettingAblationRuns> {
+    fn settings_without_each(&self, args: &ScoreArgs) -> Vec<RunsWithoutOneSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
-            Some(SettingAblationRuns {
+            Some(RunsWithoutOneSetting {
                 key: key.to_owned(),
                 value: value.to_owned(),
                 table: Some(self.parse_tables(&without).ok()?),
@@ -221,7 +221,7 @@ impl RunTablesWithColumnFiles {
         let given = args.compute.given_options();
         let options = given.iter().map(|(key, words)| {
             let settings = settings_without(given, *key)?;
-            Some(SettingAblationRuns {
+            Some(RunsWithoutOneSetting {
                 key: key.display_key().to_string(),
                 value: words.join(" "),
                 table: None,
@@ -398,14 +398,14 @@ fn correct_by_measured_steps(
     table: &RunTable,
     predicted: &[PredictedStepTimeWithInterval],
     options: &ReplayOptions,
-) -> Result<Option<CorrectedRunPredictions>, Box<dyn Error>> {
+) -> Result<Option<PredictionsCorrectedByOtherJobs>, Box<dyn Error>> {
     if let Some(key) = &args.leave_out {
         let key = key.replace('-', "_");
         let is_stated = |run: &MeasuredRun| run.options.contains_key(&key);
         if key != "model" && !table.runs.iter().any(is_stated) {
             return Err(format!("--leave-out {key}: no run states this option").into());
         }
-        return Ok(Some(CorrectedRunPredictions {
+        return Ok(Some(PredictionsCorrectedByOtherJobs {
             steps: format!("runs of another {}", key.replace('_', "-")),
             runs: correct_by_other_runs(&table.runs, predicted, &key),
         }));
@@ -420,7 +420,7 @@ fn correct_by_measured_steps(
     if let Some(refused) = steps.refused.first() {
         return Err(refused.to_string().into());
     }
-    Ok(Some(CorrectedRunPredictions {
+    Ok(Some(PredictionsCorrectedByOtherJobs {
         steps: format!("{} steps of {}", seconds.len(), steps.file),
         runs: correct_by_steps(&table.runs, predicted, &steps.runs, &seconds),
     }))

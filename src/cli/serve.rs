@@ -10,8 +10,8 @@ use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_serving::llm::check_llm_servable;
 use chakram_serving::{
     CompletedRequest, NoRequestObserver, Platform, RatePoint, RateSweep, RequestObserver,
-    RequestTimelineWriter, Scenario, ServeError, ServeReport, ServeTimeLimitOption, ServedJob,
-    compare, find_capacity, html, rows, serve_requests, sweep_rates, text,
+    RequestServeTimeLimitOption, RequestTimelineWriter, Scenario, ServeError, ServeReport,
+    ServedJob, compare, find_capacity, html, rows, serve_requests, sweep_rates, text,
 };
 use chakram_trace::files::{OutputClaim, OutputsAndProtectedInputs};
 use chakram_trace::format::TraceError;
@@ -241,7 +241,7 @@ fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
-    options: ServeTimeLimitOption,
+    options: RequestServeTimeLimitOption,
     report: &ServeReport,
 ) -> Result<Option<String>, ServeError> {
     let Some(seed) = args.seed else {
@@ -332,7 +332,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .iter()
         .map(|name| Platform::load_by_name(name));
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
-    let options = ServeTimeLimitOption::from_serve_time_limit(slo);
+    let options = RequestServeTimeLimitOption::from_serve_time_limit(slo);
     let (mut outputs, page) = args.claim_html_page()?;
     let picture = args
         .timeline
@@ -453,7 +453,7 @@ fn sweep_platform_rates(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
-    options: ServeTimeLimitOption,
+    options: RequestServeTimeLimitOption,
 ) -> Result<RateSweep, ServeError> {
     let mut found = match args.find_capacity {
         true => find_capacity(scenario, platform, options, args.attain)?,

@@ -5,7 +5,7 @@ use super::traces::{
     self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
 };
 use chakram_analysis::edit::slice::{
-    JobCommunication, KeptNodesOfRank, RankSliceSummary, SliceNodeSelector,
+    AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank, RankSliceSummary,
 };
 use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
@@ -94,15 +94,15 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let ids = args.from.is_some() || args.to.is_some();
     let (cut, traces) = match (&args.annotation, args.input.step.step) {
         (None, Some(step)) if !ids => (
-            SliceNodeSelector::Step(step),
+            AnnotationStepOrIdSelector::Step(step),
             traces::find_input_job(&args.input)?,
         ),
         (Some(name), _) => (
-            SliceNodeSelector::Annotation(name.clone()),
+            AnnotationStepOrIdSelector::Annotation(name.clone()),
             traces::find_traces(&args.input)?,
         ),
         _ => (
-            SliceNodeSelector::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
+            AnnotationStepOrIdSelector::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
             traces::find_traces(&args.input)?,
         ),
     };

@@ -4,8 +4,8 @@ use super::progress::Progress;
 use super::terminal;
 use chakram_report::report_text::render_text as render_text_report;
 use chakram_studies::sweep::{
-    JournaledBoundOrAnswer, NewWorkCounts, PointEvaluator, RESULTS, StudyExplorer, StudyShard,
-    SweepJournal, SweepOptions, SweepProgressEvent, SweepTable, explain_row, load_study,
+    JournaledBoundOrAnswer, NewAnswerOrBoundEvent, PointEvaluator, RESULTS, StudyExplorer,
+    StudyShard, SweepJournal, SweepOptions, SweepTable, WorkDoneInThisRun, explain_row, load_study,
     render_sweep_page,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -139,7 +139,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             "points",
             study.point_count().unwrap_or(0) / shards,
         );
-        let answered = |step: &SweepProgressEvent<'_>| {
+        let answered = |step: &NewAnswerOrBoundEvent<'_>| {
             if !step.is_bound {
                 progress.count_one();
             }
@@ -206,7 +206,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 }
 
 /// Prints the numbers of computed bounds and points, and their rates, to standard error.
-fn print_detail(start: Instant, done: NewWorkCounts) -> io::Result<()> {
+fn print_detail(start: Instant, done: WorkDoneInThisRun) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
             count as f64 / seconds
@@ -273,7 +273,7 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
         shard: None,
         is_closed: true,
     };
-    let quiet = |_: &SweepProgressEvent<'_>| {};
+    let quiet = |_: &NewAnswerOrBoundEvent<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
     // Write the journal only after the run, so that a failed merge leaves no journal. It makes it possible to resume

@@ -15,7 +15,7 @@ use chakram_report::document::json_text;
 use chakram_report::summary::HashedInput;
 use chakram_trace::files::{OutputsAndProtectedInputs, file_identity};
 use chakram_trace::format::file::{DecompressedTraceFile, FoundTraces, RankFile};
-use chakram_trace::graph::DependencyPolicy;
+use chakram_trace::graph::EnforcedDependencyKinds;
 use chakram_trace::workload::MissingRankPolicy;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -51,8 +51,8 @@ pub struct ValidateArgs {
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     /// Which dependencies to enforce
-    #[arg(long, hide_short_help = true, value_parser = parser_of_choices::<DependencyPolicy>(), default_value = "auto", value_name = "WHICH")]
-    deps: DependencyPolicy,
+    #[arg(long, hide_short_help = true, value_parser = parser_of_choices::<EnforcedDependencyKinds>(), default_value = "auto", value_name = "WHICH")]
+    deps: EnforcedDependencyKinds,
     /// Action for ranks without a trace
     #[arg(long, value_parser = parser_of_choices::<MissingRankPolicy>(), default_value = "refuse", value_name = "WHAT")]
     absent: MissingRankPolicy,
@@ -76,8 +76,8 @@ pub struct ValidateArgs {
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Format of the report
-    #[arg(long, value_enum, default_value_t = ValidateFormatArg::Text, value_name = "FORMAT")]
-    format: ValidateFormatArg,
+    #[arg(long, value_enum, default_value_t = ValidateOutputFormatArg::Text, value_name = "FORMAT")]
+    format: ValidateOutputFormatArg,
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
@@ -85,7 +85,7 @@ pub struct ValidateArgs {
 
 /// Output format of `validate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ValidateFormatArg {
+enum ValidateOutputFormatArg {
     /// Human-readable text
     Text,
     /// JSON
@@ -114,7 +114,7 @@ impl Error for UnsoundTracesError {}
 ///
 /// Fails if input is invalid, if traces have defects, or if output cannot be written.
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let hash = args.format == ValidateFormatArg::Json;
+    let hash = args.format == ValidateOutputFormatArg::Json;
     let mut inputs = Vec::new();
     // Check all hashes here, although a replay checks hashes only for small jobs.
     let found = job::find_traces(&args.traces, args.verify.verify_level_for_full_read())?;
@@ -138,7 +138,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         });
     let report = ValidationReport::new(sources.collect(), &options, args.strict);
     to.write_report(&match args.format {
-        ValidateFormatArg::Text => to_text(
+        ValidateOutputFormatArg::Text => to_text(
             &report,
             if to.is_terminal() {
                 ValidationTextStyles::with_colours()
@@ -146,7 +146,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 ValidationTextStyles::default()
             },
         ),
-        ValidateFormatArg::Json => {
+        ValidateOutputFormatArg::Json => {
             let read = files.iter().zip(&of_file).filter_map(|(file, &trace)| {
                 let blake3 = traces[trace].1.clone()?;
                 let name = file.path.display().to_string();
@@ -237,7 +237,7 @@ fn read_files(
 
 fn check_file(
     file: &RankFile,
-    policy: DependencyPolicy,
+    policy: EnforcedDependencyKinds,
     show: usize,
     hash: bool,
 ) -> ValidatedTraceAndHash {

@@ -5,7 +5,7 @@
 //! the ends of members' nodes and the notifications for observers to [`Effects`].
 
 use super::dataflow::RunningRankInstance;
-use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::fabric::Fabric;
@@ -39,7 +39,7 @@ mod scripts;
 mod settling;
 mod stage_numbers;
 
-pub(super) use group::{AllLaunchedRankGroups, LaunchedRankGroup};
+pub(super) use group::{RankGroupOfLaunch, RankGroupsOfProgramLaunches};
 pub(super) use run::CollectiveRun;
 pub(super) use runs::CollectiveRuns;
 
@@ -48,7 +48,7 @@ use executor::CollectiveMessageSimulator;
 use run::CollectiveAtFirstArrival;
 
 /// The collectives in flight, with their groups, schedules and analytical answers.
-pub(super) struct Collectives<'a, M: EngineCollectiveBackend> {
+pub(super) struct Collectives<'a, M: RequiredCollectiveBackendTraits> {
     chunks: CollectiveMessageSimulator<'a, M>,
     settings: RunSettings<'a>,
     answers: AnalyticalAnswerCounts,
@@ -82,7 +82,7 @@ pub(super) struct IssueMismatch {
     pub other: (Rank, NodeIndex),
 }
 
-impl<'a, M: EngineCollectiveBackend> Collectives<'a, M> {
+impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
     pub fn new(backend: &'a mut M, settings: RunSettings<'a>) -> Self {
         Self {
             chunks: CollectiveMessageSimulator::new(backend, settings),

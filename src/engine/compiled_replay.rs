@@ -1,11 +1,11 @@
 //! A compiled replay: all inputs of a run and its report.
 
 use super::coverage::DurationSourceCounts;
-use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
-use super::extensions::ReplacementModels;
+use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
+use super::extensions::ReplacementKernelAndMemoryModels;
 use super::failures::{self, PlannedFailure};
 use super::feed::SingleLaunchFeed;
-use super::host_launches::{self, DurationSourcesWithDefaults};
+use super::host_launches::{self, ResolvedReplayDurationSources};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlacementAndMatching, NONE, ReplayPlan, SharedGraphPlan};
@@ -61,12 +61,12 @@ pub struct CompiledReplay<'a> {
     pub(super) ordered_ends: bool,
     pub(super) links: bool,
     pub(super) aggregate: bool,
-    pub(super) extensions: ReplacementModels,
+    pub(super) extensions: ReplacementKernelAndMemoryModels,
     pub(super) comm: CommTiming,
     pub(super) host: HostDurationSource,
     network: NetworkModelKind,
     pub(super) custom: Vec<NamedScriptedAlgorithm>,
-    pub(super) prices: DurationSourcesWithDefaults,
+    pub(super) prices: ResolvedReplayDurationSources,
     pub(super) failures: Vec<PlannedFailure>,
     /// True if collectives and messages are matched in issue order: [`EventOrderDiscipline::MATCHES_AS_ISSUED`] of the
     /// backend that the replay was compiled for.
@@ -103,7 +103,7 @@ impl<'a> CompiledReplay<'a> {
 
     /// Compiles a replay like [`Self::new`], but with the collectives of `backend`. Such a replay must be run by
     /// [`Self::run_with_backend`] with the same backend.
-    pub fn compile_with_backend<M: EngineCollectiveBackend>(
+    pub fn compile_with_backend<M: RequiredCollectiveBackendTraits>(
         workload: &'a Workload,
         machine: &'a Machine,
         options: &ReplayOptions,
@@ -115,12 +115,12 @@ impl<'a> CompiledReplay<'a> {
 
     /// Compiles a replay like [`Self::compile_with_backend`], but from known sources of durations. Finding them visits
     /// every graph, so callers do it only once.
-    fn with_prices<M: EngineCollectiveBackend>(
+    fn with_prices<M: RequiredCollectiveBackendTraits>(
         workload: &'a Workload,
         machine: &'a Machine,
         options: &ReplayOptions,
         backend: &M,
-        prices: DurationSourcesWithDefaults,
+        prices: ResolvedReplayDurationSources,
     ) -> Result<Self, ReplayRefusal> {
         let launched = host_launches::insert_host_launches(workload, machine, prices);
         let options = &ReplayOptions {
@@ -483,7 +483,11 @@ impl<'a> CompiledReplay<'a> {
 
     /// Runs the replay to its end over `network`, with the collectives of `backend`. The replay must have been compiled
     /// for this backend.
-    pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend>(
+    pub fn run_with_backend<
+        O: Observer + ?Sized,
+        N: NetworkBackend,
+        M: RequiredCollectiveBackendTraits,
+    >(
         &self,
         observer: &mut O,
         network: N,

@@ -2,14 +2,14 @@
 //! consequences until no event of the instant is left.
 
 use super::Engine;
-use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use crate::Observer;
 use chakram_base::units::Time;
-use chakram_hardware::collective::EventsInContentOrder;
+use chakram_hardware::collective::EventContentOrderMarker;
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
-impl EventOrderDiscipline for EventsInContentOrder {
+impl EventOrderDiscipline for EventContentOrderMarker {
     const AT_ONCE: bool = false;
     const SENDS_END_ON_ARRIVAL: bool = false;
     const MATCHES_AS_ISSUED: bool = false;
@@ -19,7 +19,7 @@ impl EventOrderDiscipline for EventsInContentOrder {
     fn handle_round<
         O: Observer + ?Sized,
         N: NetworkBackend,
-        M: EngineCollectiveBackend<Order = Self>,
+        M: RequiredCollectiveBackendTraits<Order = Self>,
     >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
@@ -37,7 +37,7 @@ impl EventOrderDiscipline for EventsInContentOrder {
     fn end_round<
         O: Observer + ?Sized,
         N: NetworkBackend,
-        M: EngineCollectiveBackend<Order = Self>,
+        M: RequiredCollectiveBackendTraits<Order = Self>,
     >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
@@ -82,7 +82,7 @@ impl EventOrderDiscipline for EventsInContentOrder {
     fn follow_up<
         O: Observer + ?Sized,
         N: NetworkBackend,
-        M: EngineCollectiveBackend<Order = Self>,
+        M: RequiredCollectiveBackendTraits<Order = Self>,
     >(
         engine: &mut Engine<'_, O, N, M>,
         _: Time,

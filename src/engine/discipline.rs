@@ -11,19 +11,19 @@ use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
 /// All traits that the engine requires of a collective backend.
-pub trait EngineCollectiveBackend:
+pub trait RequiredCollectiveBackendTraits:
     CollectiveEndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>
 {
 }
 
 impl<M: CollectiveEndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>>
-    EngineCollectiveBackend for M
+    RequiredCollectiveBackendTraits for M
 {
 }
 
 /// Defines the order of events at an instant, and the rules that depend on this order: matching, lanes, and the
-/// completion of sends. Implemented by [`EventsInContentOrder`](chakram_hardware::collective::EventsInContentOrder), chakram's own
-/// order, and by [`EventsInInsertionOrder`](chakram_hardware::collective::EventsInInsertionOrder), ASTRA-sim's order.
+/// completion of sends. Implemented by [`EventContentOrderMarker`](chakram_hardware::collective::EventContentOrderMarker), chakram's own
+/// order, and by [`EventInsertionOrderMarker`](chakram_hardware::collective::EventInsertionOrderMarker), ASTRA-sim's order.
 pub trait EventOrderDiscipline: Sized {
     /// True if the loop carries out all consequences of an event before the next event, so that results depend on the
     /// order of events at an instant. False if the loop collects consequences, and settles them when no event of the
@@ -46,7 +46,7 @@ pub trait EventOrderDiscipline: Sized {
     fn handle_round<
         O: Observer + ?Sized,
         N: NetworkBackend,
-        M: EngineCollectiveBackend<Order = Self>,
+        M: RequiredCollectiveBackendTraits<Order = Self>,
     >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
@@ -56,7 +56,7 @@ pub trait EventOrderDiscipline: Sized {
     fn end_round<
         O: Observer + ?Sized,
         N: NetworkBackend,
-        M: EngineCollectiveBackend<Order = Self>,
+        M: RequiredCollectiveBackendTraits<Order = Self>,
     >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
@@ -66,7 +66,7 @@ pub trait EventOrderDiscipline: Sized {
     fn follow_up<
         O: Observer + ?Sized,
         N: NetworkBackend,
-        M: EngineCollectiveBackend<Order = Self>,
+        M: RequiredCollectiveBackendTraits<Order = Self>,
     >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,

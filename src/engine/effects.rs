@@ -1,7 +1,7 @@
 //! Collects the effects of events in typed lists, which the loop drains in a fixed order.
 //!
 //! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
-//! instants go to the agenda. Under [`EventsInInsertionOrder`](chakram_hardware::collective::EventsInInsertionOrder),
+//! instants go to the agenda. Under [`EventInsertionOrderMarker`](chakram_hardware::collective::EventInsertionOrderMarker),
 //! the loop must process an event's consequences before all other events. Components therefore append them to a work
 //! list. The loop processes its entries in order, each with all its consequences before the next (depth first).
 
@@ -46,7 +46,7 @@ pub(super) struct Effects {
     /// Loads and stores over the network. The loop submits them in the order of the lanes that issued them.
     pub accesses: Vec<NetworkMemoryAccess>,
     /// Messages to submit, sorted by key.
-    pub sends: Vec<PendingSend>,
+    pub sends: Vec<MessageToSubmitThisInstant>,
     /// Collectives in flight whose members have newly arrived; they proceed when no event of the instant is left.
     pub arrivals: Vec<RunIndex>,
     /// Reason why the replay cannot continue after this instant.
@@ -60,18 +60,18 @@ pub(super) struct Effects {
 
 /// A message that will be submitted at this instant.
 #[derive(Debug)]
-pub(super) struct PendingSend {
+pub(super) struct MessageToSubmitThisInstant {
     /// Sort key, derived from the message's content; begins with the sender's NPU. For a message between ranks, the
     /// sender's launch and node follow; for a step of a collective, the group, sequence, chunk, stage and step.
     /// Messages are submitted in ascending order of keys, so the order depends neither on op indices nor on other
     /// messages.
-    pub key: SendOrderKey,
+    pub key: MessageContentOrderKey,
     /// The message to pass to the network.
     pub message: NetworkMessage,
 }
 
 /// Key by which messages are sorted; derived from their content.
-pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
+pub(super) type MessageContentOrderKey = (u32, u32, u32, u32, u64);
 
 /// Counts of the loop's events and rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

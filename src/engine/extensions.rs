@@ -34,7 +34,7 @@ pub trait ReplacementMemoryModel: fmt::Debug + Send + Sync {
 
 /// Caller-supplied models that replace the machine's models.
 #[derive(Clone, Debug, Default)]
-pub struct ReplacementModels {
+pub struct ReplacementKernelAndMemoryModels {
     /// Caller's model of kernel durations, or `None` for the machine's model.
     pub kernels: Option<Arc<dyn KernelDurationModel>>,
     /// Caller's memory model, or `None` for the machine's model.

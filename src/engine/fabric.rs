@@ -3,13 +3,13 @@
 use super::agenda::Agenda;
 use super::compiled_replay::CompiledReplay;
 use super::discipline::EventOrderDiscipline;
-use super::effects::{Effects, PendingSend, SendOrderKey};
+use super::effects::{Effects, MessageContentOrderKey, MessageToSubmitThisInstant};
 use super::event::{EventClass, PackedEvent};
 use crate::Observer;
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    ClosedFormLinkReservations, EventScheduler, LinkFailureEffect, LinkTrafficBytes,
+    CollectiveLinkReservations, EventScheduler, LinkFailureEffect, LinkTrafficBytes,
     MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage, OperationPortRange,
     RehearsableLinks,
 };
@@ -23,7 +23,7 @@ mod in_flight;
 pub(super) use accesses::{NetworkMemoryAccess, find_too_many_chunks_fault};
 pub(super) use in_flight::InFlightMessageContext;
 
-use accesses::RemoteMemoryState;
+use accesses::RemoteMemoryServiceAndEndpoint;
 use in_flight::InFlightOpSlab;
 
 /// Resources outside NPUs: the network and memories.
@@ -41,7 +41,7 @@ pub(super) struct Fabric<'a, N> {
     /// Bytes carried by each link, or `None` if they are not counted.
     traffic: Option<Box<LinkTrafficBytes<'a>>>,
     /// The unnamed memory (`None` if missing), followed by the named memories.
-    memories: Vec<Option<RemoteMemoryState<'a>>>,
+    memories: Vec<Option<RemoteMemoryServiceAndEndpoint<'a>>>,
 }
 
 impl EventScheduler for Agenda {
@@ -74,7 +74,10 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         };
         Self {
             topology,
-            memories: RemoteMemoryState::create_remote_memories(prepared, &mut network),
+            memories: RemoteMemoryServiceAndEndpoint::create_remote_memories(
+                prepared,
+                &mut network,
+            ),
             network,
             ops: InFlightOpSlab::default(),
             notices: Vec::new(),
@@ -100,7 +103,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.close_ports(ports);
     }
 
-    pub fn reservable_links_mut(&mut self) -> Option<&mut dyn ClosedFormLinkReservations> {
+    pub fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
         self.network.reservable_links_mut()
     }
 
@@ -162,14 +165,16 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     pub fn submit_message<D: EventOrderDiscipline>(
         &mut self,
         now: Time,
-        key: SendOrderKey,
+        key: MessageContentOrderKey,
         message: NetworkMessage,
         effects: &mut Effects,
     ) {
         if D::AT_ONCE {
             self.pass_to_network(now, &message, effects);
         } else {
-            effects.sends.push(PendingSend { key, message });
+            effects
+                .sends
+                .push(MessageToSubmitThisInstant { key, message });
         }
     }
 
@@ -177,7 +182,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     pub fn submit_pending(&mut self, now: Time, effects: &mut Effects) {
         let mut leaving = std::mem::take(&mut effects.sends);
         leaving.sort_unstable_by_key(|leaving| leaving.key);
-        for PendingSend { message, .. } in leaving.drain(..) {
+        for MessageToSubmitThisInstant { message, .. } in leaving.drain(..) {
             if N::SHARED {
                 self.ops.mark_submitted(message.op);
             }

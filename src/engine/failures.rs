@@ -4,9 +4,9 @@
 //! ends. Nor do messages and collectives in which its ranks take part. If the remaining work needs failed parts, the
 //! replay is stuck; the error names the failures and the affected work. The network continues without failed links.
 
-use super::collectives::AllLaunchedRankGroups;
+use super::collectives::RankGroupsOfProgramLaunches;
 use super::dataflow::Dataflow;
-use super::discipline::EngineCollectiveBackend;
+use super::discipline::RequiredCollectiveBackendTraits;
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::fabric::Fabric;
@@ -16,7 +16,7 @@ use super::{Engine, Observer, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Time, format_count};
-use chakram_hardware::machine::{FailedPart, FailedPartAndTime, Machine};
+use chakram_hardware::machine::{FailedNpuOrNamedLinks, FailedPartAndTime, Machine};
 use chakram_hardware::network::{NetworkBackend, NetworkModelKind};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::link_graph::MOST_NPUS;
@@ -30,7 +30,7 @@ pub(super) const WATCHED: u8 = 64;
 /// Effects of one failure on the replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct OneFailureEffects {
+pub struct OneFailureNetworkEffects {
     /// Sentence that names the failed part and the failure time.
     pub failure: String,
     /// Number of directed links taken out of service.
@@ -82,8 +82,8 @@ pub(super) fn plan_failures(
             ))
         } else {
             match &given.part {
-                FailedPart::Npu(npu) => find_npu(machine, *npu),
-                FailedPart::Link(ends) => {
+                FailedNpuOrNamedLinks::Npu(npu) => find_npu(machine, *npu),
+                FailedNpuOrNamedLinks::Link(ends) => {
                     check_link_failures(machine, (options, network), measured)
                         .and_then(|()| find_links(machine, ends))
                 }
@@ -181,17 +181,17 @@ pub(super) fn has_link_failures(planned: &[PlannedFailure]) -> bool {
 
 /// Planned failures of a run, and the failures that have occurred.
 #[derive(Debug)]
-pub(super) struct RunFailures<'a> {
+pub(super) struct PlannedAndOccurredFailures<'a> {
     planned: &'a [PlannedFailure],
     /// Each failed NPU, with its first failure.
     npus: BTreeMap<Npu, &'a FailedPartAndTime>,
-    outcomes: Vec<OneFailureEffects>,
+    outcomes: Vec<OneFailureNetworkEffects>,
 }
 
-impl<'a> RunFailures<'a> {
+impl<'a> PlannedAndOccurredFailures<'a> {
     /// Creates the state of a run in which no failure has occurred yet.
     pub fn new(planned: &'a [PlannedFailure]) -> Self {
-        let outcome = |failure: &PlannedFailure| OneFailureEffects {
+        let outcome = |failure: &PlannedFailure| OneFailureNetworkEffects {
             failure: failure.given.to_string(),
             links: match &failure.part {
                 FailedNpuOrLinks::Npu(_) => 0,
@@ -221,7 +221,7 @@ impl<'a> RunFailures<'a> {
     }
 
     /// Returns the effects of each failure, in the order of the plan.
-    pub fn take_outcomes(&self) -> Vec<OneFailureEffects> {
+    pub fn take_outcomes(&self) -> Vec<OneFailureNetworkEffects> {
         self.outcomes.clone()
     }
 
@@ -230,7 +230,7 @@ impl<'a> RunFailures<'a> {
     pub fn find_blocking_failed_rank(
         &self,
         flow: &Dataflow<'_>,
-        groups: &AllLaunchedRankGroups<'_>,
+        groups: &RankGroupsOfProgramLaunches<'_>,
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<(Rank, &'a FailedPartAndTime)> {
         let running = flow.instance(instance);
@@ -259,7 +259,9 @@ impl<'a> RunFailures<'a> {
     }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits>
+    Engine<'_, O, N, M>
+{
     /// Takes the failing part out of service.
     pub(super) fn fail_machine_part(&mut self, now: Time, number: u32) {
         let failure = &self.failures.planned[number as usize];
@@ -282,7 +284,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine
 
 /// Describes the failures for the error that reports a stuck run.
 pub(super) fn describe_failures<N: NetworkBackend>(
-    failures: &RunFailures<'_>,
+    failures: &PlannedAndOccurredFailures<'_>,
     flow: &Dataflow<'_>,
     fabric: &mut Fabric<'_, N>,
 ) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Feeds: sources that request launches of programs.
 
-use super::launch::{FeedRequestBuffer, LaunchRecord, LaunchRequest};
+use super::launch::{BegunLaunchRecord, FeedLaunchAndReleaseRequests, LaunchRequest};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub trait LaunchFeed {
     fn wake_at(&self) -> Option<Time>;
 
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer);
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests);
 
     /// Returns the times of the feed's ended launches, in order. Returns an empty list if the feed does not keep them.
     fn step_times(&self) -> &[TrainingStepStartAndEnd] {
@@ -35,8 +35,8 @@ pub trait LaunchFeed {
     fn on_launch_ended(
         &mut self,
         _now: Time,
-        _ended: &LaunchRecord,
-        _queue: &mut FeedRequestBuffer,
+        _ended: &BegunLaunchRecord,
+        _queue: &mut FeedLaunchAndReleaseRequests,
     ) {
     }
 
@@ -44,9 +44,9 @@ pub trait LaunchFeed {
     fn on_rank_ended(
         &mut self,
         _now: Time,
-        _launch: &LaunchRecord,
+        _launch: &BegunLaunchRecord,
         _rank: Rank,
-        _queue: &mut FeedRequestBuffer,
+        _queue: &mut FeedLaunchAndReleaseRequests,
     ) {
     }
 }
@@ -86,7 +86,7 @@ impl LaunchFeed for SingleLaunchFeed {
         (!self.launched).then_some(Time::ZERO)
     }
 
-    fn on_wake(&mut self, _now: Time, queue: &mut FeedRequestBuffer) {
+    fn on_wake(&mut self, _now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
         self.launched = true;
         let program = self.program;
         queue.begin_launch(LaunchRequest {

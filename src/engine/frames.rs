@@ -5,13 +5,17 @@
 //! ended one. The launches in flight therefore bound the memory.
 
 use super::compiled_replay::CompiledReplay;
-use super::dataflow::{Dataflow, HELD, ProgramFirstIndices, REPRICED, RunningRankInstance, SLOWED};
+use super::dataflow::{
+    Dataflow, FirstInstanceAndGroupIndices, HELD, REPRICED, RunningRankInstance, SLOWED,
+};
 use super::effects::Effects;
 use super::error::ReplayRefusal;
 use super::event::{EventClass, PackedEvent};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::lanes::LanesOfAllNpus;
-use super::launch::{LaunchKernelDurationAdjustment, LaunchRecord, LaunchRequest, LaunchSerial};
+use super::launch::{
+    BegunLaunchRecord, LaunchKernelDurationAdjustment, LaunchRequest, LaunchSerial,
+};
 use super::plan::NONE;
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -21,7 +25,7 @@ use std::collections::BTreeMap;
 /// Run state of a launch in flight, or a free run state that a later launch can reuse.
 #[derive(Debug)]
 struct LaunchRunState {
-    record: LaunchRecord,
+    record: BegunLaunchRecord,
     prices: LaunchKernelDurationAdjustment,
     /// Number of ranks that have not ended yet.
     ranks_left: u32,
@@ -37,7 +41,7 @@ pub(super) struct AllProgramLaunches<'a> {
     /// Indices of free run states, for each program.
     free: Vec<Vec<u32>>,
     /// For each program, the index of its first instance, group and table, in the numbering over all programs.
-    numbers: Vec<ProgramFirstIndices>,
+    numbers: Vec<FirstInstanceAndGroupIndices>,
     /// For each feed, the first lane on each NPU, or [`NONE`] before the feed's first launch on the NPU. Used only if
     /// there may be several launches.
     lanes_of: Vec<Vec<u32>>,
@@ -53,7 +57,7 @@ pub(super) struct AllProgramLaunches<'a> {
 
 impl<'a> AllProgramLaunches<'a> {
     pub fn new(programs: &'a [CompiledReplay<'a>], feeds: usize, many: bool) -> Self {
-        let mut first = ProgramFirstIndices {
+        let mut first = FirstInstanceAndGroupIndices {
             first_instance: InstanceId(0),
             first_group: ReplayGroupId(0),
             first_splits: 0,
@@ -121,7 +125,7 @@ impl<'a> AllProgramLaunches<'a> {
     }
 
     /// Returns the indices of a program's first instance, group and table, in the numbering over all programs.
-    pub fn first_indices_of_program(&self, program: u32) -> ProgramFirstIndices {
+    pub fn first_indices_of_program(&self, program: u32) -> FirstInstanceAndGroupIndices {
         self.numbers[program as usize]
     }
 
@@ -131,7 +135,7 @@ impl<'a> AllProgramLaunches<'a> {
         now: Time,
         feed: u32,
         launch: &LaunchRequest,
-    ) -> Result<(&'a CompiledReplay<'a>, LaunchRecord), ReplayRefusal> {
+    ) -> Result<(&'a CompiledReplay<'a>, BegunLaunchRecord), ReplayRefusal> {
         let serial = LaunchSerial(self.next);
         self.next += 1;
         let programs = self.programs;
@@ -146,7 +150,7 @@ impl<'a> AllProgramLaunches<'a> {
             )
         })?;
         program.check_launch_npu(launch.npu)?;
-        let record = LaunchRecord {
+        let record = BegunLaunchRecord {
             serial,
             feed,
             program: launch.program,
@@ -161,7 +165,7 @@ impl<'a> AllProgramLaunches<'a> {
     /// (false), the caller must add it to all components.
     pub fn take_run_state(
         &mut self,
-        record: LaunchRecord,
+        record: BegunLaunchRecord,
         prices: LaunchKernelDurationAdjustment,
     ) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
@@ -191,7 +195,7 @@ impl<'a> AllProgramLaunches<'a> {
 
     /// Returns the launch that uses a run state.
     #[inline]
-    pub fn launch_record(&self, frame: u32) -> &LaunchRecord {
+    pub fn launch_record(&self, frame: u32) -> &BegunLaunchRecord {
         &self.frames[frame as usize].record
     }
 
@@ -223,7 +227,7 @@ impl<'a> AllProgramLaunches<'a> {
 
     /// Records that a rank of a launch has ended. Returns the launch, and true if this was the launch's last rank; the
     /// run state is then free.
-    pub fn end_rank(&mut self, frame: u32) -> (LaunchRecord, bool) {
+    pub fn end_rank(&mut self, frame: u32) -> (BegunLaunchRecord, bool) {
         let of = &mut self.frames[frame as usize];
         of.ranks_left -= 1;
         let record = of.record;

@@ -1,7 +1,7 @@
 //! Dispatches events, and the network's notices about messages, to components.
 
 use super::dataflow::pack_node;
-use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::event::{EventClass, PackedEvent};
 use super::fabric::InFlightMessageContext;
 use super::ids::{ChunkAtMember, CollectiveStageStep, InstanceNode};
@@ -11,7 +11,9 @@ use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::Time;
 use chakram_hardware::network::{MessageProgressNotice, NetworkBackend, NetworkEvent};
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits>
+    Engine<'_, O, N, M>
+{
     /// Sorts the events of a round into content order.
     #[inline]
     pub(super) fn sort_by_content(&self, round: &mut [PackedEvent]) {

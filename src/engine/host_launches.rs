@@ -5,7 +5,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_hardware::machine::{Host, HostBlockingOperations, Machine, PassKernelTimeCorrection};
 use chakram_trace::format::{KernelShape, MemoryBoundKernelClass};
-use chakram_trace::graph::launches::HostLaunchTimeAndBlocking;
+use chakram_trace::graph::launches::HostLaunchDurationAndBlocking;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
@@ -16,7 +16,7 @@ pub(super) fn resolve_duration_defaults(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
-) -> DurationSourcesWithDefaults {
+) -> ResolvedReplayDurationSources {
     let by_curves = match options.compute {
         KernelDurationSource::Curves => true,
         compute => {
@@ -33,7 +33,7 @@ pub(super) fn resolve_duration_defaults(
     let found = by_curves
         .then(|| find_kernel_time_correction(workload, machine))
         .flatten();
-    DurationSourcesWithDefaults {
+    ResolvedReplayDurationSources {
         launch: match options.launch {
             HostLaunchMode::Auto => default_launch,
             given => given,
@@ -70,7 +70,7 @@ fn find_kernel_time_correction(
 
 /// Sources of a replay's durations and launches, with defaults filled in.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct DurationSourcesWithDefaults {
+pub(super) struct ResolvedReplayDurationSources {
     pub launch: HostLaunchMode,
     /// Launch mode that applies if the options do not set one.
     pub default_launch: HostLaunchMode,
@@ -86,7 +86,7 @@ pub(super) struct DurationSourcesWithDefaults {
 pub(super) fn insert_host_launches(
     workload: &Workload,
     machine: &Machine,
-    prices: DurationSourcesWithDefaults,
+    prices: ResolvedReplayDurationSources,
 ) -> Option<Workload> {
     let mut host = *machine.host()?;
     if let Some(factor) = prices.correction {
@@ -142,7 +142,7 @@ fn host_launch_of(
     graph: &Graph,
     node: NodeIndex,
     host: &Host,
-) -> Option<HostLaunchTimeAndBlocking> {
+) -> Option<HostLaunchDurationAndBlocking> {
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);
     let kernel = graph.kernel(node);
@@ -168,7 +168,7 @@ fn host_launch_of(
         NodeKind::Collective => host.collective,
         NodeKind::Send | NodeKind::Receive => host.message,
     };
-    Some(HostLaunchTimeAndBlocking { cost, waits })
+    Some(HostLaunchDurationAndBlocking { cost, waits })
 }
 
 /// Returns true if `node` may be the first or the last node of a pass. Some hosts wait at these

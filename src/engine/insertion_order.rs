@@ -7,7 +7,7 @@
 
 use super::Engine;
 use super::dataflow::unpack_node;
-use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::LoopFollowUpWork;
 use super::event::EventClass;
 use super::ids::{InstanceIndex, InstanceNode};
@@ -15,12 +15,12 @@ use super::lanes::FREE;
 use crate::Observer;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::EventsInInsertionOrder;
+use chakram_hardware::collective::EventInsertionOrderMarker;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 use std::ops::ControlFlow;
 
-impl EventOrderDiscipline for EventsInInsertionOrder {
+impl EventOrderDiscipline for EventInsertionOrderMarker {
     const AT_ONCE: bool = true;
     const SENDS_END_ON_ARRIVAL: bool = true;
     const MATCHES_AS_ISSUED: bool = true;
@@ -30,7 +30,7 @@ impl EventOrderDiscipline for EventsInInsertionOrder {
     fn handle_round<
         O: Observer + ?Sized,
         N: NetworkBackend,
-        M: EngineCollectiveBackend<Order = Self>,
+        M: RequiredCollectiveBackendTraits<Order = Self>,
     >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
@@ -60,7 +60,7 @@ impl EventOrderDiscipline for EventsInInsertionOrder {
     fn end_round<
         O: Observer + ?Sized,
         N: NetworkBackend,
-        M: EngineCollectiveBackend<Order = Self>,
+        M: RequiredCollectiveBackendTraits<Order = Self>,
     >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
@@ -80,7 +80,7 @@ impl EventOrderDiscipline for EventsInInsertionOrder {
     fn follow_up<
         O: Observer + ?Sized,
         N: NetworkBackend,
-        M: EngineCollectiveBackend<Order = Self>,
+        M: RequiredCollectiveBackendTraits<Order = Self>,
     >(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
@@ -102,7 +102,9 @@ impl EventOrderDiscipline for EventsInInsertionOrder {
     }
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits>
+    Engine<'_, O, N, M>
+{
     /// Does the appended work in order, each entry with all its consequences.
     #[inline(never)]
     pub(super) fn carry_out_follow_ups(&mut self, now: Time) {

@@ -51,13 +51,13 @@ pub enum LaunchRankReleaseMode {
     /// All ranks start now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each rank starts when the feed releases it ([`FeedRequestBuffer::release_rank`]).
+    /// Each rank starts when the feed releases it ([`FeedLaunchAndReleaseRequests::release_rank`]).
     ByRank,
 }
 
 /// Record of a launch, for feeds and observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaunchRecord {
+pub struct BegunLaunchRecord {
     /// Index of the launch within the run.
     pub serial: LaunchSerial,
     /// Index of the feed that requested the launch.
@@ -74,7 +74,7 @@ pub struct LaunchRecord {
 
 /// Requests of a feed, collected while the feed handles a notification.
 #[derive(Debug, Default)]
-pub struct FeedRequestBuffer {
+pub struct FeedLaunchAndReleaseRequests {
     /// Index that the run's next launch will get.
     pub(super) next: u64,
     pub(super) orders: Vec<LaunchOrRankReleaseRequest>,
@@ -87,7 +87,7 @@ pub(super) enum LaunchOrRankReleaseRequest {
     Release(LaunchSerial, Rank),
 }
 
-impl FeedRequestBuffer {
+impl FeedLaunchAndReleaseRequests {
     /// Requests a launch that begins now, and returns its index.
     pub fn begin_launch(&mut self, launch: LaunchRequest) -> LaunchSerial {
         self.orders

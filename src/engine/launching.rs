@@ -1,12 +1,12 @@
 //! Handles launches in the loop: notifies feeds of ended launches, begins requested launches, and submits and ends the
 //! jobs of processor models.
 
-use super::collectives::AllLaunchedRankGroups;
+use super::collectives::RankGroupsOfProgramLaunches;
 use super::dataflow::{
-    Dataflow, HELD, LaunchPlanAndFirstIndices, REPRICED, SERVED, SLOWED, TURNS, pack_node,
+    Dataflow, HELD, LaunchPlanAndInstanceOffsets, REPRICED, SERVED, SLOWED, TURNS, pack_node,
     unpack_node,
 };
-use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::failures::WATCHED;
@@ -14,8 +14,8 @@ use super::feed::LaunchFeed;
 use super::frames::AllProgramLaunches;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
-    FeedRequestBuffer, LaunchKernelDurationAdjustment, LaunchOrRankReleaseRequest,
-    LaunchRankReleaseMode, LaunchRecord, LaunchRequest,
+    BegunLaunchRecord, FeedLaunchAndReleaseRequests, LaunchKernelDurationAdjustment,
+    LaunchOrRankReleaseRequest, LaunchRankReleaseMode, LaunchRequest,
 };
 use super::messages::Messages;
 use super::processor::ProcessorKernelJob;
@@ -27,7 +27,9 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 
-impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'a, O, N, M> {
+impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits>
+    Engine<'a, O, N, M>
+{
     /// Schedules failures, wakes feeds that want to be woken at time 0, and schedules the wakes of the other feeds.
     pub(super) fn start_feeds(&mut self) {
         self.failures.schedule_failures(&mut self.effects);
@@ -91,7 +93,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
         &mut self,
         now: Time,
         feed: u32,
-        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedRequestBuffer),
+        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedLaunchAndReleaseRequests),
     ) {
         let mut queue = self.feeds.notify_feed(feed, self.launches.next(), tell);
         for order in queue.orders.drain(..) {
@@ -189,7 +191,7 @@ struct LaunchStateComponents<'x, 'a> {
     tile_groups: &'x mut InstanceGroupsSimulatedAsOne,
     processors: &'x mut Processors<'a>,
     messages: &'x mut Messages<'a>,
-    groups: &'x mut AllLaunchedRankGroups<'a>,
+    groups: &'x mut RankGroupsOfProgramLaunches<'a>,
     effects: &'x mut Effects,
     aggregate: bool,
     /// True if an NPU has failed.
@@ -204,7 +206,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
         now: Time,
         feed: u32,
         launch: LaunchRequest,
-    ) -> Option<LaunchRecord> {
+    ) -> Option<BegunLaunchRecord> {
         let (program, record) = match self.launches.register_launch(now, feed, &launch) {
             Ok(numbered) => numbered,
             Err(refusal) => {
@@ -301,7 +303,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
                 .reserve_lanes(lanes.sum());
             self.flow.reserve_instances(plan.instances.len());
         }
-        let place = LaunchPlanAndFirstIndices {
+        let place = LaunchPlanAndInstanceOffsets {
             plan,
             ranks: workload.instances(),
             serial: 0,

@@ -35,7 +35,7 @@
 //! Every node belongs to a *launch*, one execution of a program. Launches come from a [`LaunchFeed`]; a job is a feed
 //! with one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round,
 //! the loop notifies feeds of ended launches, and then wakes those whose requested time has come. New launches begin in
-//! the next round. [`LanelessProcessorModel`]s settle when no event is left at the instant, before collectives.
+//! the next round. [`SelfSchedulingProcessorModel`]s settle when no event is left at the instant, before collectives.
 //!
 //! # Example
 //!
@@ -100,16 +100,18 @@ pub use chakram_hardware::compute::{
 pub use chakram_hardware::network::NetworkModelKind as NetworkModel;
 pub use compiled_replay::{CompiledReplay, PlacedWorkloadGroup};
 pub use coverage::DurationSourceCounts;
-pub use discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+pub use discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 pub use error::{NeverCompletedNode, NodeRef, ReplayError, ReplayRefusal, Stuck};
-pub use extensions::{KernelDurationModel, ReplacementMemoryModel, ReplacementModels};
-pub use failures::OneFailureEffects;
+pub use extensions::{
+    KernelDurationModel, ReplacementKernelAndMemoryModels, ReplacementMemoryModel,
+};
+pub use failures::OneFailureNetworkEffects;
 pub use feed::*;
 pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{
-    FeedRequestBuffer, LaunchKernelDurationAdjustment, LaunchRankReleaseMode, LaunchRecord,
-    LaunchRequest, LaunchSerial,
+    BegunLaunchRecord, FeedLaunchAndReleaseRequests, LaunchKernelDurationAdjustment,
+    LaunchRankReleaseMode, LaunchRequest, LaunchSerial,
 };
 pub use observer::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
 pub use options::{
@@ -120,10 +122,10 @@ pub use price_changes::{
     CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, KernelDurationChange,
     KernelJitter, RequestedDurationChanges,
 };
-pub use processor::{LanelessProcessorModel, ProcessorJobTimes, ProcessorKernelJob};
-pub use representatives::{RepresentativeCheckObserver, replay_representatives};
+pub use processor::{ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel};
+pub use representatives::{CopyRepresentsJobObserver, replay_representatives};
 pub use run_programs::run_launches;
-pub use tile_groups::{EventLoopCounts, FirstTileGroupSplit};
+pub use tile_groups::{EventAndTileGroupCounts, FirstTileGroupDivergence};
 
 use collectives::Collectives;
 use dataflow::Dataflow;
@@ -131,7 +133,7 @@ use effects::Effects;
 use event::PackedEvent;
 use event_loop::EventRoundHandler;
 use fabric::Fabric;
-use failures::RunFailures;
+use failures::PlannedAndOccurredFailures;
 use feeding::RunningFeeds;
 use frames::AllProgramLaunches;
 use messages::Messages;
@@ -167,11 +169,11 @@ pub struct CompletedReplayTotals {
     /// Effects of each failure of a machine part. Failures in the machine's file come first, followed by failures in
     /// the replay's options; each list keeps its order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<OneFailureEffects>,
+    pub failures: Vec<OneFailureNetworkEffects>,
 }
 
 /// The loop of one replay. Each component owns its state, and passes its effects on other components to the loop.
-pub struct Engine<'a, O: ?Sized, N, M: EngineCollectiveBackend> {
+pub struct Engine<'a, O: ?Sized, N, M: RequiredCollectiveBackendTraits> {
     settings: RunSettings<'a>,
     launches: AllProgramLaunches<'a>,
     feeds: RunningFeeds<'a>,
@@ -181,14 +183,14 @@ pub struct Engine<'a, O: ?Sized, N, M: EngineCollectiveBackend> {
     messages: Messages<'a>,
     collectives: Collectives<'a, M>,
     fabric: Fabric<'a, N>,
-    failures: RunFailures<'a>,
+    failures: PlannedAndOccurredFailures<'a>,
     effects: Effects,
     observer: &'a mut O,
     /// Events of the current round; reused to keep the allocation.
     round: Vec<PackedEvent>,
 }
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> EventRoundHandler
+impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits> EventRoundHandler
     for Engine<'_, O, N, M>
 {
     /// Handlers of events return no errors. Instead, a handler stores an error in the effects, and the loop checks for
@@ -215,7 +217,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> EventR
     }
 }
 
-impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'a, O, N, M> {
+impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits>
+    Engine<'a, O, N, M>
+{
     fn new(
         source: RunProgramsAndFeeds<'a>,
         observer: &'a mut O,
@@ -240,7 +244,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> En
             messages: Messages::new(&settings),
             fabric: Fabric::new(prepared, network, backend.rts_bytes()),
             collectives: Collectives::new(backend, settings),
-            failures: RunFailures::new(&prepared.failures),
+            failures: PlannedAndOccurredFailures::new(&prepared.failures),
             effects: Effects::default(),
             observer,
             round: Vec::new(),

@@ -2,7 +2,7 @@
 //! group.
 
 use super::Engine;
-use super::discipline::EngineCollectiveBackend;
+use super::discipline::RequiredCollectiveBackendTraits;
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::tile_groups::{GROUPED, StepTakenByWholePart, UnpostedReadyNodes, is_shared};
 use crate::Observer;
@@ -11,7 +11,9 @@ use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits>
+    Engine<'_, O, N, M>
+{
     /// Calls `tell` for an instance and for all instances that it simulates.
     #[inline]
     pub(super) fn notify_for_each_member(

@@ -7,7 +7,7 @@
 use super::CommTiming;
 use super::dataflow::Dataflow;
 use super::discipline::EventOrderDiscipline;
-use super::effects::{Effects, LoopFollowUpWork, SendOrderKey};
+use super::effects::{Effects, LoopFollowUpWork, MessageContentOrderKey};
 use super::fabric::{Fabric, InFlightMessageContext};
 use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::plan::{NONE, ReplayPlan};
@@ -15,7 +15,7 @@ use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu, OpIndex};
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    NetworkBackend, NetworkMessage, OperationPortRange, ReceiverProgramPosition,
+    MessagePositionInReceiverProgram, NetworkBackend, NetworkMessage, OperationPortRange,
 };
 use chakram_trace::graph::Graph;
 use std::collections::VecDeque;
@@ -50,7 +50,7 @@ impl Default for MessageState {
 
 /// Messages between two ranks with the same tag and size, matched in the order in which their halves are issued.
 #[derive(Debug, Default)]
-struct MessageChannelQueues {
+struct OneChannelMessageQueues {
     /// Number of messages that have arrived but that no receive has taken.
     arrived: u32,
     /// Receives that were posted and wait for a message.
@@ -76,7 +76,7 @@ pub(super) struct Messages<'a> {
     /// One entry for each matched pair of a send and a receive. Used only if events are handled in content order.
     pairs: Vec<MessageState>,
     /// Message channels, by channel index. Used only if events are handled in insertion order.
-    channels: Vec<MessageChannelQueues>,
+    channels: Vec<OneChannelMessageQueues>,
     /// For each channel, the index of the channel that counts its requests. A reference suffices, because a run in
     /// insertion order has only one launch.
     request_channels: &'a [u32],
@@ -100,7 +100,7 @@ fn create_message(
         tell_injected,
         sole_sender: true,
         order: 0,
-        turn: ReceiverProgramPosition::default(),
+        turn: MessagePositionInReceiverProgram::default(),
     }
 }
 
@@ -123,7 +123,7 @@ impl<'a> Messages<'a> {
             self.request_channels = &plan.request_channels;
             let first = self.channels.len();
             self.channels
-                .resize_with(first + count, MessageChannelQueues::default);
+                .resize_with(first + count, OneChannelMessageQueues::default);
             first as u32
         } else {
             let first = self.pairs.len();
@@ -382,7 +382,7 @@ fn submit_message<D: EventOrderDiscipline, N: NetworkBackend>(
     fabric: &mut Fabric<'_, N>,
     effects: &mut Effects,
     now: Time,
-    key: SendOrderKey,
+    key: MessageContentOrderKey,
     message: NetworkMessage,
 ) {
     if N::SHARED {

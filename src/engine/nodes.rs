@@ -2,7 +2,7 @@
 
 use super::collectives::MemberCollectiveCall;
 use super::dataflow::{RunningRankInstance, pack_node, unpack_node};
-use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::failures::WATCHED;
@@ -17,7 +17,9 @@ use chakram_hardware::memory::RemoteMemoryAccess;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: EngineCollectiveBackend> Engine<'_, O, N, M> {
+impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits>
+    Engine<'_, O, N, M>
+{
     /// Starts the delays of nodes whose dependencies are complete.
     #[inline(never)]
     pub(super) fn start_delays(&mut self, now: Time) {

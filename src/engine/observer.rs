@@ -4,11 +4,12 @@
 //! per-node data for reports, but observers may.
 
 use super::{
-    EventLoopCounts, InstanceId, LaunchRecord, ProcessorJobTimes, ProcessorKernelJob, ReplayGroupId,
+    BegunLaunchRecord, EventAndTileGroupCounts, InstanceId, ProcessorJobStartAndEnd,
+    ProcessorKernelJob, ReplayGroupId,
 };
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{BytesOverOneLink, TileLinkAndPortBusyTimes};
+use chakram_hardware::network::{BytesOverOneLink, TiledMachineBusyLinksAndPorts};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
@@ -141,15 +142,15 @@ pub trait Observer {
     /// Called when `node` is ready but another node occupies its lane.
     fn on_lane_wait(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when a launch begins. A job is one launch.
-    fn on_launched(&mut self, _now: Time, _launch: &LaunchRecord) {}
+    fn on_launched(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
     /// Called when all nodes of a launch are complete.
-    fn launch_ended(&mut self, _now: Time, _launch: &LaunchRecord) {}
+    fn launch_ended(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
     /// Called when a processor has determined the times at which an issued kernel runs.
     fn on_kernel_scheduled(
         &mut self,
         _now: Time,
         _job: &ProcessorKernelJob,
-        _times: &ProcessorJobTimes,
+        _times: &ProcessorJobStartAndEnd,
     ) {
     }
     /// Called at the end of a replay whose critical path was recorded. The path is in order of time.
@@ -158,10 +159,10 @@ pub trait Observer {
     fn on_links_measured(&mut self, _loads: &[BytesOverOneLink]) {}
 
     /// Called at the end of the replay with the busy times of links and of the tiles' memory ports.
-    fn on_network_measured(&mut self, _occupancy: &TileLinkAndPortBusyTimes) {}
+    fn on_network_measured(&mut self, _occupancy: &TiledMachineBusyLinksAndPorts) {}
 
     /// Called at the end of the replay with the statistics of its loop.
-    fn on_loop_counted(&mut self, _counts: &EventLoopCounts) {}
+    fn on_loop_counted(&mut self, _counts: &EventAndTileGroupCounts) {}
     /// Returns true if the observer ignores all notifications, so the loop can skip them.
     fn is_nobody(&self) -> bool {
         false
@@ -208,17 +209,17 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         (**self).on_lane_wait(now, instance, node);
     }
-    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
+    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
         (**self).on_launched(now, launch);
     }
-    fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
+    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
         (**self).launch_ended(now, launch);
     }
     fn on_kernel_scheduled(
         &mut self,
         now: Time,
         job: &ProcessorKernelJob,
-        times: &ProcessorJobTimes,
+        times: &ProcessorJobStartAndEnd,
     ) {
         (**self).on_kernel_scheduled(now, job, times);
     }
@@ -229,10 +230,10 @@ impl<O: Observer + ?Sized> Observer for &mut O {
         (**self).on_links_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &TileLinkAndPortBusyTimes) {
+    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
         (**self).on_network_measured(occupancy);
     }
-    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
         (**self).on_loop_counted(counts);
     }
     fn is_nobody(&self) -> bool {
@@ -287,12 +288,12 @@ impl<O: Observer> Observer for Option<O> {
             observer.on_lane_wait(now, instance, node);
         }
     }
-    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
+    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
         if let Some(observer) = self {
             observer.on_launched(now, launch);
         }
     }
-    fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
+    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
         if let Some(observer) = self {
             observer.launch_ended(now, launch);
         }
@@ -301,7 +302,7 @@ impl<O: Observer> Observer for Option<O> {
         &mut self,
         now: Time,
         job: &ProcessorKernelJob,
-        times: &ProcessorJobTimes,
+        times: &ProcessorJobStartAndEnd,
     ) {
         if let Some(observer) = self {
             observer.on_kernel_scheduled(now, job, times);
@@ -318,12 +319,12 @@ impl<O: Observer> Observer for Option<O> {
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &TileLinkAndPortBusyTimes) {
+    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
         if let Some(observer) = self {
             observer.on_network_measured(occupancy);
         }
     }
-    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
         if let Some(observer) = self {
             observer.on_loop_counted(counts);
         }
@@ -369,11 +370,11 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.on_lane_wait(now, instance, node);
         self.1.on_lane_wait(now, instance, node);
     }
-    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
+    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
         self.0.on_launched(now, launch);
         self.1.on_launched(now, launch);
     }
-    fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
+    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
         self.0.launch_ended(now, launch);
         self.1.launch_ended(now, launch);
     }
@@ -381,7 +382,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         &mut self,
         now: Time,
         job: &ProcessorKernelJob,
-        times: &ProcessorJobTimes,
+        times: &ProcessorJobStartAndEnd,
     ) {
         self.0.on_kernel_scheduled(now, job, times);
         self.1.on_kernel_scheduled(now, job, times);
@@ -395,11 +396,11 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.1.on_links_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &TileLinkAndPortBusyTimes) {
+    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
         self.0.on_network_measured(occupancy);
         self.1.on_network_measured(occupancy);
     }
-    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
         self.0.on_loop_counted(counts);
         self.1.on_loop_counted(counts);
     }

@@ -1,6 +1,6 @@
 //! Options that control how a job is replayed.
 
-use super::extensions::ReplacementModels;
+use super::extensions::ReplacementKernelAndMemoryModels;
 use super::price_changes::RequestedDurationChanges;
 use chakram_base::ids::Npu;
 use chakram_base::setting::EnumeratedSetting;
@@ -50,7 +50,7 @@ pub struct ReplayOptions {
     /// The results are the same. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
     /// Caller-supplied models, which replace the machine's models.
-    pub extensions: ReplacementModels,
+    pub extensions: ReplacementKernelAndMemoryModels,
     /// Replay communication of unknown size and duration as if it took no time. The makespan is then a lower bound.
     /// Otherwise such communication is an error.
     pub lower_bound: bool,

@@ -1,7 +1,7 @@
 //! Plans a replay before the run: placement, durations, lanes, groups and matches.
 
 use super::coverage::DurationSourceCounts;
-use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::error::ReplayRefusal;
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::ReplayOptions;
@@ -13,7 +13,7 @@ use chakram_base::ids::{GroupId, MemberIndex, Npu, Position, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::PairBytesByPhase;
-use chakram_hardware::group::{GroupPlacement, LineMemberPaths};
+use chakram_hardware::group::{GroupPlacement, PathsToNextAndAnyMember};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::Topology;
 use chakram_trace::format::{CollectiveKind, escape_name};
@@ -58,7 +58,7 @@ pub(super) struct PlacedRankGroup {
     pub present: u32,
     pub extent: GroupPlacement,
     /// Paths between members in each phase, if they are equal for all members.
-    pub paths: Vec<LineMemberPaths>,
+    pub paths: Vec<PathsToNextAndAnyMember>,
     /// Number of ports that a member has in a phase: two if the member may be wired to neighbours on both sides. If the
     /// group is not a sub-grid, a member has two ports for every dimension.
     pub sides: u32,
@@ -215,7 +215,7 @@ pub(super) struct ReplayPlan {
 }
 
 impl ReplayPlan {
-    pub fn new<M: EngineCollectiveBackend>(
+    pub fn new<M: RequiredCollectiveBackendTraits>(
         workload: &Workload,
         machine: &Machine,
         options: &ReplayOptions,

@@ -8,7 +8,7 @@ use chakram_base::units::{Span, Time};
 ///
 /// A model is passive: the loop notifies it of ready and ended kernels, and it returns times. The loop submits kernels
 /// that become ready in the same round in the order of NPU, launch and node.
-pub trait LanelessProcessorModel {
+pub trait SelfSchedulingProcessorModel {
     /// Returns true if this model serves the kernels of `program`'s launches on an NPU. Called when a launch begins.
     fn serves_program(&self, npu: Npu, program: u32) -> bool;
 
@@ -18,7 +18,7 @@ pub trait LanelessProcessorModel {
         &mut self,
         now: Time,
         job: &ProcessorKernelJob,
-        started: &mut Vec<ProcessorJobTimes>,
+        started: &mut Vec<ProcessorJobStartAndEnd>,
     );
 
     /// Notifies the model that a job has ended, before its successors are submitted. Appends every job's times that are
@@ -27,14 +27,14 @@ pub trait LanelessProcessorModel {
         &mut self,
         _now: Time,
         _job: &ProcessorKernelJob,
-        _started: &mut Vec<ProcessorJobTimes>,
+        _started: &mut Vec<ProcessorJobStartAndEnd>,
     ) {
     }
 
     /// Notifies the model that no more jobs end or are submitted at this instant. Called only at instants at which jobs
     /// ended or were submitted. A model that chooses among waiting jobs thus sees all of them. Appends every job's
     /// times that are now known.
-    fn settle_instant(&mut self, _now: Time, _started: &mut Vec<ProcessorJobTimes>) {}
+    fn settle_instant(&mut self, _now: Time, _started: &mut Vec<ProcessorJobStartAndEnd>) {}
 }
 
 /// A kernel of a launch that a processor model serves.
@@ -54,13 +54,13 @@ pub struct ProcessorKernelJob {
     pub node: NodeIndex,
     /// Duration from the compute model, after the changes in the launch's [`LaunchKernelDurationAdjustment`](super::LaunchKernelDurationAdjustment).
     pub price: Span,
-    /// Identifies the job in [`ProcessorJobTimes`] until the job ends.
+    /// Identifies the job in [`ProcessorJobStartAndEnd`] until the job ends.
     pub token: u64,
 }
 
 /// Start and end of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProcessorJobTimes {
+pub struct ProcessorJobStartAndEnd {
     /// Identifies the job ([`ProcessorKernelJob::token`]).
     pub token: u64,
     /// Start time, at or after the current time.

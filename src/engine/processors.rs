@@ -5,7 +5,7 @@ use super::discipline::EventOrderDiscipline;
 use super::effects::Effects;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::lanes::LanesOfAllNpus;
-use super::processor::{LanelessProcessorModel, ProcessorJobTimes, ProcessorKernelJob};
+use super::processor::{ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel};
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
@@ -14,15 +14,15 @@ use chakram_trace::graph::NodeKind;
 #[derive(Default)]
 pub(super) struct Processors<'a> {
     lanes: LanesOfAllNpus,
-    model: Option<&'a mut dyn LanelessProcessorModel>,
+    model: Option<&'a mut dyn SelfSchedulingProcessorModel>,
     /// Times that the model has now determined for its jobs. Reused to keep the list's allocation.
-    started: Vec<ProcessorJobTimes>,
+    started: Vec<ProcessorJobStartAndEnd>,
     /// True if the model was notified of jobs since `settle_instant` was last called.
     unsettled: bool,
 }
 
 impl<'a> Processors<'a> {
-    pub fn new(model: Option<&'a mut dyn LanelessProcessorModel>) -> Self {
+    pub fn new(model: Option<&'a mut dyn SelfSchedulingProcessorModel>) -> Self {
         Self {
             model,
             ..Self::default()
@@ -111,7 +111,7 @@ impl<'a> Processors<'a> {
     }
 
     /// Returns the job times that the model has determined. The caller must empty the list.
-    pub fn known_job_times_mut(&mut self) -> &mut Vec<ProcessorJobTimes> {
+    pub fn known_job_times_mut(&mut self) -> &mut Vec<ProcessorJobStartAndEnd> {
         &mut self.started
     }
 }

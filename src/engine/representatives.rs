@@ -26,8 +26,8 @@ type JobCopyAndRankIndex = (u32, u32);
 /// ranks.
 ///
 /// `copies` must be disjoint, have equal lengths, and together cover every rank. `replay` must replay its argument on
-/// `machine` with `options`, with a [`RepresentativeCheckObserver`] as an observer. It must return the replay's result
-/// and that of [`RepresentativeCheckObserver::represents_all`].
+/// `machine` with `options`, with a [`CopyRepresentsJobObserver`] as an observer. It must return the replay's result
+/// and that of [`CopyRepresentsJobObserver::represents_all`].
 ///
 /// # Errors
 ///
@@ -49,13 +49,13 @@ pub fn replay_representatives<T, E>(
 
 /// Observer that checks whether the replay of one copy is valid for the whole job.
 #[derive(Debug)]
-pub struct RepresentativeCheckObserver {
+pub struct CopyRepresentsJobObserver {
     /// True for each group with absent members.
     partial: Vec<bool>,
     stands: bool,
 }
 
-impl RepresentativeCheckObserver {
+impl CopyRepresentsJobObserver {
     /// Creates the check for a replay of `compiled`.
     pub fn new(compiled: &CompiledReplay<'_>) -> Self {
         let is_partial =
@@ -73,7 +73,7 @@ impl RepresentativeCheckObserver {
     }
 }
 
-impl Observer for RepresentativeCheckObserver {
+impl Observer for CopyRepresentsJobObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
@@ -240,7 +240,7 @@ mod tests {
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::Sink;
     use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op};
-    use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
+    use chakram_trace::graph::{EnforcedDependencyKinds, GraphBuilder};
     use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder};
     use std::cell::RefCell;
 
@@ -249,7 +249,7 @@ mod tests {
     fn job(even: u64) -> Workload {
         let mut builder = WorkloadBuilder::default();
         let graphs = [even, 10].map(|us| {
-            let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
+            let mut graph = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
             let kernel = Op::Compute {
                 flops: us * 1_000_000,
                 bytes: 0,
@@ -297,7 +297,7 @@ mod tests {
         let replay = |workload: &Workload| {
             sizes.borrow_mut().push(workload.instances().len());
             let compiled = CompiledReplay::new(workload, &machine, &options)?;
-            let (outcome, check) = compiled.run(RepresentativeCheckObserver::new(&compiled))?;
+            let (outcome, check) = compiled.run(CopyRepresentsJobObserver::new(&compiled))?;
             Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
         };
         let workload = job(even);

@@ -3,8 +3,8 @@
 use super::compiled_replay::CompiledReplay;
 use super::failures;
 use super::feed::{LaunchFeed, SingleLaunchFeed};
-use super::host_launches::DurationSourcesWithDefaults;
-use super::processor::LanelessProcessorModel;
+use super::host_launches::ResolvedReplayDurationSources;
+use super::processor::SelfSchedulingProcessorModel;
 use super::{CompletedReplayTotals, Engine, ReplayError, ReplayRefusal};
 use crate::Observer;
 use chakram_hardware::collective::{
@@ -20,7 +20,7 @@ use chakram_hardware::network::{
 pub(super) struct RunProgramsAndFeeds<'a> {
     pub programs: &'a [CompiledReplay<'a>],
     pub feeds: Vec<&'a mut dyn LaunchFeed>,
-    pub processors: Option<&'a mut dyn LanelessProcessorModel>,
+    pub processors: Option<&'a mut dyn SelfSchedulingProcessorModel>,
     /// True if there may be more than one launch.
     pub many: bool,
 }
@@ -63,7 +63,7 @@ impl<'a> RunProgramsAndFeeds<'a> {
 pub fn run_launches<'a>(
     programs: &'a [CompiledReplay<'a>],
     feeds: &mut [&mut dyn LaunchFeed],
-    processors: Option<&mut dyn LanelessProcessorModel>,
+    processors: Option<&mut dyn SelfSchedulingProcessorModel>,
     observer: &mut dyn Observer,
 ) -> Result<CompletedReplayTotals, ReplayError> {
     let Some(first) = programs.first() else {
@@ -101,7 +101,7 @@ pub(super) fn create_native_backend<'a>(
     machine: &'a Machine,
     custom: &'a [NamedScriptedAlgorithm],
     splits: impl Iterator<Item = &'a PairBytesByPhase>,
-    prices: &DurationSourcesWithDefaults,
+    prices: &ResolvedReplayDurationSources,
     chosen: &ChunkCountChoiceCache,
 ) -> NativeBackend<'a> {
     NativeBackend {

@@ -1,6 +1,6 @@
 //! Settings that apply to one run.
 
-use super::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use super::plan::{NONE, PlacedRankGroup};
 use super::{CommTiming, CompiledReplay, HostDurationSource};
 use chakram_hardware::memory::MemoryAttachment;
@@ -30,7 +30,7 @@ pub(super) struct RunSettings<'a> {
 
 impl<'a> RunSettings<'a> {
     /// Creates the settings of a run of `prepared`.
-    pub fn for_program<N: NetworkBackend, M: EngineCollectiveBackend>(
+    pub fn for_program<N: NetworkBackend, M: RequiredCollectiveBackendTraits>(
         prepared: &'a CompiledReplay<'a>,
         many: bool,
     ) -> Self {

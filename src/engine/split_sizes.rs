@@ -7,7 +7,7 @@ use super::error::ReplayRefusal;
 use super::plan::{PlacedRankGroup, ReplayPlan, group_text};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::collective::PairBytesByPhase;
-use chakram_trace::graph::{AllToAllSplitBytes, Graph};
+use chakram_trace::graph::{Graph, MemberAllToAllSplitBytes};
 use chakram_trace::matching::MemberCalls;
 use chakram_trace::workload::Workload;
 
@@ -60,7 +60,7 @@ pub(super) fn gather_split_sizes(
 }
 
 /// A member's position, the sizes that its trace states, and the id of its node.
-type OneMemberStatedSplitSizes<'a> = (usize, &'a AllToAllSplitBytes, u64);
+type OneMemberStatedSplitSizes<'a> = (usize, &'a MemberAllToAllSplitBytes, u64);
 
 /// Returns the bytes between each pair of positions, row by row. `equal` is the size of parts for which no member
 /// states one.

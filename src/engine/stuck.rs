@@ -1,10 +1,10 @@
 //! Deadlock diagnosis: finds out why nodes are incomplete when no event is pending.
 
 use super::CommTiming;
-use super::collectives::{AllLaunchedRankGroups, CollectiveRun, CollectiveRuns};
+use super::collectives::{CollectiveRun, CollectiveRuns, RankGroupsOfProgramLaunches};
 use super::dataflow::{Dataflow, HELD, unpack_node};
 use super::error::{NeverCompletedNode, NodeRef, Stuck};
-use super::failures::RunFailures;
+use super::failures::PlannedAndOccurredFailures;
 use super::frames::AllProgramLaunches;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
 use super::lanes::{FREE, LanesOfAllNpus};
@@ -28,8 +28,8 @@ pub(super) struct StuckDiagnosisInputs<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
     pub launches: &'x AllProgramLaunches<'a>,
     pub lanes: &'x LanesOfAllNpus,
-    pub groups: &'x AllLaunchedRankGroups<'a>,
-    pub failures: &'x RunFailures<'a>,
+    pub groups: &'x RankGroupsOfProgramLaunches<'a>,
+    pub failures: &'x PlannedAndOccurredFailures<'a>,
     pub runs: &'x CollectiveRuns,
     pub comm: CommTiming,
     /// True if collectives and messages are matched in issue order

@@ -41,7 +41,7 @@ pub(super) const GROUPED: u8 = 32;
 
 /// The first split of a tile group in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FirstTileGroupSplit {
+pub struct FirstTileGroupDivergence {
     /// Time of the split.
     pub at: Time,
     /// The node that some members ended later than others.
@@ -54,7 +54,7 @@ pub struct FirstTileGroupSplit {
 
 /// Statistics of a replay: numbers of events and tile groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EventLoopCounts {
+pub struct EventAndTileGroupCounts {
     /// Number of events that the loop handled.
     pub events: u64,
     /// Number of tile groups at the start.
@@ -66,12 +66,12 @@ pub struct EventLoopCounts {
     /// Number of times that the engine joined parts of a split group again.
     pub rejoined: u64,
     /// The first split, or `None` if no group was split.
-    pub split: Option<FirstTileGroupSplit>,
+    pub split: Option<FirstTileGroupDivergence>,
 }
 
 /// Steps that all members of a group must take with a node in the same round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TileGroupSynchronousStep {
+pub(super) enum TileGroupSameRoundNodeStep {
     /// The node may queue for its lane, because the launch order of its collective's group now allows it.
     Queued,
     /// The time at which the node will end is known, but the end is not scheduled yet.
@@ -84,7 +84,7 @@ pub(super) enum TileGroupSynchronousStep {
 #[derive(Debug)]
 struct IncompleteGroupStep {
     node: NodeIndex,
-    step: TileGroupSynchronousStep,
+    step: TileGroupSameRoundNodeStep,
     /// Members that have taken the step. For `Announced`, each entry also states the time at which the member will end.
     present: Vec<(InstanceIndex, Time)>,
 }
@@ -128,14 +128,14 @@ pub(super) struct InstanceGroupsSimulatedAsOne {
     uneven: Vec<u32>,
     /// Loads and stores that were issued but not submitted yet.
     accesses: Vec<InstanceNode>,
-    counts: EventLoopCounts,
+    counts: EventAndTileGroupCounts,
 }
 
 impl InstanceGroupsSimulatedAsOne {
     /// Returns the statistics; `events` is the number of events that the loop handled.
-    pub fn count_events(&self, events: u64) -> EventLoopCounts {
+    pub fn count_events(&self, events: u64) -> EventAndTileGroupCounts {
         let counts = self.counts.clone();
-        EventLoopCounts { events, ..counts }
+        EventAndTileGroupCounts { events, ..counts }
     }
 
     /// Returns true if the run has any groups.
@@ -163,7 +163,7 @@ impl InstanceGroupsSimulatedAsOne {
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
         at: Time,
-        step: TileGroupSynchronousStep,
+        step: TileGroupSameRoundNodeStep,
     ) -> Option<Vec<(InstanceIndex, Time)>> {
         let number = self.group_of(instance);
         let group = &mut self.groups[number];
@@ -274,7 +274,7 @@ impl InstanceGroupsSimulatedAsOne {
             effects.end_node_at(at, instance, node);
             return;
         }
-        let step = TileGroupSynchronousStep::Announced;
+        let step = TileGroupSameRoundNodeStep::Announced;
         if let Some(ends) = self.gather_step(member, at, step) {
             let number = self.group_of(instance);
             self.schedule_all_member_ends(effects, number, node, &ends);
@@ -339,7 +339,7 @@ impl InstanceGroupsSimulatedAsOne {
         member @ InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
-        self.gather_step(member, now, TileGroupSynchronousStep::Queued)?;
+        self.gather_step(member, now, TileGroupSameRoundNodeStep::Queued)?;
         if flow.instance(leader).is_gathering_on_shared_lane(node) {
             let number = self.group_of(leader);
             self.groups[number].parked -= 1;
@@ -363,7 +363,7 @@ impl InstanceGroupsSimulatedAsOne {
                 // One event ended the node on all members, so there is no need to wait for the other members.
                 whole.swap_remove(place);
             } else {
-                self.gather_step(member, now, TileGroupSynchronousStep::Ended)?;
+                self.gather_step(member, now, TileGroupSameRoundNodeStep::Ended)?;
             }
         }
         Some(leader)

@@ -42,20 +42,20 @@ mod stage_assignment;
 mod stage_flow;
 mod tree;
 
-pub use across_nodes::CollectivesAcrossNodes;
+pub use across_nodes::CrossNodeNcclParameters;
 pub use algorithm::{
     CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle, UserAlgorithmModel,
 };
 pub use backend::{
-    BusEventScheduler, ChunkQueueIndexAndCapacity, CollectiveAlgorithmsFormatter,
-    CollectiveBackend, CollectiveEndpointModel, CollectiveMatchingRules, CollectiveRequest,
-    EndpointBusTransfer, EndpointMessageProcessing, EventsInContentOrder, EventsInInsertionOrder,
-    GroupMembers, PostedReceive, SameInstantOrderAfterMessages, ScriptAction, ScriptMemberEvent,
-    ScriptMemberKey, StageStartOrReception, TransferCompletionToken,
-    UncontendedMessageCostFunctions,
+    BusEventScheduler, BusTransferReason, ChunkQueueIndexAndCapacity,
+    CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
+    CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
+    EndpointMessageProcessing, EventContentOrderMarker, EventInsertionOrderMarker,
+    MemberOrderChangeByMessages, PostedReceive, ScriptAction, ScriptMemberEvent, ScriptMemberKey,
+    TransferCompletionToken, UncontendedMessageCostFunctions,
 };
 pub use chunk_count::ChunkCountChoiceCache;
-pub use chunk_schedule::{AdmissionOrder, ChunkAndEnteredStage, ChunkStageRoutes};
+pub use chunk_schedule::{ChunkAdmissionOrderPerPhase, ChunkAndEnteredStage, ChunkStageSequences};
 pub use curve::{
     CollectiveCurve, MeasurementLinks, find_measured_time as find_measured_time_collective,
     measured_elsewhere,
@@ -64,15 +64,17 @@ pub use custom::{
     MemberScript, NamedScriptedAlgorithm, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };
 pub use flow_shop::{
-    BegunStagePassage, FlowShopInput, FlowShopResult, WaitingChunkPriority, simulate_flow_shop,
-    simulate_flow_shop_observed,
+    FlowShopEndAndQueueOrder, FlowShopInput, StageBeginAndAdmittingPassage, WaitingChunkPriority,
+    simulate_flow_shop, simulate_flow_shop_observed,
 };
 pub use inter_dimension::DimensionVisitOrder;
 pub use native::NativeBackend;
 pub use peer_sizes::PairBytesByPhase;
 pub use pipeline::ChunkCountOrderAndOverlap;
 pub use protocol::{FittedCollectiveProtocol, fastest_protocol_time as find_fastest_time_protocol};
-pub use stage_assignment::{ChunkProperties, StageWithAlgorithm, assign_stages, outward_phases};
+pub use stage_assignment::{
+    ChunkShareAndPhaseOrder, StageWithAlgorithm, assign_stages, outward_phases,
+};
 
 /// The operation that members perform in one phase of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,10 +19,11 @@ mod systolic;
 mod words;
 
 pub use attention::{
-    AttentionCurve, AttentionSizes, AttentionWaveConstants, DecodeCurve, HeadWidthFactors,
+    AttentionKernelTimeCurve, AttentionSizes, AttentionWaveConstants, DecodeCurve, HeadWidthFactors,
 };
 pub use curves::{
-    CorrelatedErrorClass, CurveKernelDuration, KernelCurves, MemoryBoundCurve, SustainedRateFactors,
+    CorrelatedErrorClass, CurveKernelDuration, KernelCurves, MemoryBoundCurve,
+    PowerLimitedRateFactors,
 };
 pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
 pub use gemm_table::MeasuredGemms;
@@ -32,7 +33,7 @@ pub use loop_nest::{
     LoopMapping, LoopNestAccelerator, LoopNestCost, LoopNestModel, MappingCost, MemoryLevel,
     RowAndColumnLoopDimensions, TensorLevelAccesses, search_mapping,
 };
-pub use measured::{MeasuredKernelTimesByWork, MeasuredKernels, MeasuredTimeAtFlopsAndBytes};
+pub use measured::{MeasuredKernels, MeasuredTimeAtFlopsAndBytes, SameKernelTimesByWorkAmount};
 pub use recorded_on::RecordingNpuClass;
 pub use systolic::SystolicArrays;
 pub use words::{

@@ -33,7 +33,7 @@ impl PhaseDimensionSizeAndStride {
 
 /// Paths between members of one line in a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct LineMemberPaths {
+pub struct PathsToNextAndAnyMember {
     /// Path from each member to the next, or `None` if these differ.
     pub next: Option<PathLatencyAndRates>,
     /// Path between any two members, or `None` if these differ.
@@ -189,8 +189,8 @@ impl GroupPlacement {
         &self,
         phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
-    ) -> LineMemberPaths {
-        LineMemberPaths {
+    ) -> PathsToNextAndAnyMember {
+        PathsToNextAndAnyMember {
             next: self.common_path_to_neighbour(phase, topology),
             any: self.common_path_between_any(phase, topology),
         }

@@ -4,7 +4,7 @@
 //! dimensions. It may also have memory outside its NPUs.
 
 use crate::collective::{
-    ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, CollectivesAcrossNodes,
+    ChunkCountOrderAndOverlap, CollectiveAlgorithm, CollectiveCurve, CrossNodeNcclParameters,
     DimensionAlgorithmChoice, FittedCollectiveProtocol,
 };
 use crate::compute::{KernelCurves, PeakRatesByFormat, RecordingNpuClass};
@@ -14,7 +14,7 @@ use crate::network;
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::config::ConfigDocument;
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
+use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use class_assignment::ClassAssignment;
 
@@ -37,20 +37,20 @@ mod stack_prices;
 
 pub use correction::PassKernelTimeCorrection;
 pub use error::MachineError;
-pub use failure::{FailedPart, FailedPartAndTime};
+pub use failure::{FailedNpuOrNamedLinks, FailedPartAndTime};
 pub use host::{Host, HostBlockingOperations};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
-    NamedMachineFileText, find_source, is_preset, load_for_ranks, load_for_ranks_with,
+    PresetOrMachineFileText, find_source, is_preset, load_for_ranks, load_for_ranks_with,
     machine_name_for_ranks, names_file, read_preset_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
-pub use rank_domain::DomainsWithUnusedNpus;
+pub use rank_domain::UsedNpusPerSpannedDomain;
 pub use relative::{
     DatasheetNumbers, derive_relative_machine, find_machine_or_npu_source, parse_peak,
 };
-pub use stack_prices::{SoftwareStackCurvesAndHosts, StackReplacedPart};
+pub use stack_prices::{NameOfStackReplacedPart, SoftwareStackCurvesAndHosts};
 
 /// NPUs with equal rates and memories.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,10 +114,10 @@ pub struct Machine {
     algorithms: Vec<DimensionAlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
     collective_protocols: Vec<Vec<FittedCollectiveProtocol>>,
-    across_nodes: Vec<Option<CollectivesAcrossNodes>>,
+    across_nodes: Vec<Option<CrossNodeNcclParameters>>,
     pipeline: ChunkCountOrderAndOverlap,
     scalable: bool,
-    rank_domain: Option<DomainsWithUnusedNpus>,
+    rank_domain: Option<UsedNpusPerSpannedDomain>,
     classes: Vec<NpuClass>,
     class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
@@ -334,7 +334,7 @@ impl Machine {
 
     /// Returns the library's rings and trees over several nodes along each dimension, innermost first (empty if none
     /// are described).
-    pub fn across_nodes(&self) -> &[Option<CollectivesAcrossNodes>] {
+    pub fn across_nodes(&self) -> &[Option<CrossNodeNcclParameters>] {
         &self.across_nodes
     }
 
@@ -349,7 +349,7 @@ impl Machine {
     }
 
     /// Returns the dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
-    pub fn rank_domain(&self) -> Option<&DomainsWithUnusedNpus> {
+    pub fn rank_domain(&self) -> Option<&UsedNpusPerSpannedDomain> {
         self.rank_domain.as_ref()
     }
 
@@ -364,7 +364,7 @@ impl Machine {
 
     /// Returns the NPU of `rank` in a job of `ranks` ranks without a placement map.
     pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
-        let placed = |domain: &DomainsWithUnusedNpus| domain.npu_of_rank(rank, ranks);
+        let placed = |domain: &UsedNpusPerSpannedDomain| domain.npu_of_rank(rank, ranks);
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
@@ -374,7 +374,7 @@ impl Machine {
         let (_, inner) =
             (self.topology.dimensions().split_last()).expect("machines have dimensions");
         let unit: u128 = inner.iter().map(|d| u128::from(d.size)).product();
-        let large = |domain: &&DomainsWithUnusedNpus| ranks > u128::from(domain.npus);
+        let large = |domain: &&UsedNpusPerSpannedDomain| ranks > u128::from(domain.npus);
         let usable = match self.rank_domain.as_ref().filter(large) {
             Some(domain) => unit / u128::from(domain.npus) * u128::from(domain.used),
             None => unit,
@@ -385,7 +385,7 @@ impl Machine {
     /// Returns the number of ranks in the largest job that fits without a placement map.
     pub fn max_ranks(&self) -> u32 {
         let npus = self.topology.npu_count();
-        let most = |domain: &DomainsWithUnusedNpus| domain.max_ranks(npus);
+        let most = |domain: &UsedNpusPerSpannedDomain| domain.max_ranks(npus);
         self.rank_domain.as_ref().map_or(npus, most)
     }
 
@@ -417,7 +417,7 @@ impl Machine {
 
     /// Returns the remote memory that can store data beyond the NPUs' own capacity, without memory at ports, which
     /// [`Self::npu_memory`] already includes.
-    pub fn shared_memory(&self) -> Option<SharedRemoteMemoryCapacity> {
+    pub fn shared_memory(&self) -> Option<RemoteMemoryCapacityAndSharers> {
         self.remote
             .as_ref()?
             .shared_capacity(self.topology.npu_count())

@@ -7,16 +7,16 @@
 //! own file, and defines its links and an access's path over them (`memory/pool_layout.rs`). All designs share
 //! bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
-//! Memory may also be attached to the network; the network then has [endpoints](MemoryEndpoint) in addition to the
-//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPortPlacement`]), for example at the edges of
+//! Memory may also be attached to the network; the network then has [endpoints](MemorySiteAndLink) in addition to the
+//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPortNpus`]), for example at the edges of
 //! dies. The network determines the time of the whole access. For channels and pools, the last stage before the NPU may
 //! be the NPU's port into a dimension ([`MemoryNetworkAttachment`]). If the network model has contention, loads and stores
 //! compete with messages at this port, chunk by chunk (`memory/chunked_access.rs`). With any other network model, the
 //! port is one more stage of the access.
 
-use crate::topology::{MemoryEndpoint, MemorySite, Topology};
+use crate::topology::{MemoryAtNpuOrFabric, MemorySiteAndLink, Topology};
 use chakram_base::ids::Npu;
-use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
+use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 use chakram_base::units::{Bandwidth, Bytes, Span, Time};
 use serde::Serialize;
 use std::fmt;
@@ -37,7 +37,7 @@ mod switch;
 
 pub use chunked_access::ChunkArrivalAtNpuPort;
 pub use hierarchical::HierarchicalPool;
-pub use memory_ports::MemoryPortPlacement;
+pub use memory_ports::MemoryPortNpus;
 pub use mesh::MeshPool;
 pub use network_attachment::{MOST_CHUNKS, MemoryNetworkAttachment};
 pub use remote::{RemoteMemorySimulation, UserRemoteMemoryModel};
@@ -108,7 +108,7 @@ pub enum MemoryAttachment {
     /// Memories and NPUs on a mesh of two dimensions.
     Mesh(MeshPool),
     /// Ports at NPUs, reached over the links of the network.
-    Ports(MemoryPortPlacement),
+    Ports(MemoryPortNpus),
 }
 
 impl MemoryAttachment {
@@ -175,20 +175,20 @@ impl MemoryAttachment {
     /// Returns the bandwidth of an NPU's port in a pool that is a network, or `None` for other attachments.
     fn port_bandwidth(&self) -> Option<Bandwidth> {
         Some(match self.pool_design()? {
-            PoolDesign::Hierarchical(design) => design.in_node_bandwidth,
-            PoolDesign::Switch(design) => design.npu_bandwidth,
-            PoolDesign::Ring(design) => design.npu_bandwidth,
-            PoolDesign::Mesh(design) => design.npu_bandwidth,
+            NetworkPoolDesign::Hierarchical(design) => design.in_node_bandwidth,
+            NetworkPoolDesign::Switch(design) => design.npu_bandwidth,
+            NetworkPoolDesign::Ring(design) => design.npu_bandwidth,
+            NetworkPoolDesign::Mesh(design) => design.npu_bandwidth,
         })
     }
 
     /// Returns the design of a pool that is a network, or `None` for other attachments.
-    pub fn pool_design(&self) -> Option<PoolDesign<'_>> {
+    pub fn pool_design(&self) -> Option<NetworkPoolDesign<'_>> {
         Some(match self {
-            Self::Hierarchical(design) => PoolDesign::Hierarchical(design),
-            Self::Switch(design) => PoolDesign::Switch(design),
-            Self::Ring(design) => PoolDesign::Ring(design),
-            Self::Mesh(design) => PoolDesign::Mesh(design),
+            Self::Hierarchical(design) => NetworkPoolDesign::Hierarchical(design),
+            Self::Switch(design) => NetworkPoolDesign::Switch(design),
+            Self::Ring(design) => NetworkPoolDesign::Ring(design),
+            Self::Mesh(design) => NetworkPoolDesign::Mesh(design),
             Self::PerNpu | Self::Pool | Self::PerNode(_) | Self::Ports(_) => return None,
         })
     }
@@ -202,7 +202,7 @@ impl MemoryAttachment {
 /// Design of a pool that is a network, whose links concurrent accesses share.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
-pub enum PoolDesign<'a> {
+pub enum NetworkPoolDesign<'a> {
     /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(&'a HierarchicalPool),
     /// Memories behind levels of switches.
@@ -213,9 +213,9 @@ pub enum PoolDesign<'a> {
     Mesh(&'a MeshPool),
 }
 
-impl PoolDesign<'_> {
+impl NetworkPoolDesign<'_> {
     /// Returns the links of the pool for `npus` NPUs. Each memory has bandwidth `memory`.
-    fn build_layout(self, memory: Bandwidth, npus: u32) -> pool_layout::PoolServerPaths {
+    fn build_layout(self, memory: Bandwidth, npus: u32) -> pool_layout::NpuPathsOverPoolServers {
         match self {
             Self::Hierarchical(design) => design.build_layout(memory, npus),
             Self::Switch(design) => design.build_layout(memory, npus),
@@ -255,10 +255,10 @@ pub struct NamedRemoteMemory {
 impl RemoteMemory {
     /// Returns the memory's capacity, and the number of NPUs that share it on a machine of `npus` NPUs. If each NPU has
     /// its own channel, it has the whole capacity for itself. Returns `None` for ports and for unknown capacity.
-    pub fn shared_capacity(&self, npus: u32) -> Option<SharedRemoteMemoryCapacity> {
+    pub fn shared_capacity(&self, npus: u32) -> Option<RemoteMemoryCapacityAndSharers> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
-        Some(SharedRemoteMemoryCapacity {
+        Some(RemoteMemoryCapacityAndSharers {
             capacity,
             npus: self
                 .attachment
@@ -278,9 +278,9 @@ impl RemoteMemory {
 
     /// Returns the memory's endpoints in the network: one for each port, or a single endpoint beyond the switch of a
     /// dimension (empty if it is not attached to the network).
-    pub fn list_endpoints(&self) -> Vec<MemoryEndpoint> {
-        let port = |npu| MemoryEndpoint {
-            site: MemorySite::Npu(npu),
+    pub fn list_endpoints(&self) -> Vec<MemorySiteAndLink> {
+        let port = |npu| MemorySiteAndLink {
+            site: MemoryAtNpuOrFabric::Npu(npu),
             bandwidth: self.bandwidth,
             latency: self.latency,
         };

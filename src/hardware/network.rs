@@ -34,12 +34,12 @@ pub use contention_free::ContentionFreeNetwork;
 pub use exclusive::ExclusiveNetwork;
 pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkContentionNetwork;
-pub use occupancy::{CoreToCoreLinkBusyTime, TileLinkAndPortBusyTimes};
+pub use occupancy::{CoreToCoreLinkBusyTime, TiledMachineBusyLinksAndPorts};
 pub use ports::PortContentionNetwork;
-pub use rehearsed_links::{RehearsableLinks, RehearsedCollectiveLinkUse};
+pub use rehearsed_links::{RehearsableLinks, RehearsedCollectiveUseOfLink};
 pub use send_completion::SendCompletion;
 pub use servers::{QueueingServerId, QueueingServerTable};
-pub use traffic::{BytesOverOneLink, LinkDimensionOrMemory, LinkTrafficBytes};
+pub use traffic::{BytesOverOneLink, DimensionOrMemoryOfLink, LinkTrafficBytes};
 
 /// Network models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,12 +156,12 @@ pub struct NetworkMessage {
     pub order: u32,
     /// Place of the message in the receiver's program. A port receives messages with the same `strand` in ascending
     /// order of `step`. An early message therefore never delays an earlier step.
-    pub turn: ReceiverProgramPosition,
+    pub turn: MessagePositionInReceiverProgram,
 }
 
 /// Place of a message in its receiver's program ([`NetworkMessage::turn`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReceiverProgramPosition {
+pub struct MessagePositionInReceiverProgram {
     /// Identifies the message's chunk and its receiver.
     pub strand: u32,
     /// Position of the message among its chunk's messages to the same receiver.
@@ -181,7 +181,7 @@ impl NetworkMessage {
             tell_injected: false,
             sole_sender: true,
             order: 0,
-            turn: ReceiverProgramPosition::default(),
+            turn: MessagePositionInReceiverProgram::default(),
         }
     }
 }
@@ -242,7 +242,7 @@ pub enum NetworkEvent {
 }
 
 /// Links or ports that a collective can reserve if a closed form computes its time.
-pub trait ClosedFormLinkReservations {
+pub trait CollectiveLinkReservations {
     /// Returns true if the links or ports of `npu` along `dimension` are idle: they are not reserved, and no message in
     /// flight uses or will use them.
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool;
@@ -257,7 +257,7 @@ pub trait ClosedFormLinkReservations {
 
 /// Bytes of a message that move to a different route because a link failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReroutedMessage {
+pub struct ReroutedMessageBytes {
     /// Source and destination of the bytes.
     pub ends: (EndpointId, EndpointId),
     /// Bytes that had not left the sender.
@@ -270,7 +270,7 @@ pub struct ReroutedMessage {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
     /// Messages that were on the failed links, or would still have used them.
-    pub moved: Vec<ReroutedMessage>,
+    pub moved: Vec<ReroutedMessageBytes>,
     /// Number of these messages that have no route left.
     pub cut_off: u64,
     /// Number of bytes sent again, summed over all messages.
@@ -332,7 +332,7 @@ pub trait NetworkBackend {
 
     /// Returns the busy times of links and memory ports, or `None` if the model does not record them. Models with
     /// contention do so on machines of tiles.
-    fn occupancy(&self) -> Option<TileLinkAndPortBusyTimes> {
+    fn occupancy(&self) -> Option<TiledMachineBusyLinksAndPorts> {
         None
     }
 
@@ -355,7 +355,7 @@ pub trait NetworkBackend {
 
     /// Returns the model's links or ports, or `None` if collectives cannot reserve them. If messages contend, every
     /// collective is then simulated message by message.
-    fn reservable_links_mut(&mut self) -> Option<&mut dyn ClosedFormLinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
         None
     }
 

@@ -29,7 +29,7 @@ pub mod link_graph;
 mod switching;
 pub mod tile_grid;
 
-pub use endpoint::{MemoryEndpoint, MemorySite};
+pub use endpoint::{MemoryAtNpuOrFabric, MemorySiteAndLink};
 pub use line_pattern::LineSendPattern;
 pub use switching::SwitchingMode;
 pub use tile_grid::DieAndCoreLayout;
@@ -194,7 +194,7 @@ pub struct Topology {
     /// Dies and cores of a tiled accelerator with two dimensions, or `None` for other machines.
     tiles: Option<Box<DieAndCoreLayout>>,
     /// Memories attached to the network. The endpoint numbers of memories follow the NPUs' numbers.
-    memories: Vec<MemoryEndpoint>,
+    memories: Vec<MemorySiteAndLink>,
 }
 
 impl Topology {

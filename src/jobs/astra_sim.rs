@@ -6,8 +6,8 @@ use super::input::hashed_input;
 use super::load::{LoadProgressFn, read_traces};
 use chakram_astra_sim::custom_algorithm::AstraOrRecordedScriptDurations;
 use chakram_astra_sim::{
-    self as astra_sim, AnalyticalNetwork, AstraCollectiveBackend, AstraFlags, AstraInputs,
-    AstraRankGraphAndBinding, AstraTraceReader, CongestionAwareModel, CongestionUnawareModel,
+    self as astra_sim, AnalyticalCongestionModel, AstraCollectiveBackend, AstraFlags, AstraInputs,
+    AstraRankGraphAndBinding, AstraTraceGraphReader, CongestionAwareModel, CongestionUnawareModel,
     InputNote, LinkCutThroughNetwork, NodeTypesById, PortCutThroughNetwork, Quirk, RankTensors,
     RankWorkKindsAndKernelTime,
 };
@@ -94,7 +94,7 @@ impl AstraSimJob {
         }
         let mut builder = WorkloadBuilder::default();
         builder.declare_groups(inputs.groups.to_declared_groups());
-        let reader = AstraTraceReader::new(&inputs, &collectives, flags.lenient);
+        let reader = AstraTraceGraphReader::new(&inputs, &collectives, flags.lenient);
         let mut lanes = 1;
         let read = |contents: &[u8], file: &RankFile| {
             let path = file.path.display().to_string();
@@ -196,19 +196,19 @@ pub fn replay_on_input_network(
     let shares = !quirks.has_quirk(Quirk::FreePorts);
     let cuts_through = !quirks.has_quirk(Quirk::StoreAndForward);
     let replayed = match inputs.model {
-        AnalyticalNetwork::Unaware if shares => {
+        AnalyticalCongestionModel::Unaware if shares => {
             let network = PortCutThroughNetwork::new(file, quirks);
             replay_over_network(network, prepared, collectives, full, observer)
         }
-        AnalyticalNetwork::Unaware => {
+        AnalyticalCongestionModel::Unaware => {
             let network = CongestionUnawareModel::new(file, quirks);
             replay_over_network(network, prepared, collectives, full, observer)
         }
-        AnalyticalNetwork::Aware if cuts_through => {
+        AnalyticalCongestionModel::Aware if cuts_through => {
             let network = LinkCutThroughNetwork::new(file, quirks);
             replay_over_network(network, prepared, collectives, full, observer)
         }
-        AnalyticalNetwork::Aware => {
+        AnalyticalCongestionModel::Aware => {
             let network = CongestionAwareModel::new(file, quirks);
             replay_over_network(network, prepared, collectives, full, observer)
         }

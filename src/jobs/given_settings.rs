@@ -123,7 +123,7 @@ pub fn note_settings_without_effect(
 
 /// A value in an edited machine file that differs from the original file.
 #[derive(Clone, Debug)]
-pub struct EditedMachineValue {
+pub struct ValueChangedInMachineFile {
     /// Path of the value in the file.
     pub path: String,
     /// New value as TOML text; `removed` if the edit removed the value.
@@ -134,7 +134,11 @@ pub struct EditedMachineValue {
 
 /// Returns the values that `machine`'s text changes in the preset of the same name, sorted by key. The list is empty
 /// for an unmodified preset, and for a machine that is named after no preset. Error messages call the text `file`.
-pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<EditedMachineValue> {
+pub fn edits_from_preset(
+    machine: &Machine,
+    text: &str,
+    file: &str,
+) -> Vec<ValueChangedInMachineFile> {
     let Ok(original) = read_preset_text(machine.name()) else {
         return Vec::new();
     };
@@ -147,12 +151,16 @@ pub fn edits_from_preset(machine: &Machine, text: &str, file: &str) -> Vec<Edite
 
 /// Returns the values that differ between a machine's text and `original`, sorted by key. Error messages call the text
 /// `file`.
-pub fn machine_edits_between(text: &str, original: &str, file: &str) -> Vec<EditedMachineValue> {
+pub fn machine_edits_between(
+    text: &str,
+    original: &str,
+    file: &str,
+) -> Vec<ValueChangedInMachineFile> {
     // Ignore labels, because they do not affect results.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, original).into_iter();
     let changes = changes.filter(|change| !is_label(&change.path));
-    let edits = changes.map(|change| EditedMachineValue {
+    let edits = changes.map(|change| ValueChangedInMachineFile {
         without: Machine::parse(&change.without, file).ok(),
         value: change.value.unwrap_or_else(|| "removed".to_owned()),
         path: change.path,
@@ -160,7 +168,7 @@ pub fn machine_edits_between(text: &str, original: &str, file: &str) -> Vec<Edit
     edits.collect()
 }
 
-impl EditedMachineValue {
+impl ValueChangedInMachineFile {
     /// Returns the edit as a setting of a run on the edited machine.
     pub fn to_setting(&self) -> GivenSetting<'_> {
         GivenSetting {

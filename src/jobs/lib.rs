@@ -6,7 +6,7 @@ use chakram_base::interrupt::StopOrMemoryInterruption;
 use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_report::edits::EditEffectCounts;
+use chakram_report::edits::EditWithEffectCounts;
 use chakram_report::summary::HashedInput;
 use chakram_report::{self as report, Report};
 use chakram_trace::format::{TraceError, escape_name};
@@ -30,9 +30,9 @@ mod traces;
 
 pub use astra_sim::AstraSimJob;
 pub use astra_sim::replay_on_input_network;
-pub use custom::{FilesOfCustomAlgorithm, load_custom_algorithms};
+pub use custom::{CustomAlgorithmKindAndPrefix, load_custom_algorithms};
 pub use given_settings::{
-    EditedMachineValue, GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting,
+    GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting, ValueChangedInMachineFile,
     edits_from_preset, machine_edits_between, note_settings_without_effect,
 };
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
@@ -45,10 +45,12 @@ pub use machine_facts::{least_npu_memory, machine_facts};
 pub use outputs::{JobBeingWritten, SavedJob, list_stale_traces, update_listed_digest, write_job};
 pub use replay_settings::{
     MachineValueChange, MachineValuesError, REPLAY_OPTIONS, ReplayOptionDefinition,
-    ReplayOptionSyntax, ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
+    ReplayOptionValueKind, ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
 };
 pub use sensitivities::{NamedMachineText, find_sensitivities};
-pub use stack::{FrameworkDurationsAndPlanOptions, STACK_PRESETS, SoftwareStackPreset, StackError};
+pub use stack::{
+    FrameworkDurationsAndPlanOptions, STACK_PRESETS, SoftwareStackError, SoftwareStackPreset,
+};
 pub use traces::{JobTraceFilesOrPipe, merge_declarations};
 
 /// A job that can be replayed on any machine.
@@ -58,7 +60,7 @@ pub struct Job {
     workload: Workload,
     absent: MissingRankPolicy,
     inputs: Vec<HashedInput>,
-    edits: Vec<EditEffectCounts>,
+    edits: Vec<EditWithEffectCounts>,
     completed: u64,
 }
 
@@ -195,7 +197,7 @@ impl Job {
     }
 
     /// Returns the number of items that each of the [edits](JobLoadOptions::edits) changed.
-    pub fn edits(&self) -> &[EditEffectCounts] {
+    pub fn edits(&self) -> &[EditWithEffectCounts] {
         &self.edits
     }
 

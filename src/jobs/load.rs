@@ -13,12 +13,12 @@ use chakram_report::summary::HashedInput;
 use chakram_trace::files::{OutputsAndProtectedInputs, file_identity};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{
-    DecompressedTraceFile, FileLengthAndHash, FoundTraces, JobFileVerifyLevel, RankFile,
+    DecompressedTraceFile, ExpectedFileLengthAndHash, FoundTraces, JobFileVerifyLevel, RankFile,
     TraceFinder, TraceStoredByHash,
 };
 use chakram_trace::format::groups::{self, DeclaredGroups};
 use chakram_trace::graph::{
-    DependencyPolicy, Graph, ProfilerOverheadRemovalPolicy, RankSlotPeersAndGroups,
+    EnforcedDependencyKinds, Graph, ProfilerOverheadRemovalPolicy, RankBindingsOfGraphSlots,
 };
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ pub struct JobLoadOptions {
     /// A file with process groups that replace the groups in the job file.
     pub groups: Option<PathBuf>,
     /// Dependencies that the replay enforces.
-    pub dependencies: DependencyPolicy,
+    pub dependencies: EnforcedDependencyKinds,
     /// Treatment of ranks without a trace.
     pub absent: MissingRankPolicy,
     /// Number of ranks of the job, if the traces show fewer.
@@ -259,7 +259,7 @@ pub fn read_traces<R: Send>(
     mut inputs: Option<&mut Vec<HashedInput>>,
     (read, mut graph_of): (
         impl Fn(&[u8], &RankFile) -> Result<R, TraceError> + Sync,
-        impl FnMut(R) -> (Graph, RankSlotPeersAndGroups),
+        impl FnMut(R) -> (Graph, RankBindingsOfGraphSlots),
     ),
     progress: &mut LoadProgressFn<'_>,
 ) -> Result<(), JobLoadOrWriteError> {
@@ -339,8 +339,8 @@ pub fn read_traces<R: Send>(
 /// Files that were already read, keyed by device and inode, because a file can have several names.
 #[derive(Default)]
 struct FilesByInode(
-    BTreeMap<InodeAndExpectedDigest, (GraphId, RankSlotPeersAndGroups, Option<usize>)>,
+    BTreeMap<InodeAndExpectedDigest, (GraphId, RankBindingsOfGraphSlots, Option<usize>)>,
 );
 
 /// Device and inode of a file, and its expected digest.
-type InodeAndExpectedDigest = ((u64, u64), Option<FileLengthAndHash>);
+type InodeAndExpectedDigest = ((u64, u64), Option<ExpectedFileLengthAndHash>);

@@ -3,7 +3,7 @@
 //! The command line converts [`REPLAY_OPTIONS`] to flags, archives store the words of options, and studies use the keys
 //! of options. All three therefore accept the same options and parse them alike.
 
-use super::{FilesOfCustomAlgorithm, JobLoadOptions, load_custom_algorithms};
+use super::{CustomAlgorithmKindAndPrefix, JobLoadOptions, load_custom_algorithms};
 use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
 use chakram_base::setting::SettingKey;
 use chakram_engine::{
@@ -15,7 +15,7 @@ use chakram_hardware::network::NetworkModelKind;
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::JobFileVerifyLevel;
 use chakram_trace::format::{CollectiveKind, TraceError};
-use chakram_trace::graph::{DependencyPolicy, ProfilerOverheadRemovalPolicy};
+use chakram_trace::graph::{EnforcedDependencyKinds, ProfilerOverheadRemovalPolicy};
 use chakram_trace::workload::MissingRankPolicy;
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub struct ReplayOptionDefinition {
     /// True if the short help (`-h`) omits the option.
     pub is_rare: bool,
     /// Words that the option accepts.
-    pub syntax: ReplayOptionSyntax,
+    pub syntax: ReplayOptionValueKind,
     /// Options that contradict this one.
     pub excludes: &'static [SettingKey],
     /// True if the option affects only how results are computed, not the results.
@@ -52,7 +52,7 @@ pub struct ReplayOptionDefinition {
 
 /// Words that an option accepts.
 #[derive(Clone, Copy, Debug)]
-pub enum ReplayOptionSyntax {
+pub enum ReplayOptionValueKind {
     /// No words: the option is on if it is present.
     Switch,
     /// A single word, without restrictions.
@@ -63,7 +63,7 @@ pub enum ReplayOptionSyntax {
     List,
 }
 
-use ReplayOptionSyntax::{Choice, List, Switch, Word};
+use ReplayOptionValueKind::{Choice, List, Switch, Word};
 
 impl ReplayOptionDefinition {
     const BASE: Self = Self {
@@ -339,7 +339,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
         value: "WHICH",
         help: "Which dependencies to enforce",
         default: "auto",
-        syntax: Choice(choice_words::<DependencyPolicy>),
+        syntax: Choice(choice_words::<EnforcedDependencyKinds>),
         set: |to, words| parse_choice(words).map(|which| to.job.dependencies = which),
         ..ReplayOptionDefinition::BASE
     },
@@ -426,7 +426,7 @@ pub struct ReplaySettings {
     /// True if ranks occupy all NPUs of each rack.
     pub fill_domains: bool,
     /// Custom algorithms of collectives.
-    pub custom: Vec<FilesOfCustomAlgorithm>,
+    pub custom: Vec<CustomAlgorithmKindAndPrefix>,
 }
 
 /// A change of a value in a machine file.

@@ -6,7 +6,7 @@ use chakram_base::units::Span;
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{
-    SensitivityReplayInputs, SensitivityReport, SensitivityRow, TENTH_LESS,
+    DurationSensitivityReport, SensitivityReplayInputs, SensitivityRow, TENTH_LESS,
 };
 
 /// For jobs with at most this many nodes, replays confirm all rows of the report. Each row takes about thirty replays.
@@ -44,7 +44,7 @@ const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 pub fn find_sensitivities(
     run: &SensitivityReplayInputs<'_>,
     machine: NamedMachineText<'_>,
-) -> Result<SensitivityReport, ReplayError> {
+) -> Result<DurationSensitivityReport, ReplayError> {
     let nodes = run.workload.node_count();
     let mut report = run.find_sensitivities(nodes <= CONFIRMED_NODES)?;
     if nodes > super::MAX_REPEATED_NODES {

@@ -9,7 +9,7 @@ use chakram_base::config::{
     read_input,
 };
 use chakram_hardware::machine::{Machine, SoftwareStackCurvesAndHosts};
-use chakram_report::stack::{JobSoftwareStack, KernelOrPlanDecision};
+use chakram_report::stack::{KernelOrPlanDecision, SoftwareStackDecisions};
 use chakram_workloads::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption};
 use std::io;
 
@@ -75,7 +75,7 @@ presets!(
 
 /// A plan option, and its value in a stack.
 #[derive(Clone, Debug)]
-struct StackPlanOption {
+struct SoftwareStackPlanOption {
     option: &'static PlanOption,
     words: Vec<String>,
 }
@@ -86,12 +86,12 @@ pub struct FrameworkDurationsAndPlanOptions {
     name: String,
     description: String,
     prices: SoftwareStackCurvesAndHosts,
-    options: Vec<StackPlanOption>,
+    options: Vec<SoftwareStackPlanOption>,
 }
 
 /// Reason why a stack cannot be found, read or applied.
 #[derive(Debug, thiserror::Error)]
-pub enum StackError {
+pub enum SoftwareStackError {
     /// There is no stack with this name.
     #[error("no stack is called {}{}\n  try: one of {}, or a file NAME.toml", quote_for_message(.name), did_you_mean(.closest.as_deref()), .all)]
     Unknown {
@@ -133,9 +133,9 @@ impl FrameworkDurationsAndPlanOptions {
     /// # Errors
     ///
     /// Fails if there is no such stack, or if its file cannot be read or is invalid.
-    pub fn load_by_name(name: &str) -> Result<Self, StackError> {
+    pub fn load_by_name(name: &str) -> Result<Self, SoftwareStackError> {
         if name.contains('/') || name.ends_with(".toml") {
-            let text = read_input(name).map_err(|source| StackError::Read {
+            let text = read_input(name).map_err(|source| SoftwareStackError::Read {
                 file: name.to_owned(),
                 source,
             })?;
@@ -144,7 +144,7 @@ impl FrameworkDurationsAndPlanOptions {
         let names = || STACK_PRESETS.iter().map(|preset| preset.name);
         let Some(preset) = STACK_PRESETS.iter().find(|preset| preset.name == name) else {
             let shown: String = name.chars().take(80).collect();
-            return Err(StackError::Unknown {
+            return Err(SoftwareStackError::Unknown {
                 closest: find_nearest(&shown, names()).map(str::to_owned),
                 name: shown,
                 all: names().collect::<Vec<_>>().join(", "),
@@ -178,7 +178,7 @@ impl FrameworkDurationsAndPlanOptions {
             },
         };
         let is_empty = stack.options.is_empty() && stack.prices.is_empty();
-        if is_empty && stack.name != JobSoftwareStack::REFERENCE {
+        if is_empty && stack.name != SoftwareStackDecisions::REFERENCE {
             let expected = "a table [plan] or [npu.CLASS], because a stack must set something";
             return Err(name.invalid_value_error("only a name", expected));
         }
@@ -205,10 +205,10 @@ impl FrameworkDurationsAndPlanOptions {
     pub fn apply_stack_durations(
         &self,
         machine: &Machine,
-    ) -> Result<(Machine, JobSoftwareStack), StackError> {
+    ) -> Result<(Machine, SoftwareStackDecisions), SoftwareStackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
-            return Err(StackError::OtherNpus {
+            return Err(SoftwareStackError::OtherNpus {
                 stack: self.name.clone(),
                 known: self.prices.class_names().collect::<Vec<_>>().join(", "),
                 machine: machine.name().to_owned(),
@@ -225,8 +225,8 @@ impl FrameworkDurationsAndPlanOptions {
             let why = format!("for {classes}, which the stack does not cover");
             report.left.push(KernelOrPlanDecision::new("prices", why));
         }
-        if self.name == JobSoftwareStack::REFERENCE
-            && let Some(reference) = JobSoftwareStack::of_machine(machine)
+        if self.name == SoftwareStackDecisions::REFERENCE
+            && let Some(reference) = SoftwareStackDecisions::of_machine(machine)
         {
             report.decided = reference.decided;
         }
@@ -234,8 +234,8 @@ impl FrameworkDurationsAndPlanOptions {
     }
 
     /// Returns the stack's report for a run without a machine. It contains no plan options yet.
-    pub fn start_stack_report(&self) -> JobSoftwareStack {
-        JobSoftwareStack {
+    pub fn start_stack_report(&self) -> SoftwareStackDecisions {
+        SoftwareStackDecisions {
             name: self.name.clone(),
             given: true,
             decided: Vec::new(),
@@ -249,9 +249,9 @@ impl FrameworkDurationsAndPlanOptions {
         &self,
         plan: &mut ParallelismPlan,
         is_given: impl Fn(&str) -> bool,
-        report: &mut JobSoftwareStack,
+        report: &mut SoftwareStackDecisions,
     ) {
-        for StackPlanOption { option, words } in &self.options {
+        for SoftwareStackPlanOption { option, words } in &self.options {
             let key = option.key;
             if is_given(key) {
                 let why = format!("{}: given otherwise", words.join(","));
@@ -275,7 +275,7 @@ impl FrameworkDurationsAndPlanOptions {
 /// Reads the options in a table, in the order of [`OPTIONS`].
 fn read_options(
     table: &chakram_base::config::ConfigTable<'_>,
-) -> Result<Vec<StackPlanOption>, ConfigError> {
+) -> Result<Vec<SoftwareStackPlanOption>, ConfigError> {
     let mut found = Vec::new();
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for option in OPTIONS {
@@ -291,7 +291,7 @@ fn read_options(
             ConfigLiteral::List(items) => items.iter().map(ToString::to_string).collect(),
             one => vec![one.to_string()],
         };
-        found.push(StackPlanOption { option, words });
+        found.push(SoftwareStackPlanOption { option, words });
     }
     if found.is_empty() {
         let expected = format!("at least one of {}", OF_STACKS.join(", "));
@@ -417,7 +417,8 @@ mod tests {
     #[test]
     fn the_reference_stack_changes_nothing() {
         let stack =
-            FrameworkDurationsAndPlanOptions::load_by_name(JobSoftwareStack::REFERENCE).unwrap();
+            FrameworkDurationsAndPlanOptions::load_by_name(SoftwareStackDecisions::REFERENCE)
+                .unwrap();
         let machine = Machine::load_preset("dgx-a100").unwrap();
         let (priced, report) = stack.apply_stack_durations(&machine).unwrap();
         assert_eq!(priced, machine);

@@ -22,14 +22,14 @@ pub struct JobTraceFilesOrPipe {
 
 /// A trace that has been opened.
 #[derive(Debug)]
-pub enum TraceFromFileOrPipe<'t> {
+pub enum OpenedFileOrPipeTrace<'t> {
     /// Contents of the opened file.
     File(DecompressedTraceFile),
     /// Contents of the pipe. They were read when the job was opened, because a pipe can be read only once.
     Pipe(&'t DecompressedTraceFile),
 }
 
-impl TraceFromFileOrPipe<'_> {
+impl OpenedFileOrPipeTrace<'_> {
     fn trace_contents(&self) -> &DecompressedTraceFile {
         match self {
             Self::File(contents) => contents,
@@ -97,12 +97,12 @@ impl JobTraceFilesOrPipe {
     pub fn open_file(
         &self,
         file: &RankFile,
-    ) -> Result<TraceFromFileOrPipe<'_>, JobLoadOrWriteError> {
+    ) -> Result<OpenedFileOrPipeTrace<'_>, JobLoadOrWriteError> {
         Ok(match &self.piped {
             Some(contents) if self.found.stream.as_ref() == Some(&file.path) => {
-                TraceFromFileOrPipe::Pipe(contents)
+                OpenedFileOrPipeTrace::Pipe(contents)
             }
-            _ => TraceFromFileOrPipe::File(DecompressedTraceFile::open_verified(file)?),
+            _ => OpenedFileOrPipeTrace::File(DecompressedTraceFile::open_verified(file)?),
         })
     }
 }

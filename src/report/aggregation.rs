@@ -8,14 +8,14 @@ use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::InstanceId;
-use chakram_engine::{CompiledReplay, EventLoopCounts};
+use chakram_engine::{CompiledReplay, EventAndTileGroupCounts};
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
 /// Results of rank aggregation, if the replay had to detect groups of identically behaving ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct IdenticalRankMergeResult {
+pub struct IdenticalRankMergeCounts {
     /// Number of groups of identically behaving ranks at the start of the replay.
     pub groups: u32,
     /// Number of ranks in such groups at the start of the replay.
@@ -29,13 +29,13 @@ pub struct IdenticalRankMergeResult {
     pub events: u64,
     /// First difference between ranks of a group; `None` if no group was split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<IdenticalRankGroupSplit>,
+    pub split: Option<RankGroupDivergencePoint>,
 }
 
 /// An operation that only some ranks of a group had completed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct IdenticalRankGroupSplit {
+pub struct RankGroupDivergencePoint {
     /// Time of the group's split, relative to the start of the replay.
     #[serde(rename = "at_ps")]
     pub at: Span,
@@ -49,13 +49,13 @@ pub struct IdenticalRankGroupSplit {
 
 /// Keeps the counts that the event loop reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
-pub(super) struct EventLoopCountObserver(Option<EventLoopCounts>);
+pub(super) struct EventLoopCountObserver(Option<EventAndTileGroupCounts>);
 
 impl Observer for EventLoopCountObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
         self.0 = Some(counts.clone());
     }
 }
@@ -66,15 +66,15 @@ impl EventLoopCountObserver {
     pub(super) fn summarize_aggregation(
         self,
         prepared: &CompiledReplay<'_>,
-    ) -> Option<IdenticalRankMergeResult> {
+    ) -> Option<IdenticalRankMergeCounts> {
         let counts = self.0.filter(|_| prepared.aggregates_tiles())?;
-        Some(IdenticalRankMergeResult {
+        Some(IdenticalRankMergeCounts {
             groups: counts.groups,
             ranks: counts.ranks,
             together: counts.together,
             rejoined: counts.rejoined,
             events: counts.events,
-            split: counts.split.map(|split| IdenticalRankGroupSplit {
+            split: counts.split.map(|split| RankGroupDivergencePoint {
                 at: split.at.since(Time::ZERO),
                 node: split.node,
                 ahead: split.ahead.0,
@@ -84,7 +84,7 @@ impl EventLoopCountObserver {
     }
 }
 
-impl IdenticalRankMergeResult {
+impl IdenticalRankMergeCounts {
     /// Returns the lines about rank aggregation for the text report.
     pub(super) fn describe_lines(&self) -> Vec<String> {
         let [groups, ranks, together] =
@@ -94,7 +94,7 @@ impl IdenticalRankMergeResult {
             "{ranks} ranks in {groups} groups; in {together} one rank ran for all to the end; {events} events"
         )];
         if let Some(split) = &self.split {
-            let IdenticalRankGroupSplit {
+            let RankGroupDivergencePoint {
                 at,
                 node,
                 ahead,

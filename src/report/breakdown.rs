@@ -4,7 +4,7 @@
 //! host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host time. A
 //! communication (collective or message) counts as waiting until all of its partners have begun. From then on, it
 //! counts as transfer. Transfer and waiting without simultaneous compute are *exposed communication*. Waiting for
-//! another pipeline stage ([`StageCrossingDetector`]) counts as a *bubble* instead.
+//! another pipeline stage ([`CrossStageCommunicationDetector`]) counts as a *bubble* instead.
 //!
 //! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. With
 //! several communications in progress, this is the earliest transfer. If none transfers yet, it is the earliest wait.
@@ -16,7 +16,7 @@
 
 use super::keyed::by_part;
 use super::open_comms::{ChargedCommunicationProgress, NpuCommunicationsInProgress};
-use super::stages::StageCrossingDetector;
+use super::stages::CrossStageCommunicationDetector;
 use super::{CollectiveRecord, NpuTimeCategory, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -129,7 +129,7 @@ pub struct BreakdownObserver<'a> {
     /// messages, one for communication with unknown partners, and one for each group and kind of collective. An
     /// instance's own labels number groups by its slots; shared labels use the replay's group ids.
     own_labels: Option<Vec<u32>>,
-    stages: StageCrossingDetector<'a>,
+    stages: CrossStageCommunicationDetector<'a>,
 }
 
 impl<'a> BreakdownObserver<'a> {
@@ -147,7 +147,7 @@ impl<'a> BreakdownObserver<'a> {
                 COLLECTIVES + prepared.group_views().count() * KINDS
             ],
             own_labels: None,
-            stages: StageCrossingDetector::new(prepared),
+            stages: CrossStageCommunicationDetector::new(prepared),
             prepared,
         }
     }

@@ -31,7 +31,7 @@ pub struct GroupCollectiveTotals {
     pub stepwise: u64,
     /// Buffer sizes of these calls.
     #[serde(rename = "buffer_bytes")]
-    pub buffers: GroupCollectiveBufferBytes,
+    pub buffers: BufferBytesSumAndExtremes,
     /// Time from the last arrival to the end, summed over calls. If communication keeps recorded or captured times,
     /// this is instead the longest recorded duration among the members, summed over calls.
     #[serde(rename = "transfer_ps")]
@@ -44,7 +44,7 @@ pub struct GroupCollectiveTotals {
 /// Buffer bytes of all collectives of one kind in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct GroupCollectiveBufferBytes {
+pub struct BufferBytesSumAndExtremes {
     /// Sum of all buffers' bytes.
     pub sum: u64,
     /// Size of the smallest buffer.

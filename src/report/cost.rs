@@ -43,7 +43,7 @@ pub struct NpuHourCost {
 /// Time and cost to process a given number of tokens, if every step takes as long as the replayed step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct TokenRun {
+pub struct TimeAndCostForTokens {
     /// Number of tokens that the run processes.
     pub tokens: u64,
     /// Duration of the run, in days.
@@ -66,7 +66,7 @@ pub struct TokenRun {
 
 /// Inputs for computing costs.
 #[derive(Clone, Copy, Debug)]
-struct ReplayCostInputs {
+struct ReplayFiguresForCosts {
     npus: f64,
     /// Makespan, seconds.
     makespan: f64,
@@ -78,7 +78,7 @@ struct ReplayCostInputs {
     watts: Option<f64>,
 }
 
-impl ReplayCostInputs {
+impl ReplayFiguresForCosts {
     fn interval_around(&self, value: f64) -> Option<[f64; 2]> {
         self.ends.map(|ends| ends.map(|end| end * value))
     }
@@ -101,11 +101,11 @@ impl ReplayCostInputs {
     }
 
     /// Returns the time and cost of processing `tokens` tokens, or `None` if the replayed job has no token count.
-    fn run(&self, tokens: u64, price: Option<f64>) -> Option<TokenRun> {
+    fn run(&self, tokens: u64, price: Option<f64>) -> Option<TimeAndCostForTokens> {
         let seconds = tokens as f64 / self.tokens_per_s?;
         let npu_hours = self.npus * seconds / HOUR;
         let dollars = price.map(|price| price * npu_hours);
-        Some(TokenRun {
+        Some(TimeAndCostForTokens {
             tokens,
             days: seconds / DAY,
             days_90: self.interval_around(seconds / DAY),
@@ -127,7 +127,7 @@ impl Report {
         let energy = self.kernel_energy.filter(|energy| energy.without == 0);
         // An extrapolated step has unknown energy, because only the simulated micro-batches were counted.
         let energy = energy.filter(|_| self.extrapolation.is_none() && launch > 0.0);
-        let basis = ReplayCostInputs {
+        let basis = ReplayFiguresForCosts {
             npus: f64::from(self.ranks),
             makespan,
             tokens_per_s: self.tokens_per_s(),

@@ -61,7 +61,7 @@ pub struct CriticalPathSummary {
     /// Ranks on the path, longest time first, at most 64.
     pub ranks: Vec<PathRank>,
     /// Slack of the nodes outside the path, by category; categories without such nodes are omitted.
-    pub slack: Vec<CategorySlackRow>,
+    pub slack: Vec<OffPathCategorySlackRow>,
 }
 
 /// Time of the critical path on one rank.
@@ -78,7 +78,7 @@ pub struct PathRank {
 /// Slack of a category's nodes outside the critical path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct CategorySlackRow {
+pub struct OffPathCategorySlackRow {
     /// Key of the category, as used in `time_ps`.
     pub category: String,
     /// Number of the category's nodes outside the path.

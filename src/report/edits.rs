@@ -1,16 +1,16 @@
 //! Edits of the replayed job: the effect of each edit, and the makespan without edits.
 
 use super::Report;
-use super::head::HeadLineLayout;
+use super::head::HeadingOrWarningLineLayout;
 use super::summary::format_thousands;
 use chakram_base::units::{Span, format_count, format_percent_change};
-use chakram_engine::{DurationChangeEffect, OneFailureEffects};
+use chakram_engine::{DurationChangeEffect, OneFailureNetworkEffects};
 use serde::{Deserialize, Serialize};
 
 /// An edit and its effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct EditEffectCounts {
+pub struct EditWithEffectCounts {
     /// Edit as the user wrote it.
     pub edit: String,
     /// Unit of `matched` and `changed`, such as `kernels`.
@@ -33,7 +33,7 @@ pub struct EditEffectCounts {
 impl Report {
     /// Inserts the rows of `edits`: edits of the job and of its machine. They precede the rows that the replay added
     /// for changed times of kernels and collectives.
-    pub fn add_edits(&mut self, edits: Option<EditReport>) {
+    pub fn add_edits(&mut self, edits: Option<JobAndMachineEditReport>) {
         if let Some(mut edits) = edits {
             let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);
             edits.rows.extend(of_prices);
@@ -42,7 +42,7 @@ impl Report {
     }
 }
 
-impl EditEffectCounts {
+impl EditWithEffectCounts {
     /// Returns the row of an edit that changes the times of kernels or collectives.
     pub(crate) fn of_prices(count: &DurationChangeEffect) -> Self {
         let together = count.before.zip(count.after).filter(|_| count.changed > 0);
@@ -70,9 +70,9 @@ impl EditEffectCounts {
     }
 }
 
-impl EditEffectCounts {
+impl EditWithEffectCounts {
     /// Returns the row of a failed NPU or of failed links.
-    pub(crate) fn from_failure_outcome(outcome: &OneFailureEffects) -> Self {
+    pub(crate) fn from_failure_outcome(outcome: &OneFailureNetworkEffects) -> Self {
         let of_links = outcome.links > 0;
         let note = match of_links {
             true => format!(
@@ -97,7 +97,7 @@ impl EditEffectCounts {
 /// Edits of a job and its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct EditReport {
+pub struct JobAndMachineEditReport {
     /// Makespan of the job without the edits, if that job was replayed too.
     #[serde(
         rename = "unedited_makespan_ps",
@@ -112,22 +112,22 @@ pub struct EditReport {
         default,
         skip_serializing_if = "Option::is_none"
     )]
-    pub completed: Option<UncapturedRanksInterval>,
+    pub completed: Option<UncapturedRanksMakespanInterval>,
     /// One row per edit, in order of application.
-    pub rows: Vec<EditEffectCounts>,
+    pub rows: Vec<EditWithEffectCounts>,
 }
 
 /// Interval of the makespan, if some ranks of the job were not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct UncapturedRanksInterval {
+pub struct UncapturedRanksMakespanInterval {
     /// The smallest makespan.
     pub low: Span,
     /// The largest makespan.
     pub high: Span,
 }
 
-impl UncapturedRanksInterval {
+impl UncapturedRanksMakespanInterval {
     /// Returns the smallest and the largest of `makespans`; `None` if it is empty.
     pub fn from_makespans(makespans: &[Span]) -> Option<Self> {
         Some(Self {
@@ -137,12 +137,12 @@ impl UncapturedRanksInterval {
     }
 }
 
-impl EditReport {
+impl JobAndMachineEditReport {
     /// Returns the report head's lines about edits. `makespan` is the makespan with the edits.
     pub(crate) fn describe_head_lines(
         &self,
         makespan: Span,
-    ) -> Vec<(&'static str, String, HeadLineLayout)> {
+    ) -> Vec<(&'static str, String, HeadingOrWarningLineLayout)> {
         let mut lines = Vec::new();
         if let Some(unedited) = self.unedited {
             let more = super::summary::percent_more(makespan, unedited);
@@ -152,14 +152,14 @@ impl EditReport {
             lines.push((
                 "unedited",
                 format!("{unedited}{more}"),
-                HeadLineLayout::Line,
+                HeadingOrWarningLineLayout::Line,
             ));
         }
-        if let Some(UncapturedRanksInterval { low, high }) = self.completed {
+        if let Some(UncapturedRanksMakespanInterval { low, high }) = self.completed {
             let text = format!(
                 "{low} to {high}, with each rank that was not captured as the fastest and as the slowest captured one of its role"
             );
-            lines.push(("roles", text, HeadLineLayout::Wrapped));
+            lines.push(("roles", text, HeadingOrWarningLineLayout::Wrapped));
         }
         for row in &self.rows {
             let mut text = format!(
@@ -177,7 +177,7 @@ impl EditReport {
             for note in &row.notes {
                 text += &format!("; {note}");
             }
-            lines.push(("edit", text, HeadLineLayout::Wrapped));
+            lines.push(("edit", text, HeadingOrWarningLineLayout::Wrapped));
         }
         lines
     }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 /// Makespans of two replays of the same step with fewer micro-batches.
 #[derive(Clone, Copy, Debug)]
-pub struct FewerMicroBatchReplays {
+pub struct FewerMicroBatchMakespans {
     /// Makespans of two shorter replays: first with two turns fewer than the main replay, then with
     /// one turn fewer.
     pub makespans: [Span; 2],
@@ -56,7 +56,7 @@ pub struct WholeStepExtrapolation {
     pub full_samples_per_s: Option<f64>,
 }
 
-impl FewerMicroBatchReplays {
+impl FewerMicroBatchMakespans {
     /// Extrapolates the whole step from the main replay's `makespan`.
     pub fn extrapolate_steps(&self, makespan: Span) -> WholeStepExtrapolation {
         let [first, second, third] =
@@ -106,7 +106,7 @@ mod tests {
     /// 30. Three more turns give 158 + 3 x 28, with an error of 3 x 2.
     #[test]
     fn the_last_turn_is_repeated() {
-        let shorter = FewerMicroBatchReplays {
+        let shorter = FewerMicroBatchMakespans {
             makespans: [Span(100), Span(130)],
             turn: 2,
             simulated: 8,

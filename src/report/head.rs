@@ -8,7 +8,7 @@ use chakram_base::units::format_percent_change;
 
 /// Layout of a head line in the text report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeadLineLayout {
+pub(crate) enum HeadingOrWarningLineLayout {
     /// The label and the text form a heading; `rest` continues the same line.
     Heading,
     /// A single line.
@@ -29,11 +29,11 @@ pub(crate) struct HeadLine {
     pub text: String,
     /// Text that follows the heading on the same line.
     pub rest: String,
-    pub style: HeadLineLayout,
+    pub style: HeadingOrWarningLineLayout,
 }
 
 impl HeadLine {
-    fn new(lead: &'static str, text: impl Into<String>, style: HeadLineLayout) -> Self {
+    fn new(lead: &'static str, text: impl Into<String>, style: HeadingOrWarningLineLayout) -> Self {
         Self {
             lead,
             text: text.into(),
@@ -46,7 +46,7 @@ impl HeadLine {
     pub fn is_warning(&self) -> bool {
         matches!(
             self.style,
-            HeadLineLayout::Warning | HeadLineLayout::WrappedWarning
+            HeadingOrWarningLineLayout::Warning | HeadingOrWarningLineLayout::WrappedWarning
         )
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn format_scope(report: &Report) -> String {
 
 /// Returns the lines of the head; `basis` describes how durations were determined.
 pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
-    use HeadLineLayout::{Heading, Line, Warning, Wrapped, WrappedWarning};
+    use HeadingOrWarningLineLayout::{Heading, Line, Warning, Wrapped, WrappedWarning};
     let outcome = &report.outcome;
     let mut lines = Vec::new();
     let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));

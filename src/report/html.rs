@@ -14,7 +14,7 @@ mod tiles;
 
 pub use sections::render_time_bars;
 
-use super::section::{ReportMedium, ReportTableSubject, ReportTableWithNotes};
+use super::section::{ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage};
 use super::{Report, critical_path, head, npus, sensitivity};
 use chakram_base::units::Span;
 use page::{escape_html, render_list, render_report_number, render_report_table, render_section};
@@ -124,9 +124,10 @@ pub(crate) fn chapters_with_content(
 
 fn render_all_tables(report: &Report) -> Vec<ReportTableWithNotes> {
     let breakdown = npus::build_breakdown_sections(report);
-    let groups = super::tables::build_grouped_tables(report, ReportMedium::Page).flatten();
-    let path = critical_path::build_path_sections(report, ReportMedium::Page);
-    let help = sensitivity::build_sensitivity_sections(report, ReportMedium::Page);
+    let groups =
+        super::tables::build_grouped_tables(report, ReportTextDetailsOrPage::Page).flatten();
+    let path = critical_path::build_path_sections(report, ReportTextDetailsOrPage::Page);
+    let help = sensitivity::build_sensitivity_sections(report, ReportTextDetailsOrPage::Page);
     breakdown
         .into_iter()
         .chain(groups)

@@ -13,13 +13,13 @@ use chakram_trace::graph::{Graph, NodeKind};
 /// Issue times of the nodes in progress on all instances.
 #[derive(Debug)]
 pub(super) struct InProgressNodeIssueTimes<'a> {
-    instances: Vec<GraphIssueTimesOffset<'a>>,
+    instances: Vec<GraphWithFirstTimeIndex<'a>>,
     /// For each instance, one time per lane, then one time per message of its graph.
     at: Vec<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct GraphIssueTimesOffset<'a> {
+struct GraphWithFirstTimeIndex<'a> {
     graph: &'a Graph,
     /// Index in `at` of the instance's first time.
     first: usize,
@@ -34,7 +34,7 @@ impl<'a> InProgressNodeIssueTimes<'a> {
             let graph = workload.graph_of(instance);
             let first = times;
             times += graph.lanes().len() + graph.messages().len();
-            GraphIssueTimesOffset { graph, first }
+            GraphWithFirstTimeIndex { graph, first }
         });
         Self {
             instances: instances.collect(),
@@ -50,7 +50,7 @@ impl<'a> InProgressNodeIssueTimes<'a> {
 
     #[inline]
     fn slot_of_node(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> usize {
-        let GraphIssueTimesOffset { graph, first } = self.instances[instance.index()];
+        let GraphWithFirstTimeIndex { graph, first } = self.instances[instance.index()];
         first
             + match kind {
                 NodeKind::Receive => graph.lanes().len() + graph.message_index(node),

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(untagged)]
-pub enum ReplayJsonOutput {
+pub enum ReportOrComparisonJson {
     /// The report of one machine.
     Report(Box<Report>),
     /// The comparison of several machines.
@@ -21,7 +21,7 @@ pub enum ReplayJsonOutput {
 
 /// Reason why a string is not a valid report document.
 #[derive(Debug, thiserror::Error)]
-pub enum DocumentError {
+pub enum InvalidReportDocumentError {
     /// The string is not JSON, or not a report.
     #[error(
         "the document is not a report: {0}\n  try: the output of chakram replay {format} json", format = SettingKey::Format)]
@@ -35,22 +35,22 @@ pub enum DocumentError {
     Schema(String),
 }
 
-impl ReplayJsonOutput {
+impl ReportOrComparisonJson {
     /// Parses a document that [`write_json`] wrote.
     ///
     /// # Errors
     ///
     /// Fails if `text` is not a report or comparison in the current schema version.
-    pub fn parse_report(text: &str) -> Result<Self, DocumentError> {
+    pub fn parse_report(text: &str) -> Result<Self, InvalidReportDocumentError> {
         #[derive(Deserialize)]
-        struct DocumentSchemaField {
+        struct ParsedDocumentSchemaName {
             schema: String,
         }
-        let head: DocumentSchemaField = serde_json::from_str(text)?;
+        let head: ParsedDocumentSchemaName = serde_json::from_str(text)?;
         Ok(match &*head.schema {
             "chakram.report.1" => Self::Report(serde_json::from_str(text)?),
             "chakram.comparison.1" => Self::Comparison(serde_json::from_str(text)?),
-            _ => return Err(DocumentError::Schema(head.schema)),
+            _ => return Err(InvalidReportDocumentError::Schema(head.schema)),
         })
     }
 }
@@ -75,7 +75,7 @@ mod tests {
         let settings = SchemaSettings::draft2020_12().for_serialize();
         let schema = settings
             .into_generator()
-            .into_root_schema_for::<ReplayJsonOutput>();
+            .into_root_schema_for::<ReportOrComparisonJson>();
         let mut text = Vec::new();
         write_json(&mut text, &schema).unwrap();
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report.schema.json");

@@ -7,7 +7,8 @@
 use super::memory::MemoryPeakObserver;
 use super::replay::{FinishedReplay, ReportObservers, create_observers, finish_report};
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
+    SectionNote,
 };
 use super::summary::format_thousands;
 use super::table::{left_aligned_column, right_aligned_column};
@@ -91,7 +92,7 @@ const SHOWN: usize = 6;
 /// ended.
 pub(super) fn build_launch_sections(
     report: &Report,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
     let launches = &report.launches;
     if launches.len() < 2 {
@@ -144,7 +145,7 @@ pub(super) fn build_launch_sections(
 
 /// Counts for the launches of one program.
 #[derive(Clone, Copy, Debug, Default)]
-struct LaunchCountsOfProgram {
+struct TotalsOverProgramLaunches {
     /// Completion time of the last node of any launch.
     end: Time,
     nodes: u64,
@@ -158,7 +159,7 @@ struct LaunchCountsOfProgram {
 struct ProgramWithObservers<'a> {
     prepared: &'a CompiledReplay<'a>,
     observers: ReportObservers<'a, ()>,
-    tally: LaunchCountsOfProgram,
+    tally: TotalsOverProgramLaunches,
 }
 
 /// Forwards each event to the observers of its program.
@@ -187,7 +188,7 @@ impl<'a, 'e> ProgramEventForwarder<'a, 'e> {
                 MemoryPeakObserver::for_first_launch(prepared),
                 (),
             ),
-            tally: LaunchCountsOfProgram::default(),
+            tally: TotalsOverProgramLaunches::default(),
         });
         Self {
             programs: watched.collect(),

@@ -78,12 +78,12 @@ pub use pictures::{PictureRecorder, ReplayPictures};
 pub use replay::{
     replay_folded, replay_to_report, replay_to_report_with_nodes, replay_with_given_models,
 };
-pub use spans::{NodeSpan, SpanRecorder};
+pub use spans::{NodeSpan, NodeSpanRecorder};
 pub use summary::HashedInput;
 pub use throughput::Throughput;
 pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
-use aggregation::IdenticalRankMergeResult;
+use aggregation::IdenticalRankMergeCounts;
 use breakdown::NpuTime;
 use captured_on::CapturedOn;
 use chakram_base::ids::Rank;
@@ -91,8 +91,8 @@ use chakram_base::units::Span;
 use chakram_engine::{CompletedReplayTotals, TrainingStepStartAndEnd};
 use chakram_hardware::network::{ContentionFreeNetwork, NetworkBackend};
 use collectives::CollectiveRow;
-use cost::{NpuHourCost, TokenRun};
-use edits::EditReport;
+use cost::{NpuHourCost, TimeAndCostForTokens};
+use edits::JobAndMachineEditReport;
 use extrapolation::WholeStepExtrapolation;
 use interval::PredictionInterval;
 use kernel_energy::LoopNestEnergyTotal;
@@ -100,24 +100,24 @@ use keyed::by_part;
 use links::LinkReport;
 use machine_response::NpuTimeByMachineDependence;
 use memory::fitting;
-use memory::pool_memory::RemoteMemoryUse;
-use memory::port_memory::MemoryPortUse;
-use memory_accesses::MemoryAccessRow;
+use memory::pool_memory::RemoteMemoryPeakBytes;
+use memory::port_memory::PortMemoryPeakBytes;
+use memory_accesses::OneMemoryAccessesRow;
 use modules::ModuleRow;
 use npus::NpuRow;
 use operators::{OperatorTime, sum_over_micro_batches};
 use profiler::ProfilerAndItsCost;
-use sensitivity::SensitivityReport;
+use sensitivity::DurationSensitivityReport;
 use serde::{Deserialize, Serialize};
 use settings::GivenSettingTestResults;
-use stack::JobSoftwareStack;
+use stack::SoftwareStackDecisions;
 use steps::StepRow;
 use summary::{
     CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
     MachineNameAndSize, Provenance, ReportSchema, mean_span, percent_more, rounded_mean,
 };
 use tiles::TileLinkAndPortUse;
-use unknown::UnknownRow;
+use unknown::MissingTraceFactRow;
 
 /// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -146,7 +146,7 @@ pub struct Report {
     pub captured_on: Option<CapturedOn>,
     /// Facts that the traces lack, and how the affected nodes were timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<UnknownRow>,
+    pub unknown: Vec<MissingTraceFactRow>,
     /// True if the makespan is only a lower bound, because some nodes have neither an estimated nor a recorded
     /// duration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -205,7 +205,7 @@ pub struct Report {
     pub modules: Vec<ModuleRow>,
     /// Loads and stores by memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub memory_accesses: Vec<MemoryAccessRow>,
+    pub memory_accesses: Vec<OneMemoryAccessesRow>,
     /// Sentences that state why numbers may be misleading.
     pub warnings: Vec<String>,
     /// User settings that have no effect, or an unknown effect.
@@ -223,22 +223,22 @@ pub struct Report {
     pub tiles: Option<TileLinkAndPortUse>,
     /// Memory at ports that stores data too large for SRAM, if any trace records memory use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub memory_ports: Vec<MemoryPortUse>,
+    pub memory_ports: Vec<PortMemoryPeakBytes>,
     /// Remote memories that store data too large for NPUs, if ranks load from or store to these memories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub memory_pools: Vec<RemoteMemoryUse>,
+    pub memory_pools: Vec<RemoteMemoryPeakBytes>,
     /// Results of rank aggregation, which simulates one rank for each group of equal ranks; `None` if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub aggregation: Option<IdenticalRankMergeResult>,
+    pub aggregation: Option<IdenticalRankMergeCounts>,
     /// The speedups that would shorten the makespan most, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sensitivities: Option<SensitivityReport>,
+    pub sensitivities: Option<DurationSensitivityReport>,
     /// The job's software stack, if kernels are timed by curves or the user chose a stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stack: Option<JobSoftwareStack>,
+    pub stack: Option<SoftwareStackDecisions>,
     /// Edits that were applied to the job and its machine before the replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub edits: Option<EditReport>,
+    pub edits: Option<JobAndMachineEditReport>,
     /// Extrapolation to the whole step, if only some of its micro-batches were replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extrapolation: Option<WholeStepExtrapolation>,
@@ -250,7 +250,7 @@ pub struct Report {
     pub cost: Option<NpuHourCost>,
     /// Time and cost of processing a given number of tokens, if the job's token count is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<TokenRun>,
+    pub run: Option<TimeAndCostForTokens>,
     /// The critical path of the replay. Absent if the replay has too many nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,

@@ -9,12 +9,13 @@
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
+    SectionNote,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::{Bytes, Span, format_percent_of};
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::{BytesOverOneLink, LinkDimensionOrMemory};
+use chakram_hardware::network::{BytesOverOneLink, DimensionOrMemoryOfLink};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -86,10 +87,10 @@ enum SummedLinkGroup {
 }
 
 impl SummedLinkGroup {
-    fn contains_link(&self, place: LinkDimensionOrMemory) -> bool {
+    fn contains_link(&self, place: DimensionOrMemoryOfLink) -> bool {
         match (self, place) {
-            (Self::Dimension(own), LinkDimensionOrMemory::Dimension(of)) => *own == of,
-            (Self::Memory(own), LinkDimensionOrMemory::Memory(of)) => own.contains(&of.0),
+            (Self::Dimension(own), DimensionOrMemoryOfLink::Dimension(of)) => *own == of,
+            (Self::Memory(own), DimensionOrMemoryOfLink::Memory(of)) => own.contains(&of.0),
             _ => false,
         }
     }
@@ -201,7 +202,7 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
 /// Returns the table of dimensions, and the table of the busiest links. Empty if bytes were not counted.
 pub(crate) fn build_link_sections(
     report: &Report,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
     let Some(links) = &report.links else {
         return Vec::new();

@@ -14,7 +14,7 @@ use chakram_base::units::{Bytes, Time, format_percent_of};
 use chakram_engine::{CompiledReplay, FoldedReplay, InstanceId};
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
-use pool_memory::RankMemoryCapacities;
+use pool_memory::RankMemoryCapacityCalculator;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
@@ -230,7 +230,7 @@ impl<'a> MemoryPeakObserver<'a> {
         let observed = observed.filter_map(|instance| totals.get(instance).copied());
         let followed = workload.instances().iter().zip(observed);
         let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
-        let capacities = RankMemoryCapacities::new(workload, machine);
+        let capacities = RankMemoryCapacityCalculator::new(workload, machine);
         let rows = followed.map(|(instance, (graph, totals))| {
             let npu = prepared.npu_of_rank(instance.rank);
             let peak = totals.peak;

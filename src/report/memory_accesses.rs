@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use chakram_base::ids::NodeIndex;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// Accesses to one memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct MemoryAccessRow {
+pub struct OneMemoryAccessesRow {
     /// `local`, `remote`, or `remote NAME` for a named memory.
     pub memory: String,
     /// Number of loads.
@@ -32,7 +32,7 @@ pub struct MemoryAccessRow {
 #[derive(Debug)]
 pub(super) struct LoadStoreSumsByMemory {
     /// Order: local memory, unnamed remote memory, the machine's named memories.
-    rows: Vec<MemoryAccessRow>,
+    rows: Vec<OneMemoryAccessesRow>,
 }
 
 impl LoadStoreSumsByMemory {
@@ -41,9 +41,9 @@ impl LoadStoreSumsByMemory {
         let named = named.map(|memory| format!("remote {}", memory.name));
         let names = ["local".to_owned(), "remote".to_owned()];
         let rows = names.into_iter().chain(named);
-        let row = |memory| MemoryAccessRow {
+        let row = |memory| OneMemoryAccessesRow {
             memory,
-            ..MemoryAccessRow::default()
+            ..OneMemoryAccessesRow::default()
         };
         Self {
             rows: rows.map(row).collect(),
@@ -77,7 +77,7 @@ impl LoadStoreSumsByMemory {
     }
 
     /// Returns the rows of the memories that were accessed.
-    pub fn into_rows(mut self) -> Vec<MemoryAccessRow> {
+    pub fn into_rows(mut self) -> Vec<OneMemoryAccessesRow> {
         self.rows.retain(|row| row.loads + row.stores > 0);
         self.rows
     }
@@ -86,7 +86,7 @@ impl LoadStoreSumsByMemory {
 /// Returns the table of loads and stores by memory.
 pub(super) fn build_memory_access_sections(
     report: &Report,
-    _: ReportMedium,
+    _: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
     if report.memory_accesses.is_empty() {
         return Vec::new();

@@ -7,7 +7,7 @@
 use super::csv::CsvColumn;
 use super::issue_times::InProgressNodeIssueTimes;
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use super::{CollectiveRecord, Observer, Report};
@@ -83,7 +83,7 @@ fn family_of_module(path: &str) -> String {
 /// equal class names share a row.
 pub(super) fn build_module_sections(
     report: &Report,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
     if report.modules.is_empty() {
         return Vec::new();

@@ -5,8 +5,8 @@ use super::Report;
 use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal_cell};
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
-    SectionTableRow, group_adjacent_rows,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
+    SectionNote, SectionTableRow, group_adjacent_rows,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use super::text::format_share;
@@ -81,7 +81,7 @@ fn time_in_category(row: &NpuRow, part: NpuTimeCategory) -> Span {
 /// Returns the table of each NPU's time by category.
 pub(super) fn build_npu_sections(
     report: &Report,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
     // Only pipelines have a bubble, so the column is omitted for other jobs.
     let has_bubble = |row: &NpuRow| time_in_category(row, NpuTimeCategory::Bubble) > Span::ZERO;
@@ -236,7 +236,7 @@ pub(super) fn span_of(run: &[Rank]) -> String {
 /// Returns the table of finish times in the replay and in the capture. Empty if no trace records its end.
 pub(super) fn build_finish_sections(
     report: &Report,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();

@@ -23,7 +23,7 @@ pub enum ChargedCommunicationProgress {
 
 /// A communication that has started, and may have ended.
 #[derive(Clone, Copy, Debug)]
-struct StartedOrEndedCommunication {
+struct TrackedCommunicationState {
     /// Index of the sum that gets the communication's time, or [`OVER`] after the communication has ended.
     label: u32,
     progress: ChargedCommunicationProgress,
@@ -33,7 +33,7 @@ struct StartedOrEndedCommunication {
 #[derive(Clone, Debug, Default)]
 pub struct NpuCommunicationsInProgress {
     /// Communications in order of start, from the first one that has not ended.
-    open: VecDeque<StartedOrEndedCommunication>,
+    open: VecDeque<TrackedCommunicationState>,
     /// Number of ended communications that were removed from the front of `open`.
     over: u32,
     /// Numbers of the communications that have begun to transfer. Ended communications are removed only when they reach
@@ -62,13 +62,13 @@ impl NpuCommunicationsInProgress {
             false => ChargedCommunicationProgress::Waits,
         };
         self.open
-            .push_back(StartedOrEndedCommunication { label, progress });
+            .push_back(TrackedCommunicationState { label, progress });
     }
 
     /// Returns the communication at index `place`, and its number in order of start; `None` if the communication was
     /// removed or has not started.
     #[inline]
-    fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut StartedOrEndedCommunication)> {
+    fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut TrackedCommunicationState)> {
         let number = self.place[place];
         let index = number.checked_sub(self.over)?;
         Some((number, self.open.get_mut(index as usize)?))

@@ -3,7 +3,7 @@
 pub(super) mod table;
 
 use super::issue_times::InProgressNodeIssueTimes;
-use super::memory_accesses::{LoadStoreSumsByMemory, MemoryAccessRow};
+use super::memory_accesses::{LoadStoreSumsByMemory, OneMemoryAccessesRow};
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -252,13 +252,13 @@ impl<'a> OperatorObserver<'a> {
 
     /// Returns the operators (longest time first, then by name and kind). Also returns the loads and stores
     /// by memory.
-    pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
+    pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<OneMemoryAccessesRow>) {
         let mut names = DistinctKeyInterner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
         // Most ranks have the same names in the same order. For each name index, the first candidate is therefore the
         // row of the latest graph's name; a look-up in a table of a million names misses the caches several times.
         let mut latest: Vec<u32> = Vec::new();
-        let mut nodes = GraphNodeTotals::default();
+        let mut nodes = NodeTotalsByNameAndKind::default();
         for (index, graph) in (0..).zip(self.prepared.workload().graphs()) {
             nodes.replace_by_totals_of(graph);
             latest.resize(latest.len().max(graph.names().len()), 0);
@@ -308,14 +308,14 @@ impl SameNameNodeCountAndWork {
 
 /// Totals of a graph's nodes by name and kind.
 #[derive(Debug, Default)]
-struct GraphNodeTotals {
+struct NodeTotalsByNameAndKind {
     /// By name, the totals of the nodes that have the same kind as the name's first node.
     firsts: Vec<SameNameNodeCountAndWork>,
     /// Totals of nodes of other kinds, by name and kind.
     others: BTreeMap<(u32, u8), SameNameNodeCountAndWork>,
 }
 
-impl GraphNodeTotals {
+impl NodeTotalsByNameAndKind {
     /// Replaces all totals with those of `graph`, and reuses the memory: totals of all ranks at once would take as much
     /// as their graphs.
     fn replace_by_totals_of(&mut self, graph: &Graph) {

@@ -37,13 +37,13 @@ pub struct ReplayPictures {
     pub traffic: TrafficMatrix,
     /// Peak rates of the NPU classes that run kernels.
     #[serde(default)]
-    pub rooflines: Vec<NpuClassRoofline>,
+    pub rooflines: Vec<NpuClassPeakRates>,
 }
 
 /// Peak rates of one NPU class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct NpuClassRoofline {
+pub struct NpuClassPeakRates {
     /// Name of the NPU class.
     pub class: String,
     /// Memory bandwidth, in bytes per second.

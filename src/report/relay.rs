@@ -9,8 +9,10 @@ use chakram_base::ids::{MAX_NPUS, NodeIndex};
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
-use chakram_engine::{EventLoopCounts, LaunchRecord, ProcessorJobTimes, ProcessorKernelJob};
-use chakram_hardware::network::{BytesOverOneLink, TileLinkAndPortBusyTimes};
+use chakram_engine::{
+    BegunLaunchRecord, EventAndTileGroupCounts, ProcessorJobStartAndEnd, ProcessorKernelJob,
+};
+use chakram_hardware::network::{BytesOverOneLink, TiledMachineBusyLinksAndPorts};
 use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
@@ -113,8 +115,8 @@ pub struct ObserverRelay<'t, 'o> {
     target: EventBatchTarget<'t>,
     others: Option<&'o mut dyn Observer>,
     links: Option<Vec<BytesOverOneLink>>,
-    network: Option<TileLinkAndPortBusyTimes>,
-    counts: Option<EventLoopCounts>,
+    network: Option<TiledMachineBusyLinksAndPorts>,
+    counts: Option<EventAndTileGroupCounts>,
 }
 
 /// Calls `run` with a relay to the observers that `watch` creates; `run` processes `nodes` nodes. Returns the result of
@@ -179,8 +181,8 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
 /// Results that the event loop reports once, at the end of a run.
 struct RunEndStatistics {
     links: Option<Vec<BytesOverOneLink>>,
-    network: Option<TileLinkAndPortBusyTimes>,
-    counts: Option<EventLoopCounts>,
+    network: Option<TiledMachineBusyLinksAndPorts>,
+    counts: Option<EventAndTileGroupCounts>,
 }
 
 impl RunEndStatistics {
@@ -337,13 +339,13 @@ impl Observer for ObserverRelay<'_, '_> {
 
     // Reports of a single launch do not use the three events below, so only the other observers get them.
 
-    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
+    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
         if let Some(others) = &mut self.others {
             others.on_launched(now, launch);
         }
     }
 
-    fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
+    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
         if let Some(others) = &mut self.others {
             others.launch_ended(now, launch);
         }
@@ -353,7 +355,7 @@ impl Observer for ObserverRelay<'_, '_> {
         &mut self,
         now: Time,
         job: &ProcessorKernelJob,
-        times: &ProcessorJobTimes,
+        times: &ProcessorJobStartAndEnd,
     ) {
         if let Some(others) = &mut self.others {
             others.on_kernel_scheduled(now, job, times);
@@ -367,14 +369,14 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &TileLinkAndPortBusyTimes) {
+    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
         self.network = Some(occupancy.clone());
         if let Some(others) = &mut self.others {
             others.on_network_measured(occupancy);
         }
     }
 
-    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
         self.counts = Some(counts.clone());
         if let Some(others) = &mut self.others {
             others.on_loop_counted(counts);

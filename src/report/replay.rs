@@ -10,13 +10,13 @@ use super::captured_on::CapturedOn;
 use super::collectives::{CollectiveObserver, GroupCollectiveTotals};
 use super::collectives::{CollectiveRow, LongestAwaitedRank, MeasuredAndMachineLinks};
 use super::critical_path::RunRecorder;
-use super::edits::{EditEffectCounts, EditReport};
+use super::edits::{EditWithEffectCounts, JobAndMachineEditReport};
 use super::interval::PredictionInterval;
 use super::kernel_energy::LoopNestEnergyTotal;
 use super::links::LinkReport;
 use super::machine_response::NpuTimeByMachineDependence;
 use super::memory::{MemoryPeakObserver, MemoryRow, pool_memory, port_memory};
-use super::memory_accesses::MemoryAccessRow;
+use super::memory_accesses::OneMemoryAccessesRow;
 use super::modules::ModuleObserver;
 use super::node_table::{NodeTable, NodeTableRowLimit};
 use super::npus::NpuRow;
@@ -24,14 +24,14 @@ use super::operators::{OperatorObserver, OperatorTime};
 use super::profiler::ProfilerAndItsCost;
 use super::relay::run_with_observer_relay;
 use super::settings::GivenSettingTestResults;
-use super::stack::JobSoftwareStack;
+use super::stack::SoftwareStackDecisions;
 use super::steps::ProfiledStepObserver;
 use super::summary::{
     CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
     MESSAGES, MachineNameAndSize, ReportSchema, UNKNOWN_COMMUNICATION, percent_more,
 };
 use super::throughput;
-use super::tiles::TileNetworkOccupancyObserver;
+use super::tiles::TileNetworkFinalBusyTimes;
 use super::two_threads::run_both;
 use super::unknown;
 use super::warnings::collect_warnings;
@@ -40,8 +40,8 @@ use chakram_base::ids::Rank;
 use chakram_base::interrupt::{self, StopOrMemoryInterruption};
 use chakram_base::units::{Bytes, Span, format_thousands};
 use chakram_engine::{
-    CommTiming, CompiledReplay, CompletedReplayTotals, EngineCollectiveBackend, FoldedReplay,
-    PlacedWorkloadGroup, ReplayError, TrainingStepStartAndEnd,
+    CommTiming, CompiledReplay, CompletedReplayTotals, FoldedReplay, PlacedWorkloadGroup,
+    ReplayError, RequiredCollectiveBackendTraits, TrainingStepStartAndEnd,
 };
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
@@ -213,7 +213,11 @@ fn replay_part(
 }
 
 /// Replays like [`replay_to_report`], with the given network and collective models.
-pub fn replay_with_given_models<O: Observer, N: NetworkBackend, M: EngineCollectiveBackend>(
+pub fn replay_with_given_models<
+    O: Observer,
+    N: NetworkBackend,
+    M: RequiredCollectiveBackendTraits,
+>(
     prepared: &CompiledReplay<'_>,
     extra: O,
     network: N,
@@ -241,7 +245,7 @@ pub(super) type ReportObservers<'a, O> = (
             (
                 MemoryPeakObserver<'a>,
                 (
-                    TileNetworkOccupancyObserver,
+                    TileNetworkFinalBusyTimes,
                     (
                         EventLoopCountObserver,
                         (ProfiledStepObserver<'a>, (ModuleObserver<'a>, O)),
@@ -278,7 +282,7 @@ fn combine_report_observers<'a, O: Observer>(
         (ModuleObserver::new(prepared), extra),
     );
     let ended = (
-        TileNetworkOccupancyObserver::default(),
+        TileNetworkFinalBusyTimes::default(),
         (EventLoopCountObserver::default(), program),
     );
     let others = (operators, (memory, ended));
@@ -299,9 +303,9 @@ struct ObservedResults<'a> {
     charged: MessageAndCollectiveTimeTotals,
     collectives: CollectiveObserver,
     operators: Vec<OperatorTime>,
-    memory_accesses: Vec<MemoryAccessRow>,
+    memory_accesses: Vec<OneMemoryAccessesRow>,
     memory: Vec<MemoryRow>,
-    tiles: TileNetworkOccupancyObserver,
+    tiles: TileNetworkFinalBusyTimes,
     counts: EventLoopCountObserver,
     steps: ProfiledStepObserver<'a>,
     modules: ModuleObserver<'a>,
@@ -450,21 +454,21 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         aggregation: counts.summarize_aggregation(prepared),
         sensitivities: None,
         stack: (basis.by_curves > 0)
-            .then(|| JobSoftwareStack::of_machine(machine))
+            .then(|| SoftwareStackDecisions::of_machine(machine))
             .flatten(),
         edits: {
             let rows: Vec<_> = prepared
                 .price_changes()
                 .iter()
-                .map(EditEffectCounts::of_prices)
+                .map(EditWithEffectCounts::of_prices)
                 .chain(
                     outcome
                         .failures
                         .iter()
-                        .map(EditEffectCounts::from_failure_outcome),
+                        .map(EditWithEffectCounts::from_failure_outcome),
                 )
                 .collect();
-            (!rows.is_empty()).then_some(EditReport {
+            (!rows.is_empty()).then_some(JobAndMachineEditReport {
                 completed: None,
                 unedited: None,
                 rows,

@@ -1,7 +1,7 @@
 //! Renders a report as text.
 
-use super::head::{self, HeadLine, HeadLineLayout};
-use super::section::ReportMedium;
+use super::head::{self, HeadLine, HeadingOrWarningLineLayout};
+use super::section::ReportTextDetailsOrPage;
 use super::text::{TextStyleWidthAndDetail, write_paragraph};
 use super::{Report, critical_path, npus, sensitivity, tables};
 use chakram_base::setting::SettingKey;
@@ -36,7 +36,7 @@ fn write_all(
         write_head(out, &line, style)?;
     }
     report.settings.write_notes(out, style)?;
-    let medium = ReportMedium::for_text_style(style);
+    let medium = ReportTextDetailsOrPage::for_text_style(style);
     for section in npus::build_breakdown_sections(report) {
         section.write_text(out, style)?;
     }
@@ -100,13 +100,17 @@ fn write_head(
         _ => format!("{}  ", line.lead),
     };
     let mark = match line.style {
-        HeadLineLayout::Heading => style.heading,
-        HeadLineLayout::Line | HeadLineLayout::Wrapped => anstyle::Style::new(),
-        HeadLineLayout::Warning | HeadLineLayout::WrappedWarning => style.warning,
+        HeadingOrWarningLineLayout::Heading => style.heading,
+        HeadingOrWarningLineLayout::Line | HeadingOrWarningLineLayout::Wrapped => {
+            anstyle::Style::new()
+        }
+        HeadingOrWarningLineLayout::Warning | HeadingOrWarningLineLayout::WrappedWarning => {
+            style.warning
+        }
     };
     let HeadLine { text, rest, .. } = line;
     match line.style {
-        HeadLineLayout::Wrapped | HeadLineLayout::WrappedWarning => {
+        HeadingOrWarningLineLayout::Wrapped | HeadingOrWarningLineLayout::WrappedWarning => {
             write_paragraph(out, text, &lead, 10, mark)
         }
         _ if rest.is_empty() => writeln!(out, "{mark}{lead}{text}{mark:#}"),

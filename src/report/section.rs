@@ -11,7 +11,7 @@ const PAGE_ROWS: usize = 64;
 
 /// Output form of a report. It determines how many rows, and how much of each name, are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReportMedium {
+pub(crate) enum ReportTextDetailsOrPage {
     /// Text with only the most important rows.
     Text,
     /// Text with all details and rows.
@@ -20,7 +20,7 @@ pub(crate) enum ReportMedium {
     Page,
 }
 
-impl ReportMedium {
+impl ReportTextDetailsOrPage {
     /// Returns the medium for text with `style`.
     pub fn for_text_style(style: TextStyleWidthAndDetail) -> Self {
         match style.details {

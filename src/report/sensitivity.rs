@@ -10,7 +10,8 @@
 use super::critical_path::{RetimableRun, RunEndWithSlope, RunRecorder};
 use super::csv::{CsvCell, CsvColumn};
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
+    SectionNote,
 };
 use super::table::{left_aligned_column, right_aligned_column};
 use super::{Report, summary::format_thousands};
@@ -65,7 +66,7 @@ pub struct SensitivityRow {
 /// The speedups that shorten a run most.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct SensitivityReport {
+pub struct DurationSensitivityReport {
     /// Number of segments in the critical path. Slopes are exact to one picosecond per segment.
     pub path_nodes: u64,
     /// Classes of durations, sorted by the gain from durations that are a tenth shorter, largest gain first.
@@ -146,10 +147,13 @@ impl SensitivityReplayInputs<'_> {
     /// # Errors
     ///
     /// Fails if a replay fails. If the run is too large to record, the result has no rows and a note says so.
-    pub fn find_sensitivities(&self, replays: bool) -> Result<SensitivityReport, ReplayError> {
+    pub fn find_sensitivities(
+        &self,
+        replays: bool,
+    ) -> Result<DurationSensitivityReport, ReplayError> {
         let prepared = CompiledReplay::new(self.workload, self.machine, self.options)?;
         let Some(recorder) = RunRecorder::new(&prepared) else {
-            return Ok(SensitivityReport {
+            return Ok(DurationSensitivityReport {
                 path_nodes: 0,
                 rows: Vec::new(),
                 notes: vec!["the run has too many nodes for a replay of its graph".to_owned()],
@@ -176,7 +180,7 @@ impl SensitivityReplayInputs<'_> {
             };
             rows.push(row);
         }
-        let mut report = SensitivityReport {
+        let mut report = DurationSensitivityReport {
             path_nodes,
             rows,
             notes,
@@ -272,7 +276,7 @@ impl SensitivityReplayInputs<'_> {
     }
 }
 
-impl SensitivityReport {
+impl DurationSensitivityReport {
     /// Sorts rows by the makespan with a tenth less time, so that the largest gain comes first.
     pub fn sort_by_gain(&mut self) {
         self.rows
@@ -446,7 +450,7 @@ fn group_duration_classes(
 /// Returns the table of the speedups that would shorten the makespan most.
 pub(crate) fn build_sensitivity_sections(
     report: &Report,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
     let Some(found) = &report.sensitivities else {
         return Vec::new();

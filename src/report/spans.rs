@@ -20,13 +20,13 @@ pub struct NodeSpan {
 
 /// Records each node's issue and completion time.
 #[derive(Debug)]
-pub struct SpanRecorder {
+pub struct NodeSpanRecorder {
     /// For each instance, the issue time of each node.
     started: Vec<Vec<Time>>,
     completed: Vec<Vec<NodeSpan>>,
 }
 
-impl SpanRecorder {
+impl NodeSpanRecorder {
     /// Creates an observer of all instances of `prepared`.
     pub fn new(prepared: &CompiledReplay<'_>) -> Self {
         let workload = prepared.workload();
@@ -46,7 +46,7 @@ impl SpanRecorder {
     }
 }
 
-impl Observer for SpanRecorder {
+impl Observer for NodeSpanRecorder {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.started[instance.index()][node.index()] = now;

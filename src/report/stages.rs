@@ -17,7 +17,7 @@ const ACROSS: [&str; 2] = ["embedding", "embd"];
 
 /// Determines whether communication crosses pipeline stages.
 #[derive(Debug)]
-pub struct StageCrossingDetector<'a> {
+pub struct CrossStageCommunicationDetector<'a> {
     prepared: &'a CompiledReplay<'a>,
     /// Groups with known roles; each group's members are sorted. Omits groups that contain every rank, except
     /// pipelines.
@@ -52,7 +52,7 @@ impl GroupStageRelation {
     }
 }
 
-impl<'a> StageCrossingDetector<'a> {
+impl<'a> CrossStageCommunicationDetector<'a> {
     /// Reads the group roles of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();

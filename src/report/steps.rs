@@ -7,7 +7,7 @@
 
 use super::csv::CsvColumn;
 use super::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
 };
 use super::summary::rounded_mean;
 use super::table::{left_aligned_column, right_aligned_column};
@@ -74,7 +74,7 @@ const ROWS: usize = 12;
 /// Returns the table of steps. Empty unless there are several steps.
 pub(super) fn build_step_sections(
     report: &Report,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
     if report.steps.len() < 2 {
         return Vec::new();

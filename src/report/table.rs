@@ -77,7 +77,7 @@ impl TextColumn<'_> {
 
 /// A line of a table: a row of cells, or free text.
 #[derive(Clone, Debug)]
-enum TableLine {
+enum RowOrFreeTextLine {
     Row(Vec<String>),
     Text(String),
 }
@@ -92,7 +92,7 @@ pub struct TextTable<'h> {
     longest: usize,
     /// Maximum width of a line of the table.
     limit: usize,
-    lines: Vec<TableLine>,
+    lines: Vec<RowOrFreeTextLine>,
 }
 
 impl<'h> TextTable<'h> {
@@ -133,12 +133,13 @@ impl<'h> TextTable<'h> {
 
     /// Adds a row with one cell per element of `cells`. A cell may have several lines.
     pub fn add_row(&mut self, cells: &[&dyn Display]) {
-        self.lines.push(TableLine::Row(self.cell_texts(cells)));
+        self.lines
+            .push(RowOrFreeTextLine::Row(self.cell_texts(cells)));
     }
 
     /// Adds free text below the last row. Allowed only if every cell of the table has a single line.
     pub fn add_lines(&mut self, text: String) {
-        self.lines.push(TableLine::Text(text));
+        self.lines.push(RowOrFreeTextLine::Text(text));
     }
 
     /// Renders the headings and all added rows.
@@ -158,8 +159,8 @@ impl<'h> TextTable<'h> {
         limit: usize,
     ) -> String {
         let rows = self.lines.iter().filter_map(|line| match line {
-            TableLine::Row(cells) => Some(cells.clone()),
-            TableLine::Text(_) => None,
+            RowOrFreeTextLine::Row(cells) => Some(cells.clone()),
+            RowOrFreeTextLine::Text(_) => None,
         });
         let headed = headings.is_some();
         let mut arranged = self.arrange_rows(headings.into_iter().chain(rows).collect(), limit);
@@ -167,8 +168,8 @@ impl<'h> TextTable<'h> {
         let mut out = first.map_or_else(String::new, |line| style_line(&line, style.heading));
         for line in &self.lines {
             match line {
-                TableLine::Row(_) => out.extend(arranged.next().map(|line| line + "\n")),
-                TableLine::Text(text) => out += text,
+                RowOrFreeTextLine::Row(_) => out.extend(arranged.next().map(|line| line + "\n")),
+                RowOrFreeTextLine::Text(text) => out += text,
             }
         }
         out.extend(arranged.map(|line| line + "\n"));

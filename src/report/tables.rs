@@ -1,7 +1,7 @@
 //! The tables of a report, in order of display.
 
 use super::collectives::table;
-use super::section::{ReportMedium, ReportTableWithNotes};
+use super::section::{ReportTableWithNotes, ReportTextDetailsOrPage};
 use super::{
     Report, launched, links, memory, memory_accesses, modules, npus, operators, steps, tiles,
 };
@@ -10,9 +10,9 @@ use super::{
 /// group together.
 pub(crate) fn build_grouped_tables(
     report: &Report,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> impl Iterator<Item = Vec<ReportTableWithNotes>> {
-    let all: [fn(&Report, ReportMedium) -> Vec<ReportTableWithNotes>; 12] = [
+    let all: [fn(&Report, ReportTextDetailsOrPage) -> Vec<ReportTableWithNotes>; 12] = [
         launched::build_launch_sections,
         steps::build_step_sections,
         npus::build_npu_sections,

@@ -41,7 +41,7 @@ pub use selection::TimelineSelection;
 use chrome::ChromeEncoder;
 use counters::WaitingAndSendingCounters;
 use events::{ArrowEnd, RankTrackId, TimelineEncoder, TimelineSlice};
-use nesting::{NodeEnclosingSlice, OpenLaneRanges};
+use nesting::{NodeEnclosingSlice, OpenRangesOfLane};
 use origins::TimelineNodeCallers;
 use perfetto::PerfettoEncoder;
 use tracks::ReceiveTrack;
@@ -82,7 +82,7 @@ pub struct TimelineWriter<'a, W> {
     /// By instance, the tracks for receives.
     receives: Vec<Vec<ReceiveTrack>>,
     /// The open slices of paths, by instance and lane.
-    nesting: Vec<Vec<OpenLaneRanges>>,
+    nesting: Vec<Vec<OpenRangesOfLane>>,
     /// For each instance, the latest step that has begun, if node names contain steps.
     steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
@@ -112,7 +112,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         let groups = groups.map(|group| (group_label(prepared, &group), group));
         let lanes = workload.instances().iter().map(|instance| {
             let lanes = workload.graph_of(instance).lanes().len();
-            vec![OpenLaneRanges::default(); lanes]
+            vec![OpenRangesOfLane::default(); lanes]
         });
         let mut this = Self {
             groups: groups.collect(),

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 /// Nodes for which the traces lack a fact that is needed to estimate their time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct UnknownRow {
+pub struct MissingTraceFactRow {
     /// Fact that the traces lack.
-    pub what: UnknownFact,
+    pub what: FactMissingFromTrace,
     /// Number of nodes without the fact.
     pub nodes: u64,
     /// Number of these nodes that take no time, because they have no recorded duration either. The others keep their
@@ -39,7 +39,7 @@ fn is_zero(count: &u64) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum UnknownFact {
+pub enum FactMissingFromTrace {
     /// Operation or partners of a communication.
     Communication,
     /// Size of collectives and messages.
@@ -54,7 +54,7 @@ pub enum UnknownFact {
     DroppedKernels,
 }
 
-impl UnknownFact {
+impl FactMissingFromTrace {
     /// Returns the fact's name in JSON.
     fn json_name(self) -> &'static str {
         match self {
@@ -92,8 +92,8 @@ pub(super) fn list_unknown_facts(
     basis: &DurationSourceCounts,
     dropped: u64,
     captured: Option<u128>,
-) -> Vec<UnknownRow> {
-    let row = |what, nodes, without_time, time: u128| UnknownRow {
+) -> Vec<MissingTraceFactRow> {
+    let row = |what, nodes, without_time, time: u128| MissingTraceFactRow {
         what,
         nodes,
         without_time,
@@ -105,45 +105,45 @@ pub(super) fn list_unknown_facts(
     };
     let rows = [
         row(
-            UnknownFact::Communication,
+            FactMissingFromTrace::Communication,
             basis.comm_unknown,
             basis.comm_unknown_free,
             basis.comm_unknown_time,
         ),
         row(
-            UnknownFact::CommunicationSize,
+            FactMissingFromTrace::CommunicationSize,
             basis.size_unknown,
             basis.size_unknown_free,
             basis.size_unknown_time,
         ),
         row(
-            UnknownFact::CommunicationTime,
+            FactMissingFromTrace::CommunicationTime,
             basis.unrecorded,
             basis.unrecorded,
             0,
         ),
-        UnknownRow {
+        MissingTraceFactRow {
             by_bytes: basis.by_bytes,
             ..row(
-                UnknownFact::KernelFlops,
+                FactMissingFromTrace::KernelFlops,
                 basis.flops_unknown + basis.by_bytes,
                 0,
                 basis.flops_unknown_time,
             )
         },
         row(
-            UnknownFact::KernelWork,
+            FactMissingFromTrace::KernelWork,
             basis.fell_back - basis.flops_unknown + basis.unknown,
             basis.unknown,
             basis.fell_back_time - basis.flops_unknown_time,
         ),
-        row(UnknownFact::DroppedKernels, dropped, dropped, 0),
+        row(FactMissingFromTrace::DroppedKernels, dropped, dropped, 0),
     ];
     rows.into_iter().filter(|row| row.nodes > 0).collect()
 }
 
 /// Columns of the CSV table of unknown facts.
-pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
+pub(super) const CSV: &[CsvColumn<Report, MissingTraceFactRow>] = &[
     ("what", |_, row| row.what.json_name().into()),
     ("nodes", |_, row| row.nodes.into()),
     ("without_time", |_, row| row.without_time.into()),
@@ -152,7 +152,7 @@ pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
     ("share", |_, row| decimal_cell(row.share, 6)),
 ];
 
-impl UnknownRow {
+impl MissingTraceFactRow {
     /// Names the missing fact and the affected nodes.
     pub(super) fn describe_subject(&self) -> String {
         self.what.describe_fact_of_nodes(self.nodes)
@@ -187,7 +187,11 @@ impl UnknownRow {
 impl Report {
     /// Lists all missing facts on one line; `None` if no fact is missing.
     pub fn unknown_facts_line(&self) -> Option<String> {
-        let rows: Vec<String> = self.unknown.iter().map(UnknownRow::to_sentence).collect();
+        let rows: Vec<String> = self
+            .unknown
+            .iter()
+            .map(MissingTraceFactRow::to_sentence)
+            .collect();
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
@@ -202,7 +206,7 @@ impl Report {
     /// Returns true if the makespan is a lower bound. Some nodes then take no time because their work and duration are
     /// unknown, or only the time to move their bytes.
     pub fn is_lower_bound(&self) -> bool {
-        let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
+        let bounded = |row: &MissingTraceFactRow| row.without_time + row.by_bytes > 0;
         self.unknown.iter().any(bounded)
     }
 }
@@ -228,7 +232,7 @@ mod tests {
         };
         // The recorded times are 96 ms and 48 ms, of 960 ms captured.
         let found = list_unknown_facts(&basis, 5, Some(960_000_000_000));
-        let texts: Vec<String> = found.iter().map(UnknownRow::to_sentence).collect();
+        let texts: Vec<String> = found.iter().map(MissingTraceFactRow::to_sentence).collect();
         assert_eq!(
             texts,
             [

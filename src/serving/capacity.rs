@@ -6,7 +6,7 @@ use super::platform::Platform;
 use super::report::ServeReport;
 use super::report::compare::{RatePoint, RateSweep, ServeCapacity};
 use super::scenario::Scenario;
-use super::{ServeTimeLimitOption, serve_requests};
+use super::{RequestServeTimeLimitOption, serve_requests};
 use chakram_base::setting::SettingKey;
 
 /// Number of bisection steps. Ten steps narrow a range whose ends differ by a factor of two to a thousandth of its
@@ -18,7 +18,7 @@ const DOUBLINGS: u32 = 40;
 fn serve_at_rate(
     scenario: &Scenario,
     platform: Option<&Platform>,
-    options: ServeTimeLimitOption,
+    options: RequestServeTimeLimitOption,
     rate: f64,
 ) -> Result<ServeReport, ServeError> {
     let Some(changed) = scenario.with_rate(rate) else {
@@ -39,7 +39,7 @@ fn serve_at_rate(
 pub fn sweep_rates(
     scenario: &Scenario,
     platform: Option<&Platform>,
-    options: ServeTimeLimitOption,
+    options: RequestServeTimeLimitOption,
     rates: &[f64],
 ) -> Result<RateSweep, ServeError> {
     let mut rates = rates.to_vec();
@@ -64,7 +64,7 @@ pub fn sweep_rates(
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,
-    options: ServeTimeLimitOption,
+    options: RequestServeTimeLimitOption,
     attain: f64,
 ) -> Result<RateSweep, ServeError> {
     let mut points: Vec<RatePoint> = Vec::new();

@@ -17,8 +17,8 @@ use super::traced;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, FeedRequestBuffer, LanelessProcessorModel, LaunchFeed, LaunchRecord,
-    LaunchRequest, ProcessorJobTimes, ProcessorKernelJob, run_launches,
+    BegunLaunchRecord, CompiledReplay, FeedLaunchAndReleaseRequests, LaunchFeed, LaunchRequest,
+    ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel, run_launches,
 };
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
@@ -26,7 +26,7 @@ use std::cell::RefCell;
 
 /// Order of the models' programs in the event loop. Traces come first, because the loop takes its collective settings
 /// from the first program.
-struct ModelToProgramIndexMap {
+struct ModelAndProgramIndexMaps {
     /// For each program, the index of its model.
     models: Vec<usize>,
     /// For each model, the index of its program.
@@ -35,7 +35,7 @@ struct ModelToProgramIndexMap {
     traces: u32,
 }
 
-impl ModelToProgramIndexMap {
+impl ModelAndProgramIndexMaps {
     fn from_prepared_models(models: &[ModelWithJobTimes<'_>]) -> Self {
         let mut order: Vec<usize> = (0..models.len()).collect();
         order.sort_by_key(|&model| models[model].traced_model().is_none());
@@ -60,11 +60,11 @@ impl ModelToProgramIndexMap {
 /// Implements a feed that launches the server's batches.
 struct ServerBatchFeed<'f, 's> {
     server: &'f RefCell<ServeRunState<'s>>,
-    order: &'f ModelToProgramIndexMap,
+    order: &'f ModelAndProgramIndexMaps,
 }
 
 impl ServerBatchFeed<'_, '_> {
-    fn launch_batches(&self, queue: &mut FeedRequestBuffer) {
+    fn launch_batches(&self, queue: &mut FeedLaunchAndReleaseRequests) {
         for begun in self.server.borrow_mut().take_launches() {
             queue.begin_launch(LaunchRequest {
                 program: self.order.programs[begun.model as usize],
@@ -81,12 +81,17 @@ impl LaunchFeed for ServerBatchFeed<'_, '_> {
         self.server.borrow().next_due()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
         self.server.borrow_mut().handle_due(now);
         self.launch_batches(queue);
     }
 
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut FeedRequestBuffer) {
+    fn on_launch_ended(
+        &mut self,
+        now: Time,
+        ended: &BegunLaunchRecord,
+        queue: &mut FeedLaunchAndReleaseRequests,
+    ) {
         if self.order.is_trace(ended.program) {
             let mut server = self.server.borrow_mut();
             server.on_launch_ended(now, ended.tag as u32);
@@ -96,16 +101,16 @@ impl LaunchFeed for ServerBatchFeed<'_, '_> {
 }
 
 /// Implements a processor model that takes job times from the server.
-struct ServerProcessorModel<'f, 's> {
+struct ServerJobTimeProcessorModel<'f, 's> {
     server: &'f RefCell<ServeRunState<'s>>,
-    order: &'f ModelToProgramIndexMap,
+    order: &'f ModelAndProgramIndexMaps,
     /// Jobs whose times the current call computed; reused to keep the allocation.
     answered: Vec<JobTimeRangeWithEventToken>,
 }
 
-impl ServerProcessorModel<'_, '_> {
-    fn report_started_jobs(&mut self, started: &mut Vec<ProcessorJobTimes>) {
-        let times = self.answered.drain(..).map(|job| ProcessorJobTimes {
+impl ServerJobTimeProcessorModel<'_, '_> {
+    fn report_started_jobs(&mut self, started: &mut Vec<ProcessorJobStartAndEnd>) {
+        let times = self.answered.drain(..).map(|job| ProcessorJobStartAndEnd {
             token: job.token,
             start: job.times.start,
             end: job.times.end,
@@ -114,7 +119,7 @@ impl ServerProcessorModel<'_, '_> {
     }
 }
 
-impl LanelessProcessorModel for ServerProcessorModel<'_, '_> {
+impl SelfSchedulingProcessorModel for ServerJobTimeProcessorModel<'_, '_> {
     fn serves_program(&self, _npu: Npu, program: u32) -> bool {
         !self.order.is_trace(program)
     }
@@ -123,7 +128,7 @@ impl LanelessProcessorModel for ServerProcessorModel<'_, '_> {
         &mut self,
         now: Time,
         job: &ProcessorKernelJob,
-        started: &mut Vec<ProcessorJobTimes>,
+        started: &mut Vec<ProcessorJobStartAndEnd>,
     ) {
         let mut server = self.server.borrow_mut();
         server.submit_job(
@@ -141,7 +146,7 @@ impl LanelessProcessorModel for ServerProcessorModel<'_, '_> {
         &mut self,
         now: Time,
         job: &ProcessorKernelJob,
-        started: &mut Vec<ProcessorJobTimes>,
+        started: &mut Vec<ProcessorJobStartAndEnd>,
     ) {
         let mut server = self.server.borrow_mut();
         server.end_job(now, job.tag as u32, job.node.0, &mut self.answered);
@@ -169,7 +174,7 @@ pub(super) fn run<'s>(
             &stand_in
         }
     };
-    let order = ModelToProgramIndexMap::from_prepared_models(&prepared.models);
+    let order = ModelAndProgramIndexMaps::from_prepared_models(&prepared.models);
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
     let jobs = models().map(|model| match model.traced_model() {
         Some(_) => Ok(None),
@@ -193,7 +198,7 @@ pub(super) fn run<'s>(
         server: &server,
         order: &order,
     };
-    let mut processors = ServerProcessorModel {
+    let mut processors = ServerJobTimeProcessorModel {
         server: &server,
         order: &order,
         answered: Vec::new(),

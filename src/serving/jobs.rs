@@ -2,7 +2,7 @@
 //!
 //! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two vectors. All tasks of
 //! a job have equally long vectors. Jobs depend only on earlier jobs. Job sizes are derived from a model's operators
-//! (`model::OperatorComputationSpec`):
+//! (`model::OperatorAxesAndTensorsSpec`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -19,7 +19,7 @@
 //! includes the lookups, but not the products of the interaction.
 
 use chakram_workloads::model::{
-    LayerOperator, Model, ModelLayer, OperatorComputationSpec, OperatorInputSource,
+    LayerOperator, Model, ModelLayer, OperatorAxesAndTensorsSpec, OperatorInputSource,
 };
 
 /// Equal tasks that become ready together.
@@ -56,7 +56,7 @@ impl ConvolutionVectorProductSplit {
 
 /// Rule for which independent operators of a layer run in parallel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ParallelBranchRule {
+pub enum ConcurrentOperatorsRule {
     /// Tables run in parallel with the chain of operators until an operator joins them (Zhong et al.,
     /// 2023).
     #[default]
@@ -68,7 +68,7 @@ pub enum ParallelBranchRule {
     InOrder,
 }
 
-impl ParallelBranchRule {
+impl ConcurrentOperatorsRule {
     /// All rules, with their names in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Tables, "tables"),
@@ -86,7 +86,7 @@ pub struct OperatorToJobLoweringRules {
     /// parallel. Otherwise each operator is one job, and the jobs form a chain.
     pub heads: bool,
     /// Rule for which operators run in parallel.
-    pub branches: ParallelBranchRule,
+    pub branches: ConcurrentOperatorsRule,
     /// Minimum vector length. Shorter vectors are merged; 0 means no merging.
     pub merge: u64,
     /// True if a table lookup counts as a product with a one-hot vector, as in published counts.
@@ -237,7 +237,7 @@ impl ModelJobGraphBuilder {
             .operators
             .iter()
             .map(|one| one.work.to_axes_and_tensors());
-        let works: Vec<OperatorComputationSpec> = works.collect();
+        let works: Vec<OperatorAxesAndTensorsSpec> = works.collect();
         self.entry.clone_from(&self.frontier);
         self.begin_skip_block();
         let mut at = 0;
@@ -261,11 +261,11 @@ impl ModelJobGraphBuilder {
     fn emit_operator_on_branch(
         &mut self,
         operator: &LayerOperator,
-        work: &OperatorComputationSpec,
+        work: &OperatorAxesAndTensorsSpec,
     ) {
         match (self.lowering.branches, work.role) {
-            (ParallelBranchRule::InOrder, _) => self.emit_operator_jobs(work),
-            (ParallelBranchRule::Parallel, _) if operator.around => {
+            (ConcurrentOperatorsRule::InOrder, _) => self.emit_operator_jobs(work),
+            (ConcurrentOperatorsRule::Parallel, _) if operator.around => {
                 std::mem::swap(&mut self.frontier, &mut self.around);
                 self.emit_operator_jobs(work);
                 std::mem::swap(&mut self.frontier, &mut self.around);
@@ -319,7 +319,7 @@ impl ModelJobGraphBuilder {
         self.frontier.dedup();
     }
 
-    fn emit_operator_jobs(&mut self, work: &OperatorComputationSpec) {
+    fn emit_operator_jobs(&mut self, work: &OperatorAxesAndTensorsSpec) {
         let count = |axes: &str| u64::try_from(work.tensor_element_count(axes)).unwrap_or(u64::MAX);
         let counts_tables = self.lowering.tables;
         if work.role == OperatorInputSource::Collect && counts_tables {
@@ -343,8 +343,8 @@ impl ModelJobGraphBuilder {
     /// Adds the jobs for each head's queries, keys and values, and for their products.
     fn emit_attention_head_jobs(
         &mut self,
-        projection: &OperatorComputationSpec,
-        attention: &OperatorComputationSpec,
+        projection: &OperatorAxesAndTensorsSpec,
+        attention: &OperatorAxesAndTensorsSpec,
     ) {
         let inputs = projection.extent_of_axis('k');
         let [tokens, heads, kv_heads, width] =

@@ -7,7 +7,7 @@
 //! ```text
 //! scenario.toml ─► Scenario ─┐                          ┌─► ServerBatchFeed ──launches──► the one loop (engine)
 //! platform ──────► Platform ─┴─► ScenarioWithModelTimes ┤        │ ServeRunState: arrivals, policy, what is in flight
-//!                                                       └─► ServerProcessorModel ◄──jobs────┘        │
+//!                                                       └─► ServerJobTimeProcessorModel ◄──jobs────┘        │
 //!                                                           closed forms         ServeRunRecorder ─► ServeReport
 //! ```
 
@@ -44,8 +44,8 @@ pub use import::{
     MeasurementGroupMeanTimes, MeasurementImportDefaults, format_platform_file, import_measurements,
 };
 pub use jobs::{
-    ConvolutionVectorProductSplit, EqualVectorProductTasks, OperatorToJobLoweringRules,
-    ParallelBranchRule, VectorProductJobGraph,
+    ConcurrentOperatorsRule, ConvolutionVectorProductSplit, EqualVectorProductTasks,
+    OperatorToJobLoweringRules, VectorProductJobGraph,
 };
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
 pub use platform::{CoreCountAndClock, MeasuredLatency, Platform, read_platform_text};
@@ -57,10 +57,10 @@ pub use report::{
 };
 pub use scenario::{
     ArrivalPattern, ArrivalRateInRequestsOrBytes, ModelWorkAndDeadlineLocations, RequestWork,
-    RunStopRule, Scenario, ServedModel, ServiceOrderAndSlots, ServicePolicyKind,
+    RunStopRule, Scenario, ServedModel, ServiceOrderAndSlots, ServicePolicyWithParameters,
 };
 pub use statistics::{IntervalEstimate, LevelSummary};
-pub use tables::LatencyCurve;
+pub use tables::InterpolatedDurationCurve;
 pub use timeline::RequestTimelineWriter;
 pub use trace_job::RequestJobFromTraces;
 
@@ -69,13 +69,13 @@ use prepared::ScenarioWithModelTimes;
 
 /// Options of a run that are not part of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServeTimeLimitOption {
+pub struct RequestServeTimeLimitOption {
     /// Limit on each request's serve time (from arrival to completion), for goodput and capacity. It replaces the
     /// models' deadlines.
     pub slo: Option<Span>,
 }
 
-impl ServeTimeLimitOption {
+impl RequestServeTimeLimitOption {
     /// Creates options with a limit on serve times.
     pub fn from_serve_time_limit(slo: Option<Span>) -> Self {
         Self { slo }
@@ -91,7 +91,7 @@ impl ServeTimeLimitOption {
 pub fn serve_requests(
     scenario: &Scenario,
     platform: Option<&Platform>,
-    options: ServeTimeLimitOption,
+    options: RequestServeTimeLimitOption,
     observer: &mut dyn RequestObserver,
 ) -> Result<ServeReport, ServeError> {
     let mut prepared = ScenarioWithModelTimes::new(scenario, platform)?;

@@ -35,7 +35,7 @@ mod token_work;
 mod workload;
 
 pub use deployment::{
-    EngineMachineAndMemory, IdenticalLlmEngines, NpuMemoryBreakdown, TensorDegreeCandidate,
+    EngineModelNpusAndMemory, IdenticalLlmEngines, NpuMemoryBreakdown, TensorDegreeCandidate,
 };
 pub use limits::LlmTimeLimits;
 pub use observe::{BegunEngineStep, CompletedLlmRequest, LlmObserver, NoLlmObserver};
@@ -44,17 +44,17 @@ pub use planner::{
     plan_capacity,
 };
 pub use report::{
-    EngineRuleValue, EngineStepSummary, LlmClassResults, LlmReport, LlmThroughput,
-    PrefixCacheSummary, RefusedRequestCounts, ReportedTimeLimits, RequestTimeSummary,
-    SlowestLlmRequestTimes, StepTimePartShare, TokenCountsByInterval, TokenGapSummary, html, rows,
-    text,
+    EngineRuleValue, EngineStepSummary, LlmClassResults, LlmReport, LlmRequestShownInDetail,
+    LlmThroughput, PrefixCacheHitRateAndUse, RefusedRequestCounts, ReportedTimeLimits,
+    RequestTimeMeanAndPercentiles, StepTimePartShare, TokenCountsByInterval, TokenGapSummary, html,
+    rows, text,
 };
 pub use rules::{
     BatchJoinRule, DEFAULT_RULES, EngineRules, KvBlockAllocationTimeRule, RULE_SETS,
     WaitingRequestOrder,
 };
 pub use scenario::{
-    ClientDelays, EngineRoutingRule, FORMATS, LlmScenario, LlmServingOptions,
+    ClientDelays, EngineRoutingRule, FORMATS, LlmModelAndServingOptions, LlmScenario,
     ScenarioRulesSourceText, is_llm_scenario,
 };
 pub use scheduler::{ComposedEngineStep, PreemptedRequestLoss, RequestStepShare};

@@ -9,7 +9,7 @@ pub use batching::PerModelBatchingQueue;
 pub use keyed::KeyedQueue;
 pub use round_robin::ArrivalOrderQueue;
 
-use super::scenario::ServicePolicyKind;
+use super::scenario::ServicePolicyWithParameters;
 use chakram_base::units::{Span, Time};
 
 /// A request that waits for a processor.
@@ -54,16 +54,19 @@ pub trait ServiceQueue {
 }
 
 /// Creates a queue with the policy `kind`, for `models` models.
-pub fn create_policy_queue(kind: ServicePolicyKind, models: usize) -> Box<dyn ServiceQueue> {
+pub fn create_policy_queue(
+    kind: ServicePolicyWithParameters,
+    models: usize,
+) -> Box<dyn ServiceQueue> {
     match kind {
-        ServicePolicyKind::RoundRobin => Box::new(ArrivalOrderQueue::default()),
-        ServicePolicyKind::FirstCome
-        | ServicePolicyKind::ShortestJob
-        | ServicePolicyKind::Priority { .. }
-        | ServicePolicyKind::EarliestDeadline => {
+        ServicePolicyWithParameters::RoundRobin => Box::new(ArrivalOrderQueue::default()),
+        ServicePolicyWithParameters::FirstCome
+        | ServicePolicyWithParameters::ShortestJob
+        | ServicePolicyWithParameters::Priority { .. }
+        | ServicePolicyWithParameters::EarliestDeadline => {
             Box::new(KeyedQueue::new(keyed::key_function_of(kind)))
         }
-        ServicePolicyKind::Batching { batch, wait } => {
+        ServicePolicyWithParameters::Batching { batch, wait } => {
             Box::new(PerModelBatchingQueue::new(batch, wait, models))
         }
     }

@@ -5,10 +5,10 @@ use super::error::ServeError;
 use super::jobs::VectorProductJobGraph;
 use super::platform::Platform;
 use super::random::{RandomPurpose, RandomStream};
-use super::request::RequestInSystem;
-use super::scenario::{RequestWork, Scenario, ServedModel, ServicePolicyKind};
-use super::tables::LatencyCurve;
-use super::traced::TracedJobWithTimes;
+use super::request::RequestModelArrivalAndTokens;
+use super::scenario::{RequestWork, Scenario, ServedModel, ServicePolicyWithParameters};
+use super::tables::InterpolatedDurationCurve;
+use super::traced::TracedJobLatencyAndInterval;
 use super::unloaded::LoneRequestJobs;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
@@ -39,9 +39,9 @@ pub struct ModelWithJobTimes<'s> {
     one: Span,
     largest: Span,
     /// Measured latencies by batch size, from the scenario or the platform.
-    by_batch: Option<Cow<'s, LatencyCurve>>,
+    by_batch: Option<Cow<'s, InterpolatedDurationCurve>>,
     /// The job, read from traces, that each request launches.
-    traced: Option<TracedJobWithTimes<'s>>,
+    traced: Option<TracedJobLatencyAndInterval<'s>>,
 }
 
 /// Number of prompt tokens and number of answer tokens for requests that state none.
@@ -222,7 +222,7 @@ impl<'s> ModelWithJobTimes<'s> {
                 };
                 let rows = platform.measured_latencies(&served.known_as);
                 let points = rows.iter().map(|row| (f64::from(row.batch), row.compute));
-                by_batch = LatencyCurve::of_means(points.collect()).map(Cow::Owned);
+                by_batch = InterpolatedDurationCurve::of_means(points.collect()).map(Cow::Owned);
                 datapath = rows.first().map(|row| row.datapath);
                 if by_batch.is_none() {
                     let known = platform.measured_models();
@@ -254,14 +254,14 @@ impl<'s> ModelWithJobTimes<'s> {
                         ),
                     ));
                 };
-                let model = TracedJobWithTimes::new(trace, machine, scenario);
+                let model = TracedJobLatencyAndInterval::new(trace, machine, scenario);
                 traced = Some(model.map_err(|why| unservable_error_with_hint(served, why))?);
                 1
             }
             _ => 1,
         };
         check_policy_fits_model(scenario, served, traced.is_some())?;
-        if let ServicePolicyKind::Batching { batch, .. } = scenario.policy.kind {
+        if let ServicePolicyWithParameters::Batching { batch, .. } = scenario.policy.kind {
             match (&served.work, &by_batch) {
                 (_, Some(curve)) if f64::from(batch) > curve.largest_position() => {
                     let why = format!(
@@ -310,7 +310,7 @@ impl<'s> ModelWithJobTimes<'s> {
 
     /// Returns the job, read from traces, that each request for the model launches; `None` for
     /// other models.
-    pub fn traced_model(&self) -> Option<&TracedJobWithTimes<'s>> {
+    pub fn traced_model(&self) -> Option<&TracedJobLatencyAndInterval<'s>> {
         self.traced.as_ref()
     }
 
@@ -336,7 +336,7 @@ impl<'s> ModelWithJobTimes<'s> {
     pub(super) fn draw_job_durations(
         &self,
         of: &ScenarioWithModelTimes<'_>,
-        requests: &[RequestInSystem],
+        requests: &[RequestModelArrivalAndTokens],
     ) -> [Span; 2] {
         let seed = of.scenario.seed;
         let first = requests.first().map_or(0, |request| request.number);
@@ -413,7 +413,7 @@ impl<'s> ModelWithJobTimes<'s> {
     pub(super) fn unloaded_time(
         &self,
         of: &ScenarioWithModelTimes<'_>,
-        requests: &[RequestInSystem],
+        requests: &[RequestModelArrivalAndTokens],
         ended: &[bool],
     ) -> Span {
         let lengths = self.draw_job_durations(of, requests);

@@ -5,7 +5,7 @@ use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CollectiveCurvesOrAlgorithms, HostLaunchMode, ReplayOptions};
 use chakram_trace::format::{NodeView, Op, Sink};
-use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
+use chakram_trace::graph::{EnforcedDependencyKinds, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// Returns options for programs whose job times come from the server; the machine adds no times.
@@ -24,7 +24,7 @@ pub fn create_job_program(
 ) -> Result<Workload, ServeError> {
     let unfit =
         |error: &dyn std::fmt::Display| ServeError::Unfit(format!("model {model:?}: {error}"));
-    let mut graph = GraphBuilder::new(0, DependencyPolicy::Data, jobs.into());
+    let mut graph = GraphBuilder::new(0, EnforcedDependencyKinds::Data, jobs.into());
     let op = || Op::Compute {
         flops: 0,
         bytes: 0,

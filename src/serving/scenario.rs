@@ -38,14 +38,14 @@
 
 use super::error::ServeError;
 use super::jobs::VectorProductJobGraph;
-use super::tables::LatencyCurve;
+use super::tables::InterpolatedDurationCurve;
 use super::trace_job::RequestJobFromTraces;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, find_nearest,
     quote_for_message,
 };
 use chakram_base::units::{Bandwidth, Span};
-use chakram_workloads::model::{ModelError, ModelFileText};
+use chakram_workloads::model::{ModelError, PresetOrModelFileText};
 use std::path::{Path, PathBuf};
 
 mod build;
@@ -121,15 +121,15 @@ pub enum RequestWork {
         exponential: bool,
     },
     /// Measured latencies, by batch size.
-    ByBatch(LatencyCurve),
+    ByBatch(InterpolatedDurationCurve),
     /// Measured latencies of individual requests; each request draws one of them at random.
     Drawn(Vec<Span>),
     /// Measured steps. The time of a prompt depends on its tokens, and that of each further token on the batch size.
     Steps {
         /// Time of a prompt, by its number of tokens.
-        prefill: LatencyCurve,
+        prefill: InterpolatedDurationCurve,
         /// Time of a step, by the number of requests in the step.
-        step: LatencyCurve,
+        step: InterpolatedDurationCurve,
     },
     /// The platform's file contains measured latencies for the model.
     Platform,
@@ -195,7 +195,7 @@ pub struct RunStopRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceOrderAndSlots {
     /// Order in which queued requests are served.
-    pub kind: ServicePolicyKind,
+    pub kind: ServicePolicyWithParameters,
     /// Number of requests that a processor serves at once; `None` for no limit.
     pub slots: Option<u32>,
     /// Cost of preempting a request between two of its jobs; `None` if requests are not preempted.
@@ -204,7 +204,7 @@ pub struct ServiceOrderAndSlots {
 
 /// A policy with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServicePolicyKind {
+pub enum ServicePolicyWithParameters {
     /// Distributes jobs to cores in turn, as soon as the jobs are ready.
     RoundRobin,
     /// First come, first served.
@@ -227,7 +227,7 @@ pub enum ServicePolicyKind {
     },
 }
 
-impl ServicePolicyKind {
+impl ServicePolicyWithParameters {
     /// Returns the policy's name in files and reports.
     pub fn stable_name(self) -> &'static str {
         match self {
@@ -255,7 +255,7 @@ fn model_instead_of_scenario_error(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
     }
-    let (closest, is_preset) = match ModelFileText::find_source(name) {
+    let (closest, is_preset) = match PresetOrModelFileText::find_source(name) {
         Ok(preset) => (Some(preset.file), true),
         Err(ModelError::OnHub { closest, .. }) => (closest.map(str::to_owned), false),
         Err(_) => return None,

@@ -179,12 +179,12 @@ fn csv_error(file: &str, error: &csv::Error) -> ServeError {
 
 /// A curve of durations over positions (batch sizes or numbers of tokens), interpolated linearly.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LatencyCurve {
+pub struct InterpolatedDurationCurve {
     /// Points (position, mean duration), sorted by position.
     points: Vec<(f64, Span)>,
 }
 
-impl LatencyCurve {
+impl InterpolatedDurationCurve {
     /// Creates a curve from measurements, averaging durations at equal positions. `None` if there
     /// are no measurements.
     pub fn of_means(mut measured: Vec<(f64, Span)>) -> Option<Self> {
@@ -234,16 +234,17 @@ mod tests {
     fn curves_are_linear_between_means() {
         let us = Span::from_us;
         let curve =
-            LatencyCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))]).unwrap();
+            InterpolatedDurationCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))])
+                .unwrap();
         // The mean is 10 us at position 1, and 10 + 30 / 3 us at position 2. After position 4, the
         // durations continue along the same line.
         assert_eq!(
             [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.duration_at(x)),
             [10, 10, 20, 40, 50].map(us)
         );
-        let one = LatencyCurve::of_means(vec![(2.0, us(7))]).unwrap();
+        let one = InterpolatedDurationCurve::of_means(vec![(2.0, us(7))]).unwrap();
         assert_eq!([1.0, 9.0].map(|x| one.duration_at(x)), [us(7); 2]);
-        assert_eq!(LatencyCurve::of_means(Vec::new()), None);
+        assert_eq!(InterpolatedDurationCurve::of_means(Vec::new()), None);
     }
 
     #[test]

@@ -33,7 +33,7 @@ struct RequestChromeEvent<'e, A> {
 
 /// Values in the `args` of a request's event.
 #[derive(Serialize)]
-struct RequestEventArgs {
+struct RequestEventTimeArgs {
     request: u64,
     together: u32,
     processor: u32,
@@ -45,7 +45,7 @@ struct RequestEventArgs {
 
 /// Values in the `args` of a job's event.
 #[derive(Serialize)]
-struct JobProcessorEventArgs {
+struct JobEventProcessorNumber {
     processor: u32,
 }
 
@@ -133,7 +133,7 @@ impl<W: Write> RequestObserver for RequestTimelineWriter<'_, W> {
             return Ok(());
         }
         let model = self.models[request.model as usize];
-        let parts = RequestEventArgs {
+        let parts = RequestEventTimeArgs {
             request: request.number,
             together: request.together,
             processor: request.processor,
@@ -163,7 +163,7 @@ impl<W: Write> RequestObserver for RequestTimelineWriter<'_, W> {
         if self.failed.is_some() || !self.has_room() {
             return;
         }
-        let args = JobProcessorEventArgs {
+        let args = JobEventProcessorNumber {
             processor: job.processor,
         };
         let name = format!("job {}", job.job);

@@ -9,15 +9,15 @@ use super::scenario::{Scenario, ServiceOrderAndSlots};
 use super::trace_job::RequestJobFromTraces;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CompiledReplay, FeedRequestBuffer, LaunchFeed, LaunchRecord, LaunchRequest, ReplayOptions,
-    ReplayRefusal, run_launches,
+    BegunLaunchRecord, CompiledReplay, FeedLaunchAndReleaseRequests, LaunchFeed, LaunchRequest,
+    ReplayOptions, ReplayRefusal, run_launches,
 };
 use chakram_hardware::machine::Machine;
 use chakram_jobs::Job;
 
 /// A job read from traces, with its times on a machine.
 #[derive(Debug)]
-pub struct TracedJobWithTimes<'s> {
+pub struct TracedJobLatencyAndInterval<'s> {
     pub job: &'s Job,
     pub machine: &'s Machine,
     /// Time of a launch on an idle machine.
@@ -31,7 +31,7 @@ pub struct TracedJobWithTimes<'s> {
 /// Maximum number of concurrent launches when `interval` is measured. More would not change the result.
 const MOST_AT_ONCE: u32 = 6;
 
-impl<'s> TracedJobWithTimes<'s> {
+impl<'s> TracedJobLatencyAndInterval<'s> {
     /// Replays the job on the idle machine. If the policy allows concurrent launches, also replays a sequence of
     /// overlapping ones.
     ///
@@ -113,7 +113,7 @@ impl FixedConcurrencyFeed {
         }
     }
 
-    fn launch_next(&mut self, queue: &mut FeedRequestBuffer) {
+    fn launch_next(&mut self, queue: &mut FeedLaunchAndReleaseRequests) {
         self.left -= 1;
         queue.begin_launch(LaunchRequest::default());
     }
@@ -135,11 +135,16 @@ impl LaunchFeed for FixedConcurrencyFeed {
             .filter(|_| self.at_once > 0)
     }
 
-    fn on_wake(&mut self, _now: Time, queue: &mut FeedRequestBuffer) {
+    fn on_wake(&mut self, _now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
         (0..std::mem::take(&mut self.at_once)).for_each(|_| self.launch_next(queue));
     }
 
-    fn on_launch_ended(&mut self, now: Time, _ended: &LaunchRecord, queue: &mut FeedRequestBuffer) {
+    fn on_launch_ended(
+        &mut self,
+        now: Time,
+        _ended: &BegunLaunchRecord,
+        queue: &mut FeedLaunchAndReleaseRequests,
+    ) {
         self.ends.push(now);
         if self.left > 0 {
             self.launch_next(queue);

@@ -8,7 +8,7 @@ use super::program;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CompiledReplay, LanelessProcessorModel, ProcessorJobTimes, ProcessorKernelJob,
+    CompiledReplay, ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel,
     SingleLaunchFeed, run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -88,7 +88,7 @@ struct DedicatedCores<F> {
     size: F,
 }
 
-impl<F: Fn(u32) -> (u64, Span)> LanelessProcessorModel for DedicatedCores<F> {
+impl<F: Fn(u32) -> (u64, Span)> SelfSchedulingProcessorModel for DedicatedCores<F> {
     fn serves_program(&self, _npu: Npu, _program: u32) -> bool {
         true
     }
@@ -97,11 +97,11 @@ impl<F: Fn(u32) -> (u64, Span)> LanelessProcessorModel for DedicatedCores<F> {
         &mut self,
         now: Time,
         job: &ProcessorKernelJob,
-        started: &mut Vec<ProcessorJobTimes>,
+        started: &mut Vec<ProcessorJobStartAndEnd>,
     ) {
         let (tasks, each) = (self.size)(job.node.0);
         let times = self.cores.assign_tasks(now, tasks, each);
-        started.push(ProcessorJobTimes {
+        started.push(ProcessorJobStartAndEnd {
             token: job.token,
             start: times.start,
             end: times.end,
@@ -112,7 +112,7 @@ impl<F: Fn(u32) -> (u64, Span)> LanelessProcessorModel for DedicatedCores<F> {
         &mut self,
         _now: Time,
         _job: &ProcessorKernelJob,
-        _started: &mut Vec<ProcessorJobTimes>,
+        _started: &mut Vec<ProcessorJobStartAndEnd>,
     ) {
     }
 }

@@ -13,7 +13,7 @@ mod measured;
 pub mod page;
 pub mod verdict;
 
-pub use budget::{CheckWorkloadFeaturesAndTime, select_within_budget};
+pub use budget::{WorkloadFeaturesAndCheckTime, select_within_budget};
 pub use cause::PredictionChangeCause;
 pub use machine_text::constant_changes;
 pub use measured::{PredictionDistanceFromMeasuredSteps, parse_step_times};
@@ -81,7 +81,7 @@ pub fn machine_text(
 
 /// A prediction, with the first option that has no effect on it.
 #[derive(Debug)]
-pub struct PredictionWithIneffectiveOption {
+pub struct ReplayReportWithIneffectiveOption {
     /// Report of the replay that gave the prediction.
     pub report: Report,
     /// The first option that has no effect on this workload. This need not be an error: in a corpus, it may affect only
@@ -96,7 +96,7 @@ pub fn predict_run(
     machine: &str,
     text: &str,
     settings: &ReplaySettings,
-) -> Result<PredictionWithIneffectiveOption, RegressionError> {
+) -> Result<ReplayReportWithIneffectiveOption, RegressionError> {
     let mut machine = settings.parse_machine(text, machine)?;
     let mut ineffective = None;
     match settings.fill_rack_npus(machine.clone()) {
@@ -113,7 +113,7 @@ pub fn predict_run(
     let mut report = job.replay_on(&machine, &options)?;
     report.merge_micro_batch_operators();
     report.provenance = Some(Provenance::new(serde_json::Map::new(), &[]));
-    Ok(PredictionWithIneffectiveOption {
+    Ok(ReplayReportWithIneffectiveOption {
         report,
         ineffective,
     })
@@ -153,7 +153,7 @@ pub fn report_text(report: &Report) -> Vec<u8> {
 
 /// A prediction, compared with its baseline.
 #[derive(Clone, Debug)]
-pub struct CheckedPrediction {
+pub struct PredictionComparedWithBaseline {
     /// Name of the workload in the archive.
     pub workload: String,
     /// Name of the machine for which the time was predicted.
@@ -179,7 +179,7 @@ pub struct CheckedPrediction {
 /// Time in each category, in the order of [`NpuTimeCategory`].
 pub type CategoryTimes = [Span; NpuTimeCategory::COUNT];
 
-impl CheckedPrediction {
+impl PredictionComparedWithBaseline {
     /// Returns the change of the makespan as a percentage of the baseline.
     pub fn change_percent(&self) -> f64 {
         match (self.before_ps, self.after_ps) {
@@ -199,11 +199,11 @@ pub fn check_baseline(
     machine: &str,
     settings: &ReplaySettings,
     threshold: f64,
-) -> Result<CheckedPrediction, RegressionError> {
+) -> Result<PredictionComparedWithBaseline, RegressionError> {
     let text = machine_text(archive, entry, machine)?;
     let report = predict_run(archive, entry, machine, &text, settings)?.report;
     let after = report.outcome.makespan.0;
-    let mut checked = CheckedPrediction {
+    let mut checked = PredictionComparedWithBaseline {
         workload: entry.name.clone(),
         machine: baseline.machine.clone(),
         before_ps: baseline.makespan_ps,
@@ -222,7 +222,7 @@ pub fn check_baseline(
     };
     checked.moved = checked.change_percent().abs() > threshold;
     if checked.moved {
-        let wrong = |error: reports::ReportComparisonError| {
+        let wrong = |error: reports::UncomparableReportError| {
             RegressionError::Report(format!("{}: {error}", entry.name))
         };
         let before = String::from_utf8_lossy(&archive.read_object(&baseline.report)?).into_owned();

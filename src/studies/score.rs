@@ -9,7 +9,7 @@
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
 use chakram_engine::{
-    CompiledReplay, ReplayError, ReplayOptions, RepresentativeCheckObserver, UnusableOptionReason,
+    CompiledReplay, CopyRepresentsJobObserver, ReplayError, ReplayOptions, UnusableOptionReason,
     replay_representatives,
 };
 use chakram_trace::format::TraceError;
@@ -45,18 +45,20 @@ pub use columns::RunColumnRules;
 pub use constants::{FittedConstant, scale_machine_constants};
 pub use folds::{ConstantsFittedOutsideFold, assign_folds, cross_validate_runs};
 pub use gemm_points::{MeanGemmTimeByShape, gemm_points, left_out_gemm_errors};
-pub use kernel_times::{KernelTimesBySize, RecordedKernelTimes};
+pub use kernel_times::{RecordedKernelTimes, RecordedKernelTimesBySize};
 pub use nccl_log::{left_out_size_error, nccl_log};
 pub use null_model::predict_with_one_rate;
 pub use pairs::{
-    JobEditsWithMeasuredTimes, MedianAndMeanWhatIfErrors, PredictedWhatIfPair,
+    JobEditsWithMeasuredTimes, MedianAndMeanWhatIfErrors, WhatIfPairPredictionAndErrors,
     WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor,
 };
-pub use report::{CorrectedRunPredictions, RunScoreCsvWriter, ScoreDocument, ScoredRunTable};
+pub use report::{
+    PredictionsCorrectedByOtherJobs, RunScoreCsvWriter, ScoreDocument, ScoredRunTable,
+};
 pub use residuals::{CorrectedRunPrediction, correct_by_other_runs, correct_by_steps};
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use signs::{OptionOrderCounts, count_option_orders};
-pub use without_effect::{SettingAblationRuns, settings_without_effect};
+pub use without_effect::{RunsWithoutOneSetting, settings_without_effect};
 
 /// Reason why runs cannot be scored.
 #[derive(Debug, thiserror::Error)]
@@ -96,12 +98,12 @@ pub enum ScoreError {
 
 /// Reason why a run cannot be predicted.
 #[derive(Debug)]
-enum RunPredictionFault {
+enum UnpredictableRunOptionOrFault {
     Option(UnusableOptionReason),
     Other(String),
 }
 
-impl RunPredictionFault {
+impl UnpredictableRunOptionOrFault {
     /// Converts the reason to an error about `run`.
     fn into_error_for_run(self, run: &MeasuredRun) -> ScoreError {
         let (file, line) = (run.file.clone(), run.line);
@@ -116,13 +118,13 @@ impl RunPredictionFault {
     }
 }
 
-impl From<UnusableOptionReason> for RunPredictionFault {
+impl From<UnusableOptionReason> for UnpredictableRunOptionOrFault {
     fn from(refusal: UnusableOptionReason) -> Self {
         Self::Option(refusal)
     }
 }
 
-impl From<String> for RunPredictionFault {
+impl From<String> for UnpredictableRunOptionOrFault {
     fn from(why: String) -> Self {
         Self::Other(why)
     }
@@ -193,7 +195,7 @@ fn first_equal_runs(table: &RunTable) -> Vec<usize> {
 fn map_all_runs<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunPredictionFault> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, UnpredictableRunOptionOrFault> + Sync,
 ) -> Result<Vec<T>, ScoreError> {
     let answers = map_runs_in_table_order(table, threads, ask, |_, _| Ok(()));
     answers.unwrap_or_default().into_iter().collect()
@@ -202,7 +204,7 @@ fn map_all_runs<T: Send>(
 fn map_runs_in_table_order<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunPredictionFault> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, UnpredictableRunOptionOrFault> + Sync,
     ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<T, ScoreError>>> {
     let order: Vec<usize> = (0..table.runs.len()).collect();
@@ -215,7 +217,7 @@ fn map_runs_in_given_order<T: Send>(
     table: &RunTable,
     order: &[usize],
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunPredictionFault> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, UnpredictableRunOptionOrFault> + Sync,
     mut ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<T, ScoreError>>> {
     let (next, ask) = (AtomicUsize::new(0), &ask);
@@ -259,10 +261,10 @@ fn map_runs_in_given_order<T: Send>(
 fn predict_run(
     run: &MeasuredRun,
     options: &ReplayOptions,
-) -> Result<PredictedStepTimeWithInterval, RunPredictionFault> {
+) -> Result<PredictedStepTimeWithInterval, UnpredictableRunOptionOrFault> {
     replay_run(run, options, |compiled| {
         let (report, check) =
-            chakram_report::replay_to_report(compiled, RepresentativeCheckObserver::new(compiled))?;
+            chakram_report::replay_to_report(compiled, CopyRepresentsJobObserver::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
         let interval = interval.map(|interval| [interval.low, interval.high]);
@@ -275,9 +277,9 @@ fn predict_run(
 fn predict_makespan(
     run: &MeasuredRun,
     options: &ReplayOptions,
-) -> Result<Span, RunPredictionFault> {
+) -> Result<Span, UnpredictableRunOptionOrFault> {
     replay_run(run, options, |compiled| {
-        let (outcome, check) = compiled.run(RepresentativeCheckObserver::new(compiled))?;
+        let (outcome, check) = compiled.run(CopyRepresentsJobObserver::new(compiled))?;
         Ok((outcome.makespan, check.represents_all()))
     })
 }
@@ -288,7 +290,7 @@ fn replay_run<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
     answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, bool), ReplayError>,
-) -> Result<T, RunPredictionFault> {
+) -> Result<T, UnpredictableRunOptionOrFault> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let refused = |error: PatternOptionError| error.to_string();
     let job = CheckedWorkloadPattern::new(pattern).map_err(refused)?;
@@ -336,7 +338,7 @@ mod tests {
             let replay = |workload: &Workload| {
                 sizes.borrow_mut().push(workload.instances().len());
                 let compiled = CompiledReplay::new(workload, &run.machine, &options)?;
-                let (outcome, check) = compiled.run(RepresentativeCheckObserver::new(&compiled))?;
+                let (outcome, check) = compiled.run(CopyRepresentsJobObserver::new(&compiled))?;
                 Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
             };
             let one = replay_representatives(

@@ -28,8 +28,8 @@ pub use explanation::explain_row;
 pub use journal::{JournaledBoundOrAnswer, RESULTS, SweepJournal};
 pub use page::render_sweep_page;
 pub use search::{
-    LayerTurnRecord, NewWorkCounts, StudyExplorer, StudyShard, SweepError, SweepOptions,
-    SweepProgressEvent,
+    LayerTurnRecord, NewAnswerOrBoundEvent, StudyExplorer, StudyShard, SweepError, SweepOptions,
+    WorkDoneInThisRun,
 };
 pub use setting::Settings;
 pub use study::Study;

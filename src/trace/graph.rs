@@ -15,7 +15,7 @@ pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
 pub use crate::format::roles::GroupRoles;
 use crate::format::scan::CaptureEnvironment;
-pub use crate::format::work_amounts::JobWorkAmounts;
+pub use crate::format::work_amounts::JobSamplesAndModelFlops;
 use crate::format::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
@@ -37,12 +37,12 @@ mod read;
 mod sparse_columns;
 mod visit;
 
-pub use builder::{DependencyPolicy, GraphBuilder, RankSlotPeersAndGroups};
-pub use captured_timeline::ComputedNodeTimeline;
+pub use builder::{EnforcedDependencyKinds, GraphBuilder, RankBindingsOfGraphSlots};
+pub use captured_timeline::InferredCapturedNodeTimeline;
 pub use csr::Csr;
 pub use intern::{DistinctKeyInterner, NodeIdMap, StringArenaInterner, stable_hash};
 pub use raw_trace::RawTrace;
-pub use read::{ProfilerOverheadRemovalPolicy, ProfilerOverheadStatedByTrace};
+pub use read::{ProfilerFactsStatedByTrace, ProfilerOverheadRemovalPolicy};
 pub use visit::BidirectionalEdges;
 
 /// Type of a node, which determines how it runs.
@@ -107,7 +107,7 @@ pub enum Lane {
     None,
 }
 
-/// Refers to a group by a slot index; a rank's [`RankSlotPeersAndGroups`] names the group.
+/// Refers to a group by a slot index; a rank's [`RankBindingsOfGraphSlots`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlotDimensions {
     /// Mask of the machine's dimensions that take part; `None` means all dimensions.
@@ -135,7 +135,7 @@ pub struct CollectiveNode {
 
 /// Bytes that one member of an all-to-all exchanges with each member, in the group's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AllToAllSplitBytes {
+pub struct MemberAllToAllSplitBytes {
     /// Index of the call in [`Graph::calls`].
     pub call: u32,
     /// Bytes sent to each member; empty if unknown.
@@ -201,7 +201,7 @@ pub struct Graph {
     groups: Vec<GroupSlotDimensions>,
     calls: Vec<CollectiveNode>,
     /// Bytes per member for each call that has unequal parts, in ascending order of calls.
-    splits: Vec<AllToAllSplitBytes>,
+    splits: Vec<MemberAllToAllSplitBytes>,
     messages: Vec<SendOrReceiveNode>,
     /// Number of nodes whose communication is unknown.
     unknown_communication: u32,
@@ -215,8 +215,8 @@ pub struct Graph {
     /// Names of the memories outside the NPU.
     remote_memories: Vec<String>,
     roles: GroupRoles,
-    amounts: Option<JobWorkAmounts>,
-    profiler: ProfilerOverheadStatedByTrace,
+    amounts: Option<JobSamplesAndModelFlops>,
+    profiler: ProfilerFactsStatedByTrace,
     /// The distinct step numbers of nodes. A sparse column stores each node's index in this list.
     steps: Vec<u64>,
     stacks: CallStacks,
@@ -533,7 +533,7 @@ impl Graph {
     }
 
     /// Returns the bytes that a call exchanges with each member, if the trace states unequal parts.
-    pub fn splits_of_call(&self, call: u32) -> Option<&AllToAllSplitBytes> {
+    pub fn splits_of_call(&self, call: u32) -> Option<&MemberAllToAllSplitBytes> {
         let found = self
             .splits
             .binary_search_by_key(&call, |splits| splits.call);
@@ -556,13 +556,13 @@ impl Graph {
     }
 
     /// Returns the work of the whole job, if the trace states it.
-    pub fn work_amounts(&self) -> Option<JobWorkAmounts> {
+    pub fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
         self.amounts
     }
 
     /// Returns what the trace states about its profiler, and whether the profiler's cost was subtracted from the
     /// graph's times.
-    pub fn profiler(&self) -> ProfilerOverheadStatedByTrace {
+    pub fn profiler(&self) -> ProfilerFactsStatedByTrace {
         self.profiler
     }
 

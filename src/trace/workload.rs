@@ -2,8 +2,8 @@
 //!
 //! A workload is immutable and independent of machines. All runs of a sweep share one workload.
 
-use crate::graph::JobWorkAmounts;
-use crate::graph::{DeclaredGroups, Graph, GroupRoles, RankSlotPeersAndGroups, stable_hash};
+use crate::graph::JobSamplesAndModelFlops;
+use crate::graph::{DeclaredGroups, Graph, GroupRoles, RankBindingsOfGraphSlots, stable_hash};
 use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
 use chakram_base::setting::{EnumeratedSetting, SettingKey};
 use chakram_base::units::Time;
@@ -49,7 +49,7 @@ pub struct Workload {
     instances: Vec<GraphBoundToRank>,
     groups: Vec<RankGroup>,
     ranks: u32,
-    amounts: Option<JobWorkAmounts>,
+    amounts: Option<JobSamplesAndModelFlops>,
 }
 
 /// Reason why traces cannot be combined into a workload.
@@ -187,10 +187,10 @@ impl EnumeratedSetting for MissingRankPolicy {
 pub struct WorkloadBuilder {
     graphs: Vec<Graph>,
     by_fingerprint: BTreeMap<u64, Vec<GraphId>>,
-    ranks: BTreeMap<Rank, (GraphId, RankSlotPeersAndGroups, Time)>,
+    ranks: BTreeMap<Rank, (GraphId, RankBindingsOfGraphSlots, Time)>,
     declared: DeclaredGroups,
     roles: GroupRoles,
-    amounts: Option<JobWorkAmounts>,
+    amounts: Option<JobSamplesAndModelFlops>,
     /// Group tables that traces declare, keyed by fingerprint. Ranks usually declare identical tables, so each table is
     /// stored once.
     tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
@@ -209,7 +209,7 @@ impl WorkloadBuilder {
     }
 
     /// Declares the work of the whole job, which takes precedence over the traces' own statements.
-    pub fn declare_work_amounts(&mut self, amounts: Option<JobWorkAmounts>) {
+    pub fn declare_work_amounts(&mut self, amounts: Option<JobSamplesAndModelFlops>) {
         self.amounts = amounts;
     }
 
@@ -231,7 +231,7 @@ impl WorkloadBuilder {
         &mut self,
         rank: Rank,
         graph: GraphId,
-        mut binding: RankSlotPeersAndGroups,
+        mut binding: RankBindingsOfGraphSlots,
         release: Time,
     ) -> Result<(), WorkloadError> {
         let alike = self
@@ -542,7 +542,7 @@ impl Workload {
     }
 
     /// Returns the work of the whole job, if its traces state it.
-    pub fn work_amounts(&self) -> Option<JobWorkAmounts> {
+    pub fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
         self.amounts
     }
 

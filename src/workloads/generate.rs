@@ -12,10 +12,12 @@ use chakram_base::units::{Span, Time, format_thousands};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::work_amounts::JobWorkAmounts;
+use chakram_trace::format::work_amounts::JobSamplesAndModelFlops;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{KernelShape, MemoryChanges, NodeLabels, Op, TraceError};
-use chakram_trace::graph::{DependencyPolicy, Graph, GraphBuilder, RankSlotPeersAndGroups};
+use chakram_trace::graph::{
+    EnforcedDependencyKinds, Graph, GraphBuilder, RankBindingsOfGraphSlots,
+};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug, Display, Write};
@@ -103,7 +105,7 @@ impl CheckedWorkloadPattern {
     }
 
     /// Samples and model FLOPs of the job; `None` if it does not train or run a model.
-    pub fn work_amounts(&self) -> Option<JobWorkAmounts> {
+    pub fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
         self.0.work_amounts()
     }
 
@@ -239,13 +241,13 @@ impl CheckedWorkloadPattern {
         };
         let graphs =
             parallel::map_in_order(threads, &shapes, |&shape| self.build_graph(shape, made))?;
-        let mut built: BTreeMap<u32, (GraphId, RankSlotPeersAndGroups)> = BTreeMap::new();
+        let mut built: BTreeMap<u32, (GraphId, RankBindingsOfGraphSlots)> = BTreeMap::new();
         for (shape, (graph, binding)) in shapes.into_iter().zip(graphs) {
             built.insert(shape, (builder.add_graph(graph), binding));
         }
         for rank in 0..self.rank_count() {
             let (graph, first) = &built[&self.shape_of(rank)];
-            let binding = RankSlotPeersAndGroups {
+            let binding = RankBindingsOfGraphSlots {
                 core: self.core_of(rank),
                 ..self.0.bind_slots(rank, first)
             };
@@ -261,9 +263,9 @@ impl CheckedWorkloadPattern {
         &self,
         rank: u32,
         made: &(dyn Fn(u64) + Sync),
-    ) -> Result<(Graph, RankSlotPeersAndGroups), TraceError> {
+    ) -> Result<(Graph, RankBindingsOfGraphSlots), TraceError> {
         // Ids count from 1 without gaps.
-        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, MOST_NODES);
+        let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, MOST_NODES);
         graph.reserve_nodes(self.0.min_node_count(rank));
         let mut watched = ProgressReportingSink {
             sink: graph,
@@ -307,7 +309,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn group_roles(&self) -> GroupRoles {
         GroupRoles::default()
     }
-    fn work_amounts(&self) -> Option<JobWorkAmounts> {
+    fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
         None
     }
     /// Advice for error messages: options to change for a smaller job.
@@ -330,7 +332,7 @@ trait TraceGenerator: Debug + Send + Sync {
     /// Returns the peers and the group names that fill the slots of `rank`, both in order of first
     /// use. `first` is the binding of the rank that represents all ranks with the same graph as
     /// `rank`.
-    fn bind_slots(&self, _rank: u32, first: &RankSlotPeersAndGroups) -> RankSlotPeersAndGroups {
+    fn bind_slots(&self, _rank: u32, first: &RankBindingsOfGraphSlots) -> RankBindingsOfGraphSlots {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;

@@ -34,14 +34,17 @@ mod vit;
 use serde::Serialize;
 
 pub use architecture::{DeltaAttention, ExtendedTransformerModel, LatentAttentionSizes};
-pub use definition::{ModelDefinitionForm, ModelSizeOverrides, ModelWithDefinitionProperties};
+pub use definition::{
+    ModelDefinitionForm, ModelWithDefinitionProperties, TokenAndLayerCountOverrides,
+};
 pub use error::{ModelError, describe_hubs_unsupported};
-pub use preset::{ModelFileText, ModelPreset, PRESETS};
+pub use preset::{ModelPreset, PRESETS, PresetOrModelFileText};
 pub use spec::{
-    DELTA_CHUNK, DividingDegreeOrReason, FormatDependentElementBytes, ImageWindowSizes,
-    MemoryBoundKernelSpec, MemoryBoundKernels, OperatorComputationSpec, OperatorInputSource,
-    OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide, TensorAxis,
-    TensorContraction, TensorKeptForBackward, TensorSavingAttentionKernels, WeightTensorAxes,
+    DELTA_CHUNK, DividingDegreeOrReason, FormatDependentElementBytes, ImageSlidingWindowSizes,
+    MemoryBoundKernelSpec, MemoryBoundKernelsByPass, OperatorAxesAndTensorsSpec,
+    OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide,
+    TensorAxis, TensorContraction, TensorKeptForBackward, WeightTensorAxes,
+    WhichAttentionKernelsSaveTensor,
 };
 pub use transformer::{
     ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
@@ -94,19 +97,19 @@ pub struct LayerOperator {
     /// Kind of the operator, with its sizes.
     pub work: OperatorKind,
     /// Axis along which tensor parallelism splits the operator, if any.
-    pub cut: TensorSplit,
+    pub cut: OperatorTensorParallelSplit,
     /// True for an operator on the skip path, which joins the branch at an
     /// [`OperatorKind::Residual`].
     pub around: bool,
     /// Says which of the operator's weights training changes.
     pub training: TrainedOperatorWeights,
     /// Says whether the forward pass saves the operator's output, if a plan states this for each operator.
-    pub saved: SavedOutput,
+    pub saved: OutputSavedOrRecomputed,
 }
 
 /// Says whether the forward pass saves an operator's output for the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SavedOutput {
+pub enum OutputSavedOrRecomputed {
     /// The plan's policy of recomputation decides.
     #[default]
     ByPolicy,
@@ -135,7 +138,7 @@ pub enum TrainedOperatorWeights {
 /// Axis along which a tensor group splits an operator (Shoeybi et al., "Megatron-LM", 2019, section
 /// 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TensorSplit {
+pub enum OperatorTensorParallelSplit {
     /// Every member computes the whole operator. With sequence parallelism, it does so only for its own tokens.
     Replicated,
     /// Split by outputs: each member has some columns of the weights, and needs the whole input.
@@ -491,14 +494,18 @@ impl ModelLayer {
 
 impl LayerOperator {
     /// Creates an operator on the branch, not on the skip path.
-    pub fn new(name: impl Into<String>, work: OperatorKind, cut: TensorSplit) -> Self {
+    pub fn new(
+        name: impl Into<String>,
+        work: OperatorKind,
+        cut: OperatorTensorParallelSplit,
+    ) -> Self {
         Self {
             name: name.into(),
             work,
             cut,
             around: false,
             training: TrainedOperatorWeights::All,
-            saved: SavedOutput::ByPolicy,
+            saved: OutputSavedOrRecomputed::ByPolicy,
         }
     }
 

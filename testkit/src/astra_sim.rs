@@ -19,14 +19,14 @@ pub mod trace;
 pub mod workload;
 pub mod write;
 
-pub use config::SimulationConfig;
+pub use config::WholeSimulationInput;
 pub use load::load_case;
 pub use random::{create_overlapping_config, create_random_config};
 
 use agenda::{AgendaEvent, DelayedCall, EventAgenda};
-use algorithm::AlgorithmInput;
+use algorithm::AlgorithmEvent;
 use collective::plan::NextQueueIndexPerHalf;
-use collective::{ChunkPhase, RunningCollective};
+use collective::{ChunkPhase, NpuCollectiveUnfinishedChunks};
 use config::CollectiveOperation;
 use network::SimulatedNetwork;
 use post::MessageMatching;
@@ -50,7 +50,7 @@ pub struct SimulationAnswer {
 
 /// A chunk of a collective on one NPU.
 #[derive(Debug)]
-struct ChunkStream {
+struct SingleNpuChunkStream {
     npu: usize,
     dataset: usize,
     tag: u64,
@@ -78,13 +78,13 @@ struct NpuState<'c> {
 
 /// State of a run.
 struct OracleSimulator<'c> {
-    config: &'c SimulationConfig,
+    config: &'c WholeSimulationInput,
     agenda: EventAgenda,
     network: SimulatedNetwork,
     post: MessageMatching,
     npus: Vec<NpuState<'c>>,
-    streams: Vec<ChunkStream>,
-    datasets: Vec<RunningCollective>,
+    streams: Vec<SingleNpuChunkStream>,
+    datasets: Vec<NpuCollectiveUnfinishedChunks>,
     servers: memory::MemoryServers,
     numbering: OriginalOrSeparateChunkNumbering,
 }
@@ -101,7 +101,7 @@ enum OriginalOrSeparateChunkNumbering {
 }
 
 impl<'c> NpuState<'c> {
-    fn new(config: &SimulationConfig, trace: &'c [config::TraceNode]) -> Self {
+    fn new(config: &WholeSimulationInput, trace: &'c [config::TraceNode]) -> Self {
         let dims = config.dims.len();
         let queue = |_| StreamQueue::default();
         Self {
@@ -114,18 +114,18 @@ impl<'c> NpuState<'c> {
 }
 
 /// Simulates until no event is left.
-pub fn run(config: &SimulationConfig) -> SimulationAnswer {
+pub fn run(config: &WholeSimulationInput) -> SimulationAnswer {
     simulate_config(config, OriginalOrSeparateChunkNumbering::Original)
 }
 
 /// Simulates until no event is left. Numbers chunks so that no NPU waits forever only because others have issued
 /// different numbers of chunks.
-pub fn simulate_with_own_numbering(config: &SimulationConfig) -> SimulationAnswer {
+pub fn simulate_with_own_numbering(config: &WholeSimulationInput) -> SimulationAnswer {
     simulate_config(config, OriginalOrSeparateChunkNumbering::Apart)
 }
 
 fn simulate_config(
-    config: &SimulationConfig,
+    config: &WholeSimulationInput,
     numbering: OriginalOrSeparateChunkNumbering,
 ) -> SimulationAnswer {
     let mut sim = OracleSimulator {
@@ -189,7 +189,7 @@ impl OracleSimulator<'_> {
             }
             DelayedCall::Packet(packet) => self.continue_packet(packet),
             DelayedCall::CustomEnds { stream, node } => {
-                self.step_stream_algorithm(stream, AlgorithmInput::Ended(node))
+                self.step_stream_algorithm(stream, AlgorithmEvent::Ended(node))
             }
             DelayedCall::MemoryNext(server) => self.serve_next_memory_request(server),
             DelayedCall::Bus(npu, signal) => self.handle_bus_delay_end(npu, signal),

@@ -63,7 +63,9 @@ mod truth;
 
 pub use options::{Device, JobParallelism, LaunchOrKernelBound, OptionError, Options};
 pub use simulate::CommunicationWaiterKind;
-pub use truth::{CommunicationTruth, JobTruth, MemberTruth, RankTruth, ThreadOrStreamWaitTruth};
+pub use truth::{
+    CommunicationTrueTimes, JobTruth, MemberTruth, RankTruth, ThreadOrStreamWaitTruth,
+};
 
 /// Value of Kineto's `baseTimeNanoseconds`.
 const BASE: u64 = 1_790_857_026_000_000_000;
@@ -74,7 +76,7 @@ const PID: u64 = 19_340;
 
 /// A simulated job that can write its captures.
 #[derive(Debug)]
-pub struct CapturableJob {
+pub struct SimulatedJobCaptureWriter {
     options: Options,
     layout: JobGroupsAndCommunications,
     /// One program for all ranks, or one program per stage.
@@ -83,7 +85,9 @@ pub struct CapturableJob {
 }
 
 /// Simulates the job that `options` describe.
-pub fn generate_capture(options: &Options) -> std::result::Result<CapturableJob, OptionError> {
+pub fn generate_capture(
+    options: &Options,
+) -> std::result::Result<SimulatedJobCaptureWriter, OptionError> {
     options.validate_options()?;
     let mut layout = JobGroupsAndCommunications::new(options);
     let different = match options.style {
@@ -99,7 +103,7 @@ pub fn generate_capture(options: &Options) -> std::result::Result<CapturableJob,
         programs.push(program);
     }
     let outcome = simulate_job(options, &layout, &programs);
-    Ok(CapturableJob {
+    Ok(SimulatedJobCaptureWriter {
         options: options.clone(),
         layout,
         programs,
@@ -107,7 +111,7 @@ pub fn generate_capture(options: &Options) -> std::result::Result<CapturableJob,
     })
 }
 
-impl CapturableJob {
+impl SimulatedJobCaptureWriter {
     /// Returns the number of ranks.
     pub fn rank_count(&self) -> u32 {
         self.options.ranks

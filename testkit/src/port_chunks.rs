@@ -7,7 +7,7 @@
 
 /// Messages and accesses of a test. All times are in ps.
 #[derive(Clone, Debug)]
-pub struct PortTestTraffic {
+pub struct PortTestMessagesAndAccesses {
     pub npus: usize,
     /// Latency of the link between an NPU and its fabric.
     pub latency: u64,
@@ -76,7 +76,7 @@ fn pass_chunks_through_stages(stages: &[u64], at: &mut [u64]) {
 }
 
 /// Returns the end times of all accesses and of all messages, in ps.
-pub fn access_and_message_end_times(job: &PortTestTraffic) -> (Vec<u64>, Vec<u64>) {
+pub fn access_and_message_end_times(job: &PortTestMessagesAndAccesses) -> (Vec<u64>, Vec<u64>) {
     let set_out = |_| (0..job.chunks).map(|k| k * job.apart).collect::<Vec<_>>();
     let mut chunks: Vec<Vec<u64>> = job.accesses.iter().map(set_out).collect();
     let mut arrivals = vec![0; job.messages.len()];

@@ -103,7 +103,7 @@ pub struct PlainRequest {
 
 /// Times of a served request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PlainRequestTimes {
+pub struct PlainEndComputePreemptedTimes {
     pub end: u64,
     pub compute: u64,
     pub preempted: u64,
@@ -125,7 +125,7 @@ struct PlainRunningBatch {
 
 /// A waiting request.
 #[derive(Clone, Debug)]
-struct PlainWaitingRequest {
+struct PlainWaitingOrPreemptedRequest {
     request: usize,
     /// Next job, time of preemption, and index of the request in order of start time, if the
     /// request was preempted.
@@ -143,12 +143,12 @@ pub fn serve_plainly(
     processors: usize,
     preemption: Option<u64>,
     requests: &[PlainRequest],
-) -> Vec<PlainRequestTimes> {
-    let mut times = vec![PlainRequestTimes::default(); requests.len()];
+) -> Vec<PlainEndComputePreemptedTimes> {
+    let mut times = vec![PlainEndComputePreemptedTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainRunningBatch>> = vec![None; processors];
     // Time that preemption takes before the next request, for each processor.
     let mut blocked = vec![0_u64; processors];
-    let mut queue: Vec<PlainWaitingRequest> = Vec::new();
+    let mut queue: Vec<PlainWaitingOrPreemptedRequest> = Vec::new();
     let mut coming = 0;
     let mut serial = 0;
     let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
@@ -183,7 +183,7 @@ pub fn serve_plainly(
             break;
         };
         // `take` removes a processor's next request or batch from the queue, and returns it.
-        let take = |queue: &mut Vec<PlainWaitingRequest>| -> Vec<PlainWaitingRequest> {
+        let take = |queue: &mut Vec<PlainWaitingOrPreemptedRequest>| -> Vec<PlainWaitingOrPreemptedRequest> {
             if let PlainRequestOrderRule::Batching(most, wait) = policy {
                 let mut chosen: Option<(u64, usize, usize)> = None;
                 for one in queue.iter() {
@@ -213,16 +213,16 @@ pub fn serve_plainly(
                 });
                 return batch;
             }
-            let of = |one: &PlainWaitingRequest| {
+            let of = |one: &PlainWaitingOrPreemptedRequest| {
                 let job = one.stopped.map_or(0, |(job, _, _)| job);
                 (key(one.request, job, now), one.request)
             };
             let best = (0..queue.len()).min_by_key(|&i| of(&queue[i]));
             best.map(|i| queue.remove(i)).into_iter().collect()
         };
-        let mut begin = |batch: Vec<PlainWaitingRequest>,
+        let mut begin = |batch: Vec<PlainWaitingOrPreemptedRequest>,
                          free: u64,
-                         times: &mut Vec<PlainRequestTimes>|
+                         times: &mut Vec<PlainEndComputePreemptedTimes>|
          -> Option<PlainRunningBatch> {
             let first = batch.first()?;
             let start = now.max(free);
@@ -274,7 +274,7 @@ pub fn serve_plainly(
                 key(one.request, job, now) < mine
             });
             if let (Some(cost), true) = (preemption, better) {
-                queue.push(PlainWaitingRequest {
+                queue.push(PlainWaitingOrPreemptedRequest {
                     request,
                     stopped: Some((flight.job, now, flight.serial)),
                 });
@@ -296,7 +296,7 @@ pub fn serve_plainly(
             .get(coming)
             .is_some_and(|request| request.ready == now)
         {
-            queue.push(PlainWaitingRequest {
+            queue.push(PlainWaitingOrPreemptedRequest {
                 request: coming,
                 stopped: None,
             });

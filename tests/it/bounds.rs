@@ -12,7 +12,7 @@ mod options;
 
 /// The outcome of running the program.
 #[derive(Debug)]
-struct ProgramRunOutcome {
+struct CommandExitCodeAndOutput {
     code: i32,
     out: String,
     error: String,
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Runs the program with a limit of `room` MB of address space beyond its own code, which the
 /// system enforces. A limit on the peak resident size would not work, because the system includes
 /// this process's size at the fork.
-fn within(room: u64, args: &[&str]) -> ProgramRunOutcome {
+fn within(room: u64, args: &[&str]) -> CommandExitCodeAndOutput {
     let folder = tempfile::tempdir().unwrap();
     let [out, error] = ["out", "error"].map(|name| folder.path().join(name));
     let file = |path: &Path| std::fs::File::create(path).unwrap();
@@ -67,7 +67,7 @@ fn within(room: u64, args: &[&str]) -> ProgramRunOutcome {
     let read = |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
     let (out, error) = (read(&out), read(&error));
     let code = status.code();
-    ProgramRunOutcome {
+    CommandExitCodeAndOutput {
         code: code.unwrap_or_else(|| panic!("{args:?}: {status} {error}")),
         out,
         error,

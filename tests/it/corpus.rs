@@ -13,7 +13,9 @@ use chakram::internals::groups;
 use chakram::machine::Machine;
 use chakram::trace::DecompressedTraceFile;
 use chakram::units::Time;
-use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
+use chakram::workload::{
+    EnforcedDependencyKinds, Graph, MissingRankPolicy, Workload, WorkloadBuilder,
+};
 use std::collections::BTreeMap;
 use testkit::corpus::assert_expected;
 pub use testkit::corpus::{
@@ -48,8 +50,8 @@ fn replay(case: &CaseFiles) -> Result<CompletedReplayTotals, String> {
     }
     for (file, contents) in case {
         let Some(rank) = rank_of(file) else { continue };
-        let (graph, binding) =
-            Graph::read_graph(contents, rank, DependencyPolicy::Auto).map_err(|e| e.to_string())?;
+        let (graph, binding) = Graph::read_graph(contents, rank, EnforcedDependencyKinds::Auto)
+            .map_err(|e| e.to_string())?;
         let graph = builder.add_graph(graph);
         let added = builder.add_rank(Rank(rank), graph, binding, Time::ZERO);
         added.map_err(|e| e.to_string())?;
@@ -100,11 +102,11 @@ fn a_captured_trace_loads_and_replays() {
     };
     let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
     let contents = contents.as_slice();
-    let (graph, binding) = Graph::read_graph(contents, 0, DependencyPolicy::Auto).unwrap();
+    let (graph, binding) = Graph::read_graph(contents, 0, EnforcedDependencyKinds::Auto).unwrap();
     // Control dependencies form cycles in this file, so only data dependencies are enforced.
     assert_eq!((graph.len(), graph.edge_count()), (3664, 181_878));
     assert!(graph.repairs().cyclic_control > 0, "{:?}", graph.repairs());
-    let both = Graph::read_graph(contents, 0, DependencyPolicy::Both).unwrap_err();
+    let both = Graph::read_graph(contents, 0, EnforcedDependencyKinds::Both).unwrap_err();
     assert!(both.to_string().contains("cycle"), "{both}");
     let mut builder = WorkloadBuilder::default();
     let graph = builder.add_graph(graph);

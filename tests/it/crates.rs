@@ -9,7 +9,7 @@ mod circles;
 mod components;
 mod paths;
 
-use paths::ModulesInFileByPath;
+use paths::ModulesOfOneFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -284,7 +284,7 @@ fn check(member: &str, manifest: &Table) -> Vec<String> {
 }
 
 /// Returns the packages that `file` uses although only other files may use them.
-fn check_file(file: &str, modules: &ModulesInFileByPath) -> Vec<String> {
+fn check_file(file: &str, modules: &ModulesOfOneFile) -> Vec<String> {
     let is_test = file.ends_with("/tests.rs") || file.contains("/tests/");
     let mut faults = Vec::new();
     for path in modules.values().flat_map(|module| &module.paths) {
@@ -314,7 +314,7 @@ fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
 }
 
 /// The modules of every source file of the product, by path from the root of the repository.
-static SOURCES: LazyLock<BTreeMap<String, ModulesInFileByPath>> = LazyLock::new(|| {
+static SOURCES: LazyLock<BTreeMap<String, ModulesOfOneFile>> = LazyLock::new(|| {
     let mut files = Vec::new();
     rust_files(&root().join("src"), &mut files);
     rust_files(&root().join("converters"), &mut files);

@@ -11,15 +11,15 @@ use chakram::report::{
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{
-    DependencyPolicy, GraphBuilder, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
+    EnforcedDependencyKinds, GraphBuilder, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
 };
 use serde_json::Value;
 
 /// Keeps the critical path.
 #[derive(Default)]
-struct CriticalPathKeeper(Vec<CriticalPathSegment>);
+struct CriticalPathSegmentKeeper(Vec<CriticalPathSegment>);
 
-impl Observer for CriticalPathKeeper {
+impl Observer for CriticalPathSegmentKeeper {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
@@ -32,7 +32,8 @@ fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<CriticalPathS
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let options = ReplayOptions::with_changes(|options| options.comm = comm);
     let prepared = CompiledReplay::new(workload, &machine, &options).unwrap();
-    let (report, keeper) = replay_to_report(&prepared, CriticalPathKeeper::default()).unwrap();
+    let (report, keeper) =
+        replay_to_report(&prepared, CriticalPathSegmentKeeper::default()).unwrap();
     (report, keeper.0)
 }
 
@@ -47,7 +48,7 @@ fn two_ranks(a: u64, b: u64) -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();
     for rank in 0..2 {
-        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 10);
+        let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 10);
         let kernel = |id, name, stream, lasts, delay| NodeView {
             recorded: us(lasts),
             delay: us(delay),
@@ -159,7 +160,7 @@ fn the_path_leads_over_what_a_send_waits_for() {
             own: None,
             host: false,
         };
-        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 10);
+        let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 10);
         graph
             .receive_node(&NodeView::new(1, "message", message), &[])
             .unwrap();

@@ -4,7 +4,8 @@ use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::capture::{
-    CapturableJob, Device, JobParallelism, JobTruth, LaunchOrKernelBound, Options, generate_capture,
+    Device, JobParallelism, JobTruth, LaunchOrKernelBound, Options, SimulatedJobCaptureWriter,
+    generate_capture,
 };
 
 /// A rank's two files.
@@ -13,7 +14,7 @@ struct HostAndKinetoFiles {
     kineto: Value,
 }
 
-fn files(capture: &CapturableJob, rank: u32) -> HostAndKinetoFiles {
+fn files(capture: &SimulatedJobCaptureWriter, rank: u32) -> HostAndKinetoFiles {
     let parsed = |write: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = Vec::new();
         write(&mut bytes);

@@ -8,12 +8,14 @@ mod oracle;
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
-use chakram::report::{MemoryRow, NpuTimeCategory, Report, SpanRecorder, replay_to_report};
+use chakram::report::{MemoryRow, NodeSpanRecorder, NpuTimeCategory, Report, replay_to_report};
 use chakram::trace::{
     CollectiveKind, GroupName, MemoryChanges, MemoryLocation, NodeView, Op, Sink, TraceWriter,
 };
 use chakram::units::{Bytes, Span, Time};
-use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
+use chakram::workload::{
+    EnforcedDependencyKinds, Graph, MissingRankPolicy, Workload, WorkloadBuilder,
+};
 
 /// A node, with its operation, lane, nanoseconds, memory changes and dependencies. Its id is its position, from 1.
 #[derive(Clone, Debug)]
@@ -67,7 +69,7 @@ fn job(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in (0..).zip(ranks) {
         let (graph, binding) =
-            Graph::read_graph(&contents(lines), rank, DependencyPolicy::Both).unwrap();
+            Graph::read_graph(&contents(lines), rank, EnforcedDependencyKinds::Both).unwrap();
         let graph = builder.add_graph(graph);
         builder
             .add_rank(Rank(rank), graph, binding, Time::ZERO)
@@ -86,7 +88,7 @@ fn report(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> (Report, Vec<Vec<(Time, 
         o.comm = CommTiming::Recorded;
     });
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
-    let (report, spans) = replay_to_report(&prepared, SpanRecorder::new(&prepared)).unwrap();
+    let (report, spans) = replay_to_report(&prepared, NodeSpanRecorder::new(&prepared)).unwrap();
     let ran = (0..ranks.len()).map(|rank| {
         let mut ran = vec![(Time::ZERO, Time::ZERO); ranks[rank].len()];
         for span in spans.spans_of_instance(rank) {
@@ -149,7 +151,7 @@ fn remote_memory_is_a_part_of_the_memory_time() {
     ]]);
     let machine = Machine::load_preset("zero-infinity").unwrap();
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-    let (report, _) = replay_to_report(&prepared, SpanRecorder::new(&prepared)).unwrap();
+    let (report, _) = replay_to_report(&prepared, NodeSpanRecorder::new(&prepared)).unwrap();
     let time = &report.rows[0].time;
     let memory = time.parts[NpuTimeCategory::Memory as usize];
     assert_eq!(memory, Span(11_000_000));

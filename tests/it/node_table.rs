@@ -7,7 +7,9 @@ use chakram::machine::Machine;
 use chakram::report::{NodeColumnValues, NodeTable, replay_to_report_with_nodes};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
-use chakram::workload::{DependencyPolicy, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
+use chakram::workload::{
+    EnforcedDependencyKinds, GraphBuilder, MissingRankPolicy, WorkloadBuilder,
+};
 
 /// Kernels of these durations in ns run on one lane, and an all-reduce follows the last kernel.
 fn rank(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
@@ -16,7 +18,7 @@ fn rank(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
         bytes: 0,
         dtype: None,
     };
-    let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 8);
+    let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 8);
     for (id, &ns) in (1..).zip(kernels) {
         let kernel = NodeView {
             recorded: Span::from_ns(ns),

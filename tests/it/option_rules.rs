@@ -1,7 +1,7 @@
 //! Tests replay options in studies and on command lines: either both accept a value with the same
 //! result, or both reject it for the same reason.
 
-use chakram::internals::{REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionSyntax};
+use chakram::internals::{REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionValueKind};
 use chakram::trace::{NodeView, Op, Sink, TraceWriter};
 use chakram::units::Span;
 use serde_json::Value;
@@ -392,12 +392,12 @@ fn values(option: &ReplayOptionDefinition) -> Vec<OptionValueAsStudyAndFlag> {
     let number = |word: &str| (word.to_owned(), vec![word.to_owned()]);
     let key = option.key.display_key().to_string();
     match (option.syntax, key.as_str()) {
-        (ReplayOptionSyntax::Choice(choices), _) => {
+        (ReplayOptionValueKind::Choice(choices), _) => {
             let words = choices().into_iter();
             let value = |word: &str| (format!("{word:?}"), vec![word.replace('_', "-")]);
             words.map(|(word, _)| value(word)).collect()
         }
-        (ReplayOptionSyntax::Switch, _) => {
+        (ReplayOptionValueKind::Switch, _) => {
             vec![("true".to_owned(), vec![]), ("false".to_owned(), vec![])]
         }
         (_, "compute") => ["recorded", "scaled:0.5", "roofline", "loopnest:gemmini-16"]

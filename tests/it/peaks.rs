@@ -11,7 +11,7 @@ use chakram::machine::Machine;
 use chakram::trace::{Dtype, NodeView, Op, Sink, TraceWriter};
 use chakram::units::{Span, Time};
 use chakram::workload::{
-    DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
+    EnforcedDependencyKinds, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
 };
 
 /// A kernel, with recorded ns, FLOPs, bytes and format.
@@ -37,7 +37,7 @@ fn job(ranks: &[&[RecordedKernel]]) -> Workload {
             writer.receive_node(&node, &after).unwrap();
         }
         let (graph, binding) =
-            Graph::read_graph(&writer.into_inner(), rank, DependencyPolicy::Both).unwrap();
+            Graph::read_graph(&writer.into_inner(), rank, EnforcedDependencyKinds::Both).unwrap();
         let graph = builder.add_graph(graph);
         builder
             .add_rank(Rank(rank), graph, binding, Time::ZERO)

@@ -2,7 +2,7 @@
 //! same bytes.
 
 use super::commands::answer;
-use chakram::report::json::{ReplayJsonOutput, write_json};
+use chakram::report::json::{ReportOrComparisonJson, write_json};
 use chakram::report::report_csv::ReportCsvTable;
 use chakram::report::text::TextStyleWidthAndDetail;
 use chakram::report::{Report, compare, report_csv, report_text};
@@ -27,8 +27,8 @@ fn replayed(asked: &[&str], format: &[&str]) -> String {
     answer(&[&["replay"], asked, format].concat())
 }
 
-fn read(text: &str) -> ReplayJsonOutput {
-    let document = ReplayJsonOutput::parse_report(text).expect("it is a document");
+fn read(text: &str) -> ReportOrComparisonJson {
+    let document = ReportOrComparisonJson::parse_report(text).expect("it is a document");
     let mut again = Vec::new();
     write_json(&mut again, &document).expect("it is a vector");
     assert_eq!(String::from_utf8(again).expect("it is text"), text);
@@ -37,8 +37,8 @@ fn read(text: &str) -> ReplayJsonOutput {
 
 fn single(text: &str) -> Report {
     match read(text) {
-        ReplayJsonOutput::Report(report) => *report,
-        ReplayJsonOutput::Comparison(_) => panic!("it is of one machine"),
+        ReportOrComparisonJson::Report(report) => *report,
+        ReportOrComparisonJson::Comparison(_) => panic!("it is of one machine"),
     }
 }
 
@@ -105,7 +105,7 @@ fn comparisons_read_back_are_the_same_bytes() {
     ]
     .concat();
     let text = replayed(&asked, &["--format", "json"]);
-    let ReplayJsonOutput::Comparison(comparison) = read(&text) else {
+    let ReportOrComparisonJson::Comparison(comparison) = read(&text) else {
         panic!("it is of several machines");
     };
     assert_eq!(comparison.machines.len(), 3);

@@ -12,8 +12,8 @@ mod traced;
 mod traces;
 
 use chakram::serve::{
-    CompletedRequest, Platform, RequestObserver, Scenario, ServeReport, ServeTimeLimitOption,
-    serve_requests,
+    CompletedRequest, Platform, RequestObserver, RequestServeTimeLimitOption, Scenario,
+    ServeReport, serve_requests,
 };
 use std::path::Path;
 
@@ -42,7 +42,7 @@ pub fn served(
     let report = serve_requests(
         scenario,
         platform,
-        ServeTimeLimitOption::default(),
+        RequestServeTimeLimitOption::default(),
         &mut log,
     );
     let report = report.unwrap_or_else(|error| panic!("{error}"));

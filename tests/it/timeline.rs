@@ -12,7 +12,7 @@ use chakram::report::{TimelineFormat, TimelineSelection, TimelineWriter, replay_
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{
-    DependencyPolicy, GraphBuilder, MissingRankPolicy, Workload, WorkloadBuilder,
+    EnforcedDependencyKinds, GraphBuilder, MissingRankPolicy, Workload, WorkloadBuilder,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -136,7 +136,7 @@ fn training_is_drawn_with_named_collectives() {
 /// two steps; the middle kernel has a duration of 0.
 fn odd() -> Workload {
     let mut builder = WorkloadBuilder::default();
-    let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
+    let mut graph = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
     for id in 0..600 {
         let name = format!("step{}/layer{}/gemm", id / 300, id / 7 % 5);
         let kernel = NodeView {
@@ -241,7 +241,7 @@ fn messages_are_drawn_with_arrows() {
 fn two_kernels_and_an_all_reduce(ranks: u32) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for rank in 0..ranks {
-        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 10);
+        let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 10);
         for (id, us) in [(1, 10), (2, 20)] {
             let op = Op::Compute {
                 flops: 0,
@@ -331,7 +331,7 @@ fn delayed() -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();
     for rank in 0..2 {
-        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 10);
+        let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 10);
         let message = Op::Message {
             receive: rank == 1,
             peer: 1 - rank,

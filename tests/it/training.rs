@@ -242,7 +242,7 @@ fn products(blocks: usize, side: u64) -> Model {
             vec![LayerOperator::new(
                 "norm",
                 work,
-                chakram::model::TensorSplit::Replicated,
+                chakram::model::OperatorTensorParallelSplit::Replicated,
             )],
         )
     };
@@ -253,7 +253,11 @@ fn products(blocks: usize, side: u64) -> Model {
         bias: false,
         tied: false,
     };
-    let product = LayerOperator::new("product", product, chakram::model::TensorSplit::Replicated);
+    let product = LayerOperator::new(
+        "product",
+        product,
+        chakram::model::OperatorTensorParallelSplit::Replicated,
+    );
     let block =
         |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, vec![product.clone()]);
     let mut layers = vec![norm("in", LayerRole::Input)];

@@ -3,13 +3,13 @@
 
 use super::super::calls::{CommCall, CommCalls};
 use super::super::kineto::EventCategory;
-use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
+use super::super::rank_timeline::{DeviceInterval, HostIntervalKind, JoinedRankCapture, NONE};
 use super::super::timeline_events::TimelineEventWithoutTimes;
-use super::host_waits::{AwaitedCallOrDeviceEvent, CallResultUses, HostWait};
+use super::host_waits::{AwaitedCommCallOrDeviceEvent, CallResultUses, HostWait};
 use super::thread_chains::ActivityEndUpperBounds;
 use super::{
-    Activities, Activity, ActivityLane, ActivitySourceEvent, CallLaneAndSubmitter,
-    InferredDependencyCounts,
+    ActivityKindAndIndex, CallLaneAndSubmitter, HostOrDeviceActivity, InferredDependencyCounts,
+    RankActivitiesAndDependencies, ThreadCommunicationOrStreamLane,
 };
 
 /// Calls of CUDA, HIP, SYCL (unified runtime and its predecessor), Level Zero and CANN that return only after
@@ -51,7 +51,7 @@ fn is_blocking_call(name: &str) -> bool {
 /// return only after the copy that they request. A copy that blocks the host also waits for earlier
 /// work on the copy's stream.
 pub(super) fn find_device_waits_of_host(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     bounds: &mut ActivityEndUpperBounds,
     waits: &mut Vec<HostWait>,
     found: &mut InferredDependencyCounts,
@@ -84,7 +84,7 @@ pub(super) fn find_device_waits_of_host(
             thread: item.thread,
             from: item.start.min(end),
             to: end,
-            source: AwaitedCallOrDeviceEvent::Device(device),
+            source: AwaitedCommCallOrDeviceEvent::Device(device),
             into: index as u32,
         });
     }
@@ -112,7 +112,7 @@ pub(super) fn find_device_waits_of_host(
             thread: item.thread,
             from,
             to: device.end,
-            source: AwaitedCallOrDeviceEvent::Device(index as u32),
+            source: AwaitedCommCallOrDeviceEvent::Device(index as u32),
             into: NONE,
         });
     }
@@ -121,9 +121,9 @@ pub(super) fn find_device_waits_of_host(
 /// Creates the activities of all device events and device calls, with their dependencies. Returns the
 /// activity of each device event.
 pub(super) fn create_device_activities(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     calls: &CommCalls,
-    activities: &mut Activities,
+    activities: &mut RankActivitiesAndDependencies,
     found: &mut InferredDependencyCounts,
 ) -> Vec<u32> {
     let mut made: Vec<(u32, u32)> = Vec::new();
@@ -163,9 +163,9 @@ pub(super) fn create_device_activities(
         let launch = activities.of_item.get(device.launch as usize);
         let launch = launch.copied().unwrap_or(NONE);
         let mut pieces = Vec::new();
-        let mut add = |activities: &mut Activities, kind, end: i64| {
+        let mut add = |activities: &mut RankActivitiesAndDependencies, kind, end: i64| {
             let end = begin.max(end);
-            let work = activities.push(Activity { kind, begin, end });
+            let work = activities.push(HostOrDeviceActivity { kind, begin, end });
             activities.add_dependency(launch, work);
             for &before in &previous.1 {
                 activities.add_dependency(before, work);
@@ -175,7 +175,7 @@ pub(super) fn create_device_activities(
         };
         match &own[..] {
             [] => {
-                let kind = ActivitySourceEvent::Device(index as u32);
+                let kind = ActivityKindAndIndex::Device(index as u32);
                 placed[index] = add(activities, kind, device.end);
             }
             // Messages of a batch run concurrently, but on one lane they would wait for one another. Each message
@@ -183,11 +183,11 @@ pub(super) fn create_device_activities(
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
-                        0 => ActivityLane::Stream(device.stream),
-                        _ => ActivityLane::Flight(place as u32 - 1),
+                        0 => ThreadCommunicationOrStreamLane::Stream(device.stream),
+                        _ => ThreadCommunicationOrStreamLane::Flight(place as u32 - 1),
                     };
                     let end = calls.list[call as usize].end;
-                    let work = add(activities, ActivitySourceEvent::Call(call), end);
+                    let work = add(activities, ActivityKindAndIndex::Call(call), end);
                     activities.of_call[call as usize] = work;
                     let item = device.launch;
                     activities.call_places[call as usize] = CallLaneAndSubmitter { lane, item };
@@ -204,9 +204,9 @@ pub(super) fn create_device_activities(
 
 /// Adds dependencies between streams from `cudaStreamWaitEvent` calls, if the profiler recorded them.
 fn stream_waits(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     placed: &[u32],
-    activities: &mut Activities,
+    activities: &mut RankActivitiesAndDependencies,
     found: &mut InferredDependencyCounts,
 ) {
     let launches = DeviceEventsByStreamAndLaunch::new(rank);
@@ -244,10 +244,10 @@ fn stream_waits(
 /// Adds the dependencies of collectives. A collective waits for earlier work on the caller's stream, and the first
 /// kernel that uses the result waits for the collective.
 fn link_collectives(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     calls: &CommCalls,
     placed: &[u32],
-    activities: &mut Activities,
+    activities: &mut RankActivitiesAndDependencies,
     found: &mut InferredDependencyCounts,
 ) {
     if calls.list.iter().all(|call| !call.on_device()) {
@@ -319,7 +319,7 @@ const AT_ONCE: i64 = 20_000;
 /// Returns the kernels that waited for `call`. Such a kernel was launched before the call ended, and began right after
 /// it, on a stream that was idle when the call ended. `communicating` lists the streams that run communication.
 fn kernels_waiting_for_call(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     call: &CommCall,
     communicating: &[i64],
 ) -> Vec<u32> {
@@ -359,7 +359,7 @@ struct DeviceEventsByStreamAndLaunch {
 }
 
 impl DeviceEventsByStreamAndLaunch {
-    fn new(rank: &RankTimeline) -> Self {
+    fn new(rank: &JoinedRankCapture) -> Self {
         let of = |(i, device): (usize, &DeviceInterval)| {
             (
                 device.stream,
@@ -394,7 +394,12 @@ impl DeviceEventsByStreamAndLaunch {
 
     /// Returns the event that ended last, at or before `until`, on any stream. Ignores events launched after
     /// `launched`.
-    fn last_event_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
+    fn last_event_to_end(
+        &self,
+        rank: &JoinedRankCapture,
+        launched: i64,
+        until: i64,
+    ) -> Option<u32> {
         let candidates = self
             .streams
             .iter()
@@ -405,7 +410,7 @@ impl DeviceEventsByStreamAndLaunch {
     }
 }
 
-fn runtime_calls_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
+fn runtime_calls_by_correlation(rank: &JoinedRankCapture) -> Vec<(u64, u32)> {
     let runtime = rank.items.iter().enumerate();
     let runtime =
         runtime.filter(|(_, item)| rank.role_of_interval(item) == HostIntervalKind::Runtime);
@@ -416,7 +421,7 @@ fn runtime_calls_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     list
 }
 
-fn sync_events_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
+fn sync_events_by_correlation(rank: &JoinedRankCapture) -> Vec<(u64, u32)> {
     let syncs = rank.events.iter().enumerate();
     let syncs = syncs.filter(|(_, event)| event.category == EventCategory::Sync);
     let mut list: Vec<(u64, u32)> = syncs
@@ -427,7 +432,7 @@ fn sync_events_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
 }
 
 /// Returns the stream of a synchronization event, or `None` if the event covers all streams.
-fn stream_of_sync_event(rank: &RankTimeline, event: u32) -> Option<i64> {
+fn stream_of_sync_event(rank: &JoinedRankCapture, event: u32) -> Option<i64> {
     let event = &rank.events[event as usize];
     let name = rank.kineto.texts.get(event.name);
     let stream = rank.details_of_event(event).stream;
@@ -435,7 +440,7 @@ fn stream_of_sync_event(rank: &RankTimeline, event: u32) -> Option<i64> {
 }
 
 fn integer_argument(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     event: &TimelineEventWithoutTimes,
     key: &str,
 ) -> Option<i64> {

@@ -1,18 +1,21 @@
 //! Adds dependencies for threads that continued when another thread had finished its work.
 
 use super::super::calls::CommCalls;
-use super::super::rank_timeline::{NONE, RankTimeline};
+use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::thread_chains::ActivitiesByThread;
-use super::{Activities, Activity, InferredDependencyCounts, find_worker_threads};
+use super::{
+    HostOrDeviceActivity, InferredDependencyCounts, RankActivitiesAndDependencies,
+    find_worker_threads,
+};
 
 /// Adds a dependency for each thread that starts, or continues after a pause, when another thread has
 /// finished its work. For example, `backward()` continues after the device's autograd thread has
 /// finished.
 pub(super) fn link_handoffs(
     chains: &ActivitiesByThread,
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     calls: &CommCalls,
-    activities: &mut Activities,
+    activities: &mut RankActivitiesAndDependencies,
     found: &mut InferredDependencyCounts,
 ) {
     let workers = find_worker_threads(rank, calls);
@@ -29,7 +32,7 @@ pub(super) fn link_handoffs(
         .sum();
     // If there are few gaps, searching each thread is cheaper than building a list of all ends.
     let merged = (gaps.len().saturating_mul(free.len()) > works)
-        .then(|| ActivitiesByEnd::new(chains, &free, &activities.list));
+        .then(|| ThreadActivitiesByEnd::new(chains, &free, &activities.list));
     for ThreadGap {
         thread,
         since,
@@ -65,7 +68,7 @@ pub(super) fn link_handoffs(
 fn find_thread_gaps(
     chains: &ActivitiesByThread,
     free: &[u32],
-    list: &[Activity],
+    list: &[HostOrDeviceActivity],
 ) -> Vec<ThreadGap> {
     /// Minimum length of a gap, in ns; shorter gaps usually come from Python code.
     const NOTICEABLE: i64 = 100_000;
@@ -73,7 +76,7 @@ fn find_thread_gaps(
     for &thread in free {
         let mut previous = None;
         for &work in chains.activities_of(thread) {
-            let Activity { begin, end, .. } = list[work as usize];
+            let HostOrDeviceActivity { begin, end, .. } = list[work as usize];
             let since = previous.unwrap_or(if thread == free[0] { begin } else { i64::MIN });
             previous = Some(end);
             if begin.saturating_sub(since) >= NOTICEABLE {
@@ -98,7 +101,7 @@ struct ThreadGap {
 }
 
 /// Activities of several threads, sorted by end.
-struct ActivitiesByEnd {
+struct ThreadActivitiesByEnd {
     /// Index and thread of each activity.
     list: Vec<(u32, u32)>,
     /// For each entry, the index of the last earlier entry that belongs to another thread, or
@@ -106,8 +109,8 @@ struct ActivitiesByEnd {
     of_another: Vec<u32>,
 }
 
-impl ActivitiesByEnd {
-    fn new(chains: &ActivitiesByThread, threads: &[u32], list: &[Activity]) -> Self {
+impl ThreadActivitiesByEnd {
+    fn new(chains: &ActivitiesByThread, threads: &[u32], list: &[HostOrDeviceActivity]) -> Self {
         let of = |&thread: &u32| {
             chains
                 .activities_of(thread)
@@ -133,7 +136,12 @@ impl ActivitiesByEnd {
     }
 
     /// Returns the activity that ended last, but not after `time`, on any thread except `thread`.
-    fn last_activity_ended_by(&self, time: i64, thread: u32, list: &[Activity]) -> Option<u32> {
+    fn last_activity_ended_by(
+        &self,
+        time: i64,
+        thread: u32,
+        list: &[HostOrDeviceActivity],
+    ) -> Option<u32> {
         let after = self
             .list
             .partition_point(|&(work, _)| list[work as usize].end <= time);
@@ -149,7 +157,7 @@ impl ActivitiesByEnd {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ActivitySourceEvent;
+    use super::super::ActivityKindAndIndex;
     use super::*;
     use crate::pytorch::stream::damage::pseudo_random;
 
@@ -168,13 +176,13 @@ mod tests {
                     let begin = end;
                     end += below(4) as i64;
                     chain.push(list.len() as u32);
-                    let kind = ActivitySourceEvent::End(thread as u32);
-                    list.push(Activity { kind, begin, end });
+                    let kind = ActivityKindAndIndex::End(thread as u32);
+                    list.push(HostOrDeviceActivity { kind, begin, end });
                 }
             }
             let chains = ActivitiesByThread::from_sorted_chains(chains);
             let all: Vec<u32> = (0..threads as u32).collect();
-            let merged = ActivitiesByEnd::new(&chains, &all, &list);
+            let merged = ThreadActivitiesByEnd::new(&chains, &all, &list);
             for time in -1..100 {
                 for &thread in &all {
                     let others = all.iter().filter(|&&other| other != thread);

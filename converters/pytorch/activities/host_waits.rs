@@ -1,13 +1,15 @@
 //! Finds the waits of host threads for communication.
 
 use super::super::calls::{CommCall, CommCalls};
-use super::super::rank_timeline::{HostIntervalKind, InnermostIntervalSegment, NONE, RankTimeline};
+use super::super::rank_timeline::{
+    HostIntervalKind, InnermostIntervalSegment, JoinedRankCapture, NONE,
+};
 use super::InferredDependencyCounts;
 use std::collections::BTreeMap;
 
 /// The call or device event for which a thread waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AwaitedCallOrDeviceEvent {
+pub(super) enum AwaitedCommCallOrDeviceEvent {
     /// A communication call, by its index.
     Call(u32),
     /// A device event, by its index.
@@ -24,7 +26,7 @@ pub(super) struct HostWait {
     /// End of the wait, in ns.
     pub to: i64,
     /// The call or device event for which the thread waited.
-    pub source: AwaitedCallOrDeviceEvent,
+    pub source: AwaitedCommCallOrDeviceEvent,
     /// Host interval that contains the wait and continues after it, or [`NONE`] if the next
     /// activity starts after the wait.
     pub into: u32,
@@ -41,7 +43,7 @@ const DEEPEST: usize = 16;
 
 /// Sets the time when each call's result becomes usable. The worker may first copy the result into
 /// place, so the result may become usable after the call's end.
-pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
+pub(super) fn set_done(rank: &JoinedRankCapture, calls: &mut CommCalls) {
     for (worker, list) in group_calls_by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
         let items = &rank.items[range.start as usize..range.end as usize];
@@ -80,7 +82,7 @@ pub(super) fn group_calls_by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>
     workers
 }
 
-fn uses_storages(rank: &RankTimeline, host: u32, storages: &[u64]) -> bool {
+fn uses_storages(rank: &JoinedRankCapture, host: u32, storages: &[u64]) -> bool {
     let mut used = rank.host.storages_of(host).into_iter().flatten();
     used.any(|storage| storages.contains(storage))
 }
@@ -96,7 +98,7 @@ pub(super) fn segment_at(
 
 /// Finds the host's waits for its own communication, and the calls on which the host blocked.
 pub(super) fn find_host_waits(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     calls: &CommCalls,
     found: &mut InferredDependencyCounts,
 ) -> (Vec<HostWait>, Vec<bool>) {
@@ -130,7 +132,7 @@ pub(super) fn find_host_waits(
                 thread,
                 from: rank.items[call.item as usize].end.min(call.done),
                 to: call.done,
-                source: AwaitedCallOrDeviceEvent::Call(index as u32),
+                source: AwaitedCommCallOrDeviceEvent::Call(index as u32),
                 into: NONE,
             });
         } else {
@@ -160,7 +162,7 @@ pub(super) fn find_host_waits(
 /// Returns the wait for a message, whose recorded interval ends when the program's wait for it ends. Programs wait
 /// between operators. If the interval ends during an operator's own time, no thread waited.
 fn find_message_wait(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     call: &CommCall,
     index: usize,
     segments: &[InnermostIntervalSegment],
@@ -177,7 +179,7 @@ fn find_message_wait(
         thread: rank.items[call.item as usize].thread,
         from: from.max(call.start),
         to: call.end,
-        source: AwaitedCallOrDeviceEvent::Call(index as u32),
+        source: AwaitedCommCallOrDeviceEvent::Call(index as u32),
         into: NONE,
     })
 }
@@ -185,7 +187,7 @@ fn find_message_wait(
 /// Returns the wait of a thread that was idle, outside operators, until the call ended. Right after
 /// the launch, a shorter idle time is sufficient.
 fn find_idle_wait(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     call: &CommCall,
     index: usize,
     segments: &[InnermostIntervalSegment],
@@ -214,7 +216,7 @@ fn find_idle_wait(
             thread: asker.thread,
             from: segment.from,
             to: call.done,
-            source: AwaitedCallOrDeviceEvent::Call(index as u32),
+            source: AwaitedCommCallOrDeviceEvent::Call(index as u32),
             into: NONE,
         },
     )
@@ -226,7 +228,7 @@ pub(super) struct CallResultUses(Vec<(u64, i64, u32)>);
 
 impl CallResultUses {
     /// Finds all host intervals that use storages written by a call.
-    pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
+    pub fn new(rank: &JoinedRankCapture, calls: &CommCalls) -> Self {
         let mut wanted: Vec<u64> = calls
             .list
             .iter()
@@ -251,7 +253,7 @@ impl CallResultUses {
     /// sorted by start.
     pub fn uses_of_call<'a>(
         &'a self,
-        rank: &'a RankTimeline,
+        rank: &'a JoinedRankCapture,
         call: &'a CommCall,
     ) -> impl Iterator<Item = u32> + 'a {
         let asker = rank.items[call.item as usize];
@@ -278,7 +280,7 @@ impl CallResultUses {
     /// the call's own worker do not count.
     fn find_wait_before_first_use(
         &self,
-        rank: &RankTimeline,
+        rank: &JoinedRankCapture,
         calls: &CommCalls,
         index: usize,
         segments: &[Vec<InnermostIntervalSegment>],
@@ -297,7 +299,7 @@ impl CallResultUses {
                     thread: item.thread,
                     from: item.start.min(call.done),
                     to: call.done,
-                    source: AwaitedCallOrDeviceEvent::Call(index as u32),
+                    source: AwaitedCommCallOrDeviceEvent::Call(index as u32),
                     into: i,
                 });
             }
@@ -313,7 +315,7 @@ impl CallResultUses {
                 thread: item.thread,
                 from: if waited { from } else { item.start },
                 to: if waited { call.done } else { item.start },
-                source: AwaitedCallOrDeviceEvent::Call(index as u32),
+                source: AwaitedCommCallOrDeviceEvent::Call(index as u32),
                 into: NONE,
             });
         }

@@ -1,22 +1,25 @@
 //! Creates the activities of communication in flight on the host.
 
 use super::super::calls::{CommCalls, CommOp};
-use super::super::rank_timeline::{NONE, RankTimeline};
+use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::host_waits::group_calls_by_worker;
 use super::thread_chains::ActivitiesByThread;
-use super::{Activities, Activity, ActivityLane, ActivitySourceEvent, CallLaneAndSubmitter};
+use super::{
+    ActivityKindAndIndex, CallLaneAndSubmitter, HostOrDeviceActivity,
+    RankActivitiesAndDependencies, ThreadCommunicationOrStreamLane,
+};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// Lanes, ordered by the time at which they become free.
-type LanesByFreeTime = BinaryHeap<Reverse<(i64, u32)>>;
+type HostCommLanesByFreeTime = BinaryHeap<Reverse<(i64, u32)>>;
 
 /// Creates the activity of every call that the host executed, with its dependencies.
 pub(super) fn create_in_flight_activities(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     calls: &CommCalls,
     chains: &ActivitiesByThread,
-    activities: &mut Activities,
+    activities: &mut RankActivitiesAndDependencies,
 ) {
     let mut order: Vec<u32> = (0..calls.list.len() as u32)
         .filter(|&call| !calls.list[call as usize].on_device())
@@ -25,7 +28,7 @@ pub(super) fn create_in_flight_activities(
     // Calls on one worker wait for it, and messages to one peer wait for their connection. No other calls are queued,
     // even if the recorded times suggest it. Each worker and each connection gets its own lane, or several lanes if its
     // calls were in flight concurrently.
-    let mut lanes: BTreeMap<(u32, Option<u32>, bool), LanesByFreeTime> = BTreeMap::new();
+    let mut lanes: BTreeMap<(u32, Option<u32>, bool), HostCommLanesByFreeTime> = BTreeMap::new();
     let mut count = 0;
     for index in order {
         let call = &calls.list[index as usize];
@@ -46,14 +49,14 @@ pub(super) fn create_in_flight_activities(
             }
         };
         free.push(Reverse((call.end, lane)));
-        let work = activities.push(Activity {
-            kind: ActivitySourceEvent::Call(index),
+        let work = activities.push(HostOrDeviceActivity {
+            kind: ActivityKindAndIndex::Call(index),
             begin: call.start,
             end: call.end,
         });
         activities.of_call[index as usize] = work;
         activities.call_places[index as usize] = CallLaneAndSubmitter {
-            lane: ActivityLane::Flight(lane),
+            lane: ThreadCommunicationOrStreamLane::Flight(lane),
             item: call.item,
         };
         let caller = rank.items[call.item as usize].thread;

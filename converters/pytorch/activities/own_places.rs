@@ -10,7 +10,7 @@
 //!   and the children become zero-length marks before it.
 //! - The work of any other operator is placed after its last child call.
 
-use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
+use super::super::rank_timeline::{HostIntervalKind, JoinedRankCapture, NONE};
 use super::super::view_operators::is_view;
 
 /// Names of helper operators, which allocate or clear memory, or return a view and copy only if necessary.
@@ -50,7 +50,9 @@ pub(super) struct OwnWorkPositionAmongChildren {
 }
 
 /// Returns, for each host interval, the position of its own work among its children.
-pub(super) fn find_own_work_positions(rank: &RankTimeline) -> Vec<OwnWorkPositionAmongChildren> {
+pub(super) fn find_own_work_positions(
+    rank: &JoinedRankCapture,
+) -> Vec<OwnWorkPositionAmongChildren> {
     let on_host = rank.devices.is_empty();
     let places = rank.items.iter().map(|item| OwnWorkPositionAmongChildren {
         span: (item.start, item.end),
@@ -115,7 +117,7 @@ pub(super) fn find_own_work_positions(rank: &RankTimeline) -> Vec<OwnWorkPositio
     places
 }
 
-fn is_view_or_allocation(rank: &RankTimeline, item: usize) -> bool {
+fn is_view_or_allocation(rank: &JoinedRankCapture, item: usize) -> bool {
     let item = &rank.items[item];
     let plain = rank.item_name(item).strip_prefix("aten::");
     let helps = |plain| is_view(plain) || ALLOCATORS.binary_search(&plain).is_ok();
@@ -124,7 +126,7 @@ fn is_view_or_allocation(rank: &RankTimeline, item: usize) -> bool {
 
 /// Returns the host intervals of a thread, sorted by position.
 pub(super) fn order_host_intervals(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     items: std::ops::Range<u32>,
     places: &[OwnWorkPositionAmongChildren],
 ) -> Vec<u32> {

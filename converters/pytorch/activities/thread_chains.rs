@@ -1,10 +1,10 @@
 //! Orders the activities of each host thread.
 
 use super::super::calls::CommCalls;
-use super::super::rank_timeline::{NONE, RankTimeline};
+use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::host_waits::HostWait;
 use super::own_places::{self, OwnWorkPositionAmongChildren};
-use super::{Activities, Activity, ActivitySourceEvent, is_work};
+use super::{ActivityKindAndIndex, HostOrDeviceActivity, RankActivitiesAndDependencies, is_work};
 
 /// Upper bounds on when the activities of host intervals end.
 pub(super) struct ActivityEndUpperBounds {
@@ -14,7 +14,7 @@ pub(super) struct ActivityEndUpperBounds {
 }
 
 impl ActivityEndUpperBounds {
-    pub(super) fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
+    pub(super) fn new(rank: &JoinedRankCapture, calls: &CommCalls) -> Self {
         let mut this = Self {
             latest: vec![i64::MAX; rank.items.len()],
         };
@@ -40,11 +40,11 @@ pub(super) struct ActivitiesByThread(Vec<Vec<u32>>);
 
 /// Chooses the time of each host interval's activity, and orders the activities of each thread.
 pub(super) fn build_thread_chains(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     calls: &CommCalls,
     bounds: ActivityEndUpperBounds,
     waits: &[HostWait],
-    activities: &mut Activities,
+    activities: &mut RankActivitiesAndDependencies,
 ) -> ActivitiesByThread {
     // Earliest start of the activity, for host intervals that contain a wait.
     let mut earliest = vec![i64::MIN; rank.items.len()];
@@ -169,8 +169,8 @@ pub(super) fn build_thread_chains(
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
             let (begin, end) = place[item as usize];
-            let work = activities.push(Activity {
-                kind: ActivitySourceEvent::Item(item),
+            let work = activities.push(HostOrDeviceActivity {
+                kind: ActivityKindAndIndex::Item(item),
                 begin,
                 end,
             });
@@ -187,8 +187,8 @@ pub(super) fn build_thread_chains(
             // The mark keeps the replay from ending before the thread does.
             && end > last
         {
-            chain.push(activities.push(Activity {
-                kind: ActivitySourceEvent::End(thread as u32),
+            chain.push(activities.push(HostOrDeviceActivity {
+                kind: ActivityKindAndIndex::End(thread as u32),
                 begin: end,
                 end,
             }));
@@ -216,14 +216,24 @@ fn merge_intervals(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
 
 impl ActivitiesByThread {
     /// Returns the last activity of `thread` that had ended by `time`.
-    pub(super) fn last_activity_before(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
+    pub(super) fn last_activity_before(
+        &self,
+        thread: u32,
+        time: i64,
+        list: &[HostOrDeviceActivity],
+    ) -> u32 {
         let chain = &self.0[thread as usize];
         let after = chain.partition_point(|&work| list[work as usize].end <= time);
         after.checked_sub(1).map_or(NONE, |last| chain[last])
     }
 
     /// Returns the first activity of `thread` that started at or after `time`.
-    pub(super) fn first_activity_after(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
+    pub(super) fn first_activity_after(
+        &self,
+        thread: u32,
+        time: i64,
+        list: &[HostOrDeviceActivity],
+    ) -> u32 {
         let chain = &self.0[thread as usize];
         let first = chain.partition_point(|&work| list[work as usize].begin < time);
         chain.get(first).copied().unwrap_or(NONE)
@@ -235,7 +245,7 @@ impl ActivitiesByThread {
         thread: u32,
         from: i64,
         to: i64,
-        activities: &Activities,
+        activities: &RankActivitiesAndDependencies,
     ) -> u32 {
         let first = self.first_activity_after(thread, from, &activities.list);
         match activities.list.get(first as usize) {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Arguments of a communication call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallArgs {
+pub struct CommCallArgs {
     /// Bytes that the rank contributes.
     pub bytes_in: u64,
     /// Bytes in the rank's output buffer.
@@ -221,7 +221,11 @@ fn find_signature(name: &str) -> Option<&'static C10dArgPositions> {
 }
 
 /// Parses the call of the operator `name` from its arguments `inputs` and their `types`, both JSON.
-pub(super) fn parse_comm_call(name: &str, inputs: &str, types: &str) -> Option<(CommOp, CallArgs)> {
+pub(super) fn parse_comm_call(
+    name: &str,
+    inputs: &str,
+    types: &str,
+) -> Option<(CommOp, CommCallArgs)> {
     let layout = find_signature(name)?;
     let values: Value = serde_json::from_str(inputs).ok()?;
     let at = |place: Option<usize>| place.and_then(|i| values.get(i));
@@ -273,7 +277,7 @@ pub(super) fn parse_comm_call(name: &str, inputs: &str, types: &str) -> Option<(
     };
     Some((
         layout.act,
-        CallArgs {
+        CommCallArgs {
             bytes_in: input.bytes,
             bytes_out: out.bytes,
             size_stated: at(layout.input).or(at(layout.output)).is_some(),
@@ -346,7 +350,7 @@ fn member_count(name: &str, layout: &C10dArgPositions, values: &Value) -> Option
     }
 }
 
-impl CallArgs {
+impl CommCallArgs {
     /// Returns the number of group members: the ratio of the larger size to the smaller. Returns `None` if this kind of
     /// collective has no fixed ratio.
     pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
@@ -500,10 +504,10 @@ mod tests {
     fn sizes_show_how_many_members_a_group_has() {
         // 40 B from each of four members make 160 B. The sizes of an all-reduce do not reveal the number
         // of members.
-        let gathered = CallArgs {
+        let gathered = CommCallArgs {
             bytes_in: 40,
             bytes_out: 160,
-            ..CallArgs::default()
+            ..CommCallArgs::default()
         };
         assert_eq!(gathered.shown_members(AllGather), Some(4));
         assert_eq!(gathered.shown_members(AllReduce), None);

@@ -10,17 +10,17 @@
 
 use super::super::call_names::comm_kind_of_interval;
 use super::super::kineto::is_graph_launch;
-use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
+use super::super::rank_timeline::{DeviceInterval, JoinedRankCapture, NONE};
 use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::args::{self, parse_comm_call};
-use super::requests::{DeferredRequests, RequestHostIntervals};
-use super::{CallArgs, CommCall, CommCalls, CommOp, UserCommKernelRules};
+use super::requests::{RequestRecordAndOperatorIndices, RequestsByExecutingLaunch};
+use super::{CommCall, CommCallArgs, CommCalls, CommOp, UserCommKernelRules};
 use crate::comm_kernels::KernelNameHint;
 use chakram_trace::format::{CollectiveKind, Dtype};
 
 /// Finds the calls of kernels and appends them to `calls`.
 pub(super) fn append_device_calls(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     kernels: &UserCommKernelRules,
     calls: &mut CommCalls,
 ) {
@@ -49,12 +49,12 @@ pub(super) fn append_device_calls(
         .map(|device| {
             (
                 device.launch,
-                LaunchContext::from_device_interval(rank, device).is_empty(),
+                CommRecordsAroundLaunch::from_device_interval(rank, device).is_empty(),
             )
         });
-    let deferred = DeferredRequests::find_deferred_requests(rank, &launches.collect());
+    let deferred = RequestsByExecutingLaunch::find_deferred_requests(rank, &launches.collect());
     for &request in &deferred.unlaunched {
-        let requested = LaunchContext::from_request(request)
+        let requested = CommRecordsAroundLaunch::from_request(request)
             .recorded_calls(rank)
             .into_iter();
         let names = requested.map(|(item, ..)| rank.item_name(&rank.items[item as usize]));
@@ -67,7 +67,7 @@ pub(super) fn append_device_calls(
             calls.unknown.push(i);
             continue;
         }
-        let context = LaunchContext::from_device_interval(rank, device);
+        let context = CommRecordsAroundLaunch::from_device_interval(rank, device);
         let event = &rank.events[device.event as usize];
         let mut made =
             match context.has_only_library_range() && has_collective_arguments(rank, event) {
@@ -139,32 +139,32 @@ pub(super) fn append_device_calls(
 /// Returns the calls that `launch` executes: the requests around it, which `context` describes, or else the requests
 /// deferred to it.
 fn launched_calls(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     launch: u32,
-    context: &LaunchContext,
-    deferred: &DeferredRequests,
-) -> Vec<(u32, CommOp, CallArgs)> {
+    context: &CommRecordsAroundLaunch,
+    deferred: &RequestsByExecutingLaunch,
+) -> Vec<(u32, CommOp, CommCallArgs)> {
     let mut calls = context.recorded_calls(rank);
     if context.is_empty() {
         let requests = deferred.requests_executed_by_launch(launch).iter();
-        calls.extend(
-            requests.flat_map(|&request| LaunchContext::from_request(request).recorded_calls(rank)),
-        );
+        calls.extend(requests.flat_map(|&request| {
+            CommRecordsAroundLaunch::from_request(request).recorded_calls(rank)
+        }));
     }
     calls
 }
 
 /// Returns the calls whose launches have no kernel, except those in `found`.
 fn calls_without_kernels(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     found: &[CommCall],
-    deferred: &DeferredRequests,
+    deferred: &RequestsByExecutingLaunch,
 ) -> Vec<CommCall> {
     let mut known: Vec<u32> = found.iter().map(|call| call.item).collect();
     known.sort_unstable();
     let mut dropped: Vec<CommCall> = Vec::new();
     for &launch in &rank.dropped {
-        let context = LaunchContext::from_launch_interval(rank, launch);
+        let context = CommRecordsAroundLaunch::from_launch_interval(rank, launch);
         let made = launched_calls(rank, launch, &context, deferred);
         let at = rank.items[launch as usize].end;
         for (item, act, asked) in made {
@@ -196,12 +196,12 @@ fn calls_without_kernels(
 
 /// Returns true if a kernel belongs to a launched graph. The graph's requests were made earlier,
 /// when the graph was captured.
-fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
+fn is_of_graph(rank: &JoinedRankCapture, device: &DeviceInterval) -> bool {
     is_graph_launch(rank.event_name(rank.items[device.launch as usize].event))
 }
 
 /// Returns true if a kernel's own arguments describe a collective.
-fn has_collective_arguments(rank: &RankTimeline, event: &TimelineEventWithoutTimes) -> bool {
+fn has_collective_arguments(rank: &JoinedRankCapture, event: &TimelineEventWithoutTimes) -> bool {
     let named = |args: &[(String, String)]| args.iter().any(|(key, _)| key == "Collective name");
     rank.args_of(event).is_some_and(named)
 }
@@ -210,7 +210,7 @@ fn has_collective_arguments(rank: &RankTimeline, event: &TimelineEventWithoutTim
 struct OperatorIdsByStart(Vec<(i64, u64)>);
 
 impl OperatorIdsByStart {
-    fn new(rank: &RankTimeline) -> Self {
+    fn new(rank: &JoinedRankCapture) -> Self {
         let of = |event: u32| rank.events[event as usize].rf_id;
         let known = rank.items.iter().map(|item| (item.start, of(item.event)));
         let mut list: Vec<(i64, u64)> = known.filter(|&(_, id)| id != 0).collect();
@@ -219,7 +219,7 @@ impl OperatorIdsByStart {
     }
 
     /// Returns the id of `item`, or of the last operator that began before it.
-    fn operator_id(&self, rank: &RankTimeline, item: u32) -> u64 {
+    fn operator_id(&self, rank: &JoinedRankCapture, item: u32) -> u64 {
         let item = &rank.items[item as usize];
         let own = rank.events[item.event as usize].rf_id;
         if own != 0 {
@@ -233,10 +233,10 @@ impl OperatorIdsByStart {
 /// Returns a kernel's call, from its own arguments if there are any. Otherwise uses the kind in its name and the inputs
 /// of the surrounding operator.
 fn comm_call_of_kernel(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     device: &DeviceInterval,
     kind: Option<CollectiveKind>,
-) -> Option<(CommOp, CallArgs)> {
+) -> Option<(CommOp, CommCallArgs)> {
     let event = &rank.events[device.event as usize];
     let args = rank.args_of(event);
     if let Some(told) = args.and_then(|args| call_of(None, Some(args))) {
@@ -251,19 +251,19 @@ fn comm_call_of_kernel(
     let bytes = form.map_or(0, |form| form.bytes_in);
     Some((
         CommOp::Collective(kind),
-        CallArgs {
+        CommCallArgs {
             bytes_in: bytes,
             bytes_out: bytes,
             by_name: true,
             dtype: form.and_then(|form| args::first_dtype(rank.host.texts.get(form.types_in))),
             asynchronous: Some(true),
-            ..CallArgs::default()
+            ..CommCallArgs::default()
         },
     ))
 }
 
 /// Operators and records that surround a kernel's launch.
-struct LaunchContext {
+struct CommRecordsAroundLaunch {
     /// Indices of the host intervals of `record_param_comms` around the launch. The list has several entries if the
     /// kernel executes a batch of messages.
     records: Vec<u32>,
@@ -274,9 +274,9 @@ struct LaunchContext {
     range: u32,
 }
 
-impl LaunchContext {
+impl CommRecordsAroundLaunch {
     /// Returns the context of a request that a later launch executes.
-    fn from_request(request: RequestHostIntervals) -> Self {
+    fn from_request(request: RequestRecordAndOperatorIndices) -> Self {
         let records = (request.record != NONE).then_some(request.record);
         Self {
             records: records.into_iter().collect(),
@@ -295,12 +295,12 @@ impl LaunchContext {
         self.records.is_empty() && self.operator == NONE && self.range != NONE
     }
 
-    fn from_device_interval(rank: &RankTimeline, device: &DeviceInterval) -> Self {
+    fn from_device_interval(rank: &JoinedRankCapture, device: &DeviceInterval) -> Self {
         Self::from_launch_interval(rank, device.launch)
     }
 
     /// Returns the operators and records that surround `launch`.
-    fn from_launch_interval(rank: &RankTimeline, launch: u32) -> Self {
+    fn from_launch_interval(rank: &JoinedRankCapture, launch: u32) -> Self {
         let mut this = Self {
             records: Vec::new(),
             operator: NONE,
@@ -321,7 +321,7 @@ impl LaunchContext {
         this
     }
 
-    fn recorded_calls(&self, rank: &RankTimeline) -> Vec<(u32, CommOp, CallArgs)> {
+    fn recorded_calls(&self, rank: &JoinedRankCapture) -> Vec<(u32, CommOp, CommCallArgs)> {
         let recorded = self.records.iter();
         let mut made: Vec<_> = recorded
             .filter_map(|&i| parse_recorded_call(rank, i).map(|(act, asked)| (i, act, asked)))
@@ -342,7 +342,7 @@ impl LaunchContext {
             [] => {
                 let mut named = self.records.iter();
                 let group = named.find_map(|&record| recorded_group(rank, record));
-                made.push((self.operator, act, CallArgs { group, ..asked }));
+                made.push((self.operator, act, CommCallArgs { group, ..asked }));
             }
             // Only the operator states the root and the result's storages, so add them to the
             // recorded call.
@@ -361,20 +361,23 @@ impl LaunchContext {
     }
 }
 
-impl LaunchContext {
+impl CommRecordsAroundLaunch {
     /// Returns the call that the library's range describes. The range states the kind and the size
     /// of the tensor.
-    fn parse_call_of_library_range(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
+    fn parse_call_of_library_range(
+        &self,
+        rank: &JoinedRankCapture,
+    ) -> Option<(u32, CommOp, CommCallArgs)> {
         let item = rank.items.get(self.range as usize)?;
         let kind = comm_kind_of_interval(rank.item_name(item))?.collective_kind()?;
         let form = rank
             .host
             .form_of_node(rank.host.nodes.get(item.host as usize)?);
-        let asked = CallArgs {
+        let asked = CommCallArgs {
             bytes_in: form.bytes_in,
             dtype: args::first_dtype(rank.host.texts.get(form.types_in)),
             asynchronous: Some(true),
-            ..CallArgs::default()
+            ..CommCallArgs::default()
         };
         Some((self.range, CommOp::Collective(kind), asked))
     }
@@ -382,7 +385,7 @@ impl LaunchContext {
 
 /// Returns the indices of the `record_param_comms` host intervals in `batch`. The single launch `launch` executes
 /// all messages of the batch.
-fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
+fn records_in_batch(rank: &JoinedRankCapture, batch: u32, launch: u32) -> Vec<u32> {
     // Host intervals are sorted by thread and start. The batch's intervals therefore have indices
     // between the batch's index and the launch's index.
     let inside = batch..launch;
@@ -396,7 +399,10 @@ fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
 
 /// Parses a `record_param_comms`, either from the host node's attributes or from the Kineto event's
 /// arguments.
-pub(super) fn parse_recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> {
+pub(super) fn parse_recorded_call(
+    rank: &JoinedRankCapture,
+    index: u32,
+) -> Option<(CommOp, CommCallArgs)> {
     let item = &rank.items[index as usize];
     let event = &rank.events[item.event as usize];
     let host = rank.host.nodes.get(item.host as usize);
@@ -407,7 +413,7 @@ pub(super) fn parse_recorded_call(rank: &RankTimeline, index: u32) -> Option<(Co
 
 /// Returns the group that a `record_param_comms` names in its attributes or, before schema 1.1.0, only among its
 /// inputs.
-pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> {
+pub(super) fn recorded_group(rank: &JoinedRankCapture, index: u32) -> Option<String> {
     if let Some((_, asked)) = parse_recorded_call(rank, index) {
         return asked.group;
     }
@@ -422,7 +428,7 @@ pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> 
 fn call_of(
     host: Option<&[(String, String)]>,
     kineto: Option<&[(String, String)]>,
-) -> Option<(CommOp, CallArgs)> {
+) -> Option<(CommOp, CommCallArgs)> {
     let text = |attribute: &str, argument: &str| {
         let of = |list: &[(String, String)], key: &str| {
             let found = list.iter().find(|(k, _)| k == key);
@@ -470,7 +476,7 @@ fn call_of(
     };
     Some((
         act,
-        CallArgs {
+        CommCallArgs {
             bytes_in: inputs.saturating_mul(size),
             bytes_out: outputs.saturating_mul(size),
             size_stated: stated && size > 0,

@@ -5,12 +5,12 @@
 //! the operation, because gloo implements a reduce-scatter as an all-reduce.
 
 use super::super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
-use super::super::rank_timeline::{InFlightCommInterval, NONE, RankTimeline};
+use super::super::rank_timeline::{InFlightGlooInterval, JoinedRankCapture, NONE};
 use super::args::{self, parse_comm_call};
 use super::{CommCall, CommCalls};
 
 /// Finds the calls of `rank` that host backends executed.
-pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
+pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> CommCalls {
     let mut calls = CommCalls::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
     for (i, item) in rank.items.iter().enumerate() {
@@ -22,7 +22,7 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
         }
     }
     askers.sort_unstable();
-    let mut flights: Vec<Vec<&InFlightCommInterval>> = vec![Vec::new(); askers.len()];
+    let mut flights: Vec<Vec<&InFlightGlooInterval>> = vec![Vec::new(); askers.len()];
     for flight in &rank.flights {
         let after = askers.partition_point(|&(id, _)| id < flight.rf_id);
         let asker = after
@@ -58,15 +58,15 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
 }
 
 /// Returns true if the host launched anything on a device. If so, kernels execute the calls.
-fn launches_kernels(rank: &RankTimeline) -> bool {
+fn launches_kernels(rank: &JoinedRankCapture) -> bool {
     rank.has_device_work()
 }
 
 fn build_host_comm_call(
-    rank: &RankTimeline,
+    rank: &JoinedRankCapture,
     rf_id: u64,
     index: u32,
-    flights: &[&InFlightCommInterval],
+    flights: &[&InFlightGlooInterval],
 ) -> Option<CommCall> {
     let item = &rank.items[index as usize];
     let node = rank.host.nodes.get(item.host as usize)?;
@@ -117,7 +117,7 @@ fn build_host_comm_call(
 }
 
 /// Returns the group name in a `record_param_comms` inside the operator.
-fn recorded_group(rank: &RankTimeline, operator: u32) -> Option<String> {
+fn recorded_group(rank: &JoinedRankCapture, operator: u32) -> Option<String> {
     let end = rank.items[operator as usize].end;
     let inside = rank.items.iter().enumerate().skip(operator as usize + 1);
     let mut inside = inside.take_while(|(_, item)| item.start < end).take(16);
@@ -125,7 +125,7 @@ fn recorded_group(rank: &RankTimeline, operator: u32) -> Option<String> {
     super::device::recorded_group(rank, record as u32)
 }
 
-fn enclosing_group_name(rank: &RankTimeline, item: u32) -> Option<String> {
+fn enclosing_group_name(rank: &JoinedRankCapture, item: u32) -> Option<String> {
     let item = &rank.items[item as usize];
     if !rank.item_name(item).starts_with("_c10d_functional::") {
         return None;
@@ -135,7 +135,7 @@ fn enclosing_group_name(rank: &RankTimeline, item: u32) -> Option<String> {
 }
 
 /// Returns the period when an interval moved data: the longest period without an operator on the interval's worker.
-fn transfer_interval(rank: &RankTimeline, flight: &InFlightCommInterval) -> (i64, i64) {
+fn transfer_interval(rank: &JoinedRankCapture, flight: &InFlightGlooInterval) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];
     let first = items.partition_point(|item| item.start < flight.start);

@@ -7,13 +7,13 @@
 //! several kernels in succession.
 
 use super::super::kineto::{EventCategory, is_launch};
-use super::super::rank_timeline::{NONE, RankTimeline};
+use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::args;
 use std::collections::BTreeMap;
 
 /// The host intervals that describe a communication request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RequestHostIntervals {
+pub(super) struct RequestRecordAndOperatorIndices {
     /// Host interval of `record_param_comms`, or [`NONE`].
     pub record: u32,
     /// Host interval of the `c10d` operator, or [`NONE`].
@@ -22,23 +22,23 @@ pub(super) struct RequestHostIntervals {
 
 /// A rank's requests that a later launch executes.
 #[derive(Debug, Default)]
-pub(super) struct DeferredRequests {
+pub(super) struct RequestsByExecutingLaunch {
     /// Requests, by the host interval of the launch that executes them.
-    by_launch: BTreeMap<u32, Vec<RequestHostIntervals>>,
+    by_launch: BTreeMap<u32, Vec<RequestRecordAndOperatorIndices>>,
     /// Requests without a known launch.
-    pub unlaunched: Vec<RequestHostIntervals>,
+    pub unlaunched: Vec<RequestRecordAndOperatorIndices>,
 }
 
-impl DeferredRequests {
+impl RequestsByExecutingLaunch {
     /// Returns the requests that the launch `item` executes, in program order.
-    pub fn requests_executed_by_launch(&self, item: u32) -> &[RequestHostIntervals] {
+    pub fn requests_executed_by_launch(&self, item: u32) -> &[RequestRecordAndOperatorIndices] {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
     /// Finds the requests whose launch is outside the request's own interval. `communicating` maps each host interval
     /// that launches communication kernels to true if the launch is outside every request.
     pub fn find_deferred_requests(
-        rank: &RankTimeline,
+        rank: &JoinedRankCapture,
         communicating: &BTreeMap<u32, bool>,
     ) -> Self {
         let mut found = Self::default();
@@ -47,9 +47,9 @@ impl DeferredRequests {
         }
         let mut launched: Vec<u32> = rank.devices.iter().map(|device| device.launch).collect();
         launched.sort_unstable();
-        let roles = CommRecordOperatorOrLaunch::classify_intervals(rank);
+        let roles = HostIntervalCommRole::classify_intervals(rank);
         for thread in &rank.threads {
-            let mut walk = ThreadRequestTraversal::default();
+            let mut walk = ThreadRequestLaunchMatcher::default();
             for index in thread.items.clone() {
                 let item = &rank.items[index as usize];
                 let event = &rank.events[item.event as usize];
@@ -57,15 +57,13 @@ impl DeferredRequests {
                 match roles[event.name as usize] {
                     // Only NCCL itself launches a group's kernels, so an operator of another kind ends
                     // the group.
-                    CommRecordOperatorOrLaunch::Other if event.category == EventCategory::CpuOp => {
+                    HostIntervalCommRole::Other if event.category == EventCategory::CpuOp => {
                         walk.last.clear()
                     }
-                    CommRecordOperatorOrLaunch::Other => {}
-                    CommRecordOperatorOrLaunch::Record => walk.open_request(index, NONE, item.end),
-                    CommRecordOperatorOrLaunch::Operator => {
-                        walk.open_request(NONE, index, item.end)
-                    }
-                    CommRecordOperatorOrLaunch::Launch => match communicating.get(&index) {
+                    HostIntervalCommRole::Other => {}
+                    HostIntervalCommRole::Record => walk.open_request(index, NONE, item.end),
+                    HostIntervalCommRole::Operator => walk.open_request(NONE, index, item.end),
+                    HostIntervalCommRole::Launch => match communicating.get(&index) {
                         Some(true) => {
                             let requests = walk.take_unlaunched_requests();
                             found.by_launch.insert(index, requests);
@@ -94,15 +92,15 @@ impl DeferredRequests {
 
 /// Role of a host interval, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CommRecordOperatorOrLaunch {
+enum HostIntervalCommRole {
     Other,
     Record,
     Operator,
     Launch,
 }
 
-impl CommRecordOperatorOrLaunch {
-    fn classify_intervals(rank: &RankTimeline) -> Vec<Self> {
+impl HostIntervalCommRole {
+    fn classify_intervals(rank: &JoinedRankCapture) -> Vec<Self> {
         let texts = &rank.kineto.texts;
         let roles = (0..texts.len() as u32).map(|name| match texts.get(name) {
             "record_param_comms" => Self::Record,
@@ -116,18 +114,18 @@ impl CommRecordOperatorOrLaunch {
 
 /// State of a thread's traversal.
 #[derive(Debug, Default)]
-struct ThreadRequestTraversal {
+struct ThreadRequestLaunchMatcher {
     /// The open request, its end, and whether it launched a kernel itself.
-    open: Option<(RequestHostIntervals, i64, bool)>,
+    open: Option<(RequestRecordAndOperatorIndices, i64, bool)>,
     /// Requests that have ended and wait for a launch.
-    pending: Vec<RequestHostIntervals>,
+    pending: Vec<RequestRecordAndOperatorIndices>,
     /// Requests that the last launch executed. Launches right after it execute the same requests.
-    last: Vec<RequestHostIntervals>,
+    last: Vec<RequestRecordAndOperatorIndices>,
 }
 
-impl ThreadRequestTraversal {
+impl ThreadRequestLaunchMatcher {
     /// Closes the open request if it ended by `now`.
-    fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<RequestHostIntervals>) {
+    fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<RequestRecordAndOperatorIndices>) {
         let Some((request, _, own)) = self.open.take_if(|(_, end, _)| *end <= now) else {
             return;
         };
@@ -149,7 +147,13 @@ impl ThreadRequestTraversal {
                     request.record = record;
                 }
             }
-            open => *open = Some((RequestHostIntervals { record, operator }, end, false)),
+            open => {
+                *open = Some((
+                    RequestRecordAndOperatorIndices { record, operator },
+                    end,
+                    false,
+                ))
+            }
         }
     }
 
@@ -166,7 +170,7 @@ impl ThreadRequestTraversal {
     }
 
     /// Returns the requests that a launch outside all requests executes.
-    fn take_unlaunched_requests(&mut self) -> Vec<RequestHostIntervals> {
+    fn take_unlaunched_requests(&mut self) -> Vec<RequestRecordAndOperatorIndices> {
         if !self.pending.is_empty() {
             self.last = std::mem::take(&mut self.pending);
         }

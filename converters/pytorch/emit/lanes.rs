@@ -1,15 +1,15 @@
 //! Assigns lanes to activities, and names the lanes.
 
-use super::super::activities::{Activities, ActivityLane};
-use super::super::rank_timeline::RankTimeline;
+use super::super::activities::{RankActivitiesAndDependencies, ThreadCommunicationOrStreamLane};
+use super::super::rank_timeline::JoinedRankCapture;
 
 /// First lane for communication in flight; higher than any thread number.
 pub(super) const FIRST_FLIGHT: i64 = 1000;
 
 /// Returns the names of the lanes as metadata attributes.
 pub fn lane_names(
-    rank: &RankTimeline,
-    activities: &Activities,
+    rank: &JoinedRankCapture,
+    activities: &RankActivitiesAndDependencies,
     host_computes: bool,
 ) -> Vec<(String, String)> {
     let mut names = Vec::new();
@@ -30,7 +30,7 @@ pub fn lane_names(
     }
     let lanes = activities.list.iter();
     let flights = lanes.filter_map(|work| match activities.lane_of_activity(rank, work) {
-        ActivityLane::Flight(lane) => Some(lane),
+        ThreadCommunicationOrStreamLane::Flight(lane) => Some(lane),
         _ => None,
     });
     if let Some(last) = flights.max() {

@@ -1,13 +1,16 @@
 //! Converts activities to nodes of a trace.
 
-use super::super::activities::{Activities, Activity, ActivityLane, ActivitySourceEvent};
+use super::super::activities::{
+    ActivityKindAndIndex, HostOrDeviceActivity, RankActivitiesAndDependencies,
+    ThreadCommunicationOrStreamLane,
+};
 use super::super::alike_kernels::{SameNameWorkEstimator, TimedKernelWithCost};
 use super::super::calls::{CommCalls, CommOp, first_dtype};
 use super::super::kineto::EventCategory;
-use super::super::op_cost::{HostIntervalCosts, duration_of_device_interval};
+use super::super::op_cost::{HostIntervalFlopsAndBytes, duration_of_device_interval};
 use super::super::op_work::OpCost;
 use super::super::rank_timeline::{
-    HostInterval, HostIntervalKind, NONE, RankTimeline, StepWindows,
+    HostInterval, HostIntervalKind, JoinedRankCapture, NONE, StepWindows,
 };
 use super::lanes::FIRST_FLIGHT;
 use super::{RankEmitContext, clamp_to_nonnegative_ns};
@@ -21,13 +24,13 @@ use chakram_trace::format::write::{
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 use std::io::Write;
 
-pub(super) struct ActivityEmitter<'a> {
-    pub rank: &'a RankTimeline,
+pub(super) struct HostAndDeviceActivityEmitter<'a> {
+    pub rank: &'a JoinedRankCapture,
     pub calls: &'a CommCalls,
-    pub activities: &'a Activities,
+    pub activities: &'a RankActivitiesAndDependencies,
     pub job: &'a RankEmitContext<'a>,
     pub ids: &'a [u32],
-    pub efforts: &'a HostIntervalCosts,
+    pub efforts: &'a HostIntervalFlopsAndBytes,
     /// Kernels with known work, from which the work of their namesakes is estimated.
     pub alike: SameNameWorkEstimator,
     /// Element type of each host node form.
@@ -36,14 +39,14 @@ pub(super) struct ActivityEmitter<'a> {
 }
 
 /// Returns, for each form of host node, the element type of the operator's first tensor.
-pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
+pub(super) fn operator_dtypes(rank: &JoinedRankCapture) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms
         .map(|form| first_dtype(rank.host.texts.get(form.types_in)))
         .collect()
 }
 
-impl<'a> ActivityEmitter<'a> {
+impl<'a> HostAndDeviceActivityEmitter<'a> {
     /// Returns the rank's device work except communication. The FLOPs and bytes are the values
     /// recorded for operators and copies.
     pub fn iter_computing_kernels(
@@ -51,7 +54,7 @@ impl<'a> ActivityEmitter<'a> {
     ) -> impl Iterator<Item = TimedKernelWithCost> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
-            ActivitySourceEvent::Device(index) if !self.is_unknown_communication(index) => {
+            ActivityKindAndIndex::Device(index) if !self.is_unknown_communication(index) => {
                 Some(self.recorded_work_of_kernel(index))
             }
             _ => None,
@@ -97,7 +100,7 @@ impl<'a> ActivityEmitter<'a> {
     pub fn write_node<W: Write>(
         &self,
         work: u32,
-        activity: &Activity,
+        activity: &HostOrDeviceActivity,
         (delay, profiler): (u64, u64),
         causes: &[u64],
         attributes: &mut Vec<NamedAttribute<'static>>,
@@ -105,22 +108,22 @@ impl<'a> ActivityEmitter<'a> {
     ) -> Result<(), TraceError> {
         let mut extra = NodeFieldsBeyondView::default();
         let (item_index, name) = match activity.kind {
-            ActivitySourceEvent::Item(item) => {
+            ActivityKindAndIndex::Item(item) => {
                 (item, self.rank.item_name(&self.rank.items[item as usize]))
             }
-            ActivitySourceEvent::Device(device) => {
+            ActivityKindAndIndex::Device(device) => {
                 let device = &self.rank.devices[device as usize];
                 if device.launch != NONE {
                     attributes.push((origin::LAUNCH, self.id_of(device.launch)));
                 }
                 (NONE, self.rank.event_name(device.event))
             }
-            ActivitySourceEvent::Call(call) => {
+            ActivityKindAndIndex::Call(call) => {
                 let call = &self.calls.list[call as usize];
                 attributes.push((origin::LAUNCH, self.id_of(call.item)));
                 (NONE, self.rank.event_name(call.event))
             }
-            ActivitySourceEvent::End(_) => (NONE, "end of the thread"),
+            ActivityKindAndIndex::End(_) => (NONE, "end of the thread"),
         };
         if let Some(item) = self.rank.items.get(item_index as usize) {
             if item.parent != NONE {
@@ -154,7 +157,7 @@ impl<'a> ActivityEmitter<'a> {
         let (op, flops_unknown) = self.activity_op(activity);
         // If the capture has no times, nodes have a cost but no duration.
         let timed = |ns| Span::from_ns(if self.rank.untimed { 0 } else { ns });
-        if let ActivitySourceEvent::Call(call) = activity.kind {
+        if let ActivityKindAndIndex::Call(call) = activity.kind {
             let asked = &self.calls.list[call as usize].asked;
             attributes.push(("in_bytes", AttributeValue::Uint(asked.bytes_in)));
             attributes.push(("out_bytes", AttributeValue::Uint(asked.bytes_out)));
@@ -171,7 +174,7 @@ impl<'a> ActivityEmitter<'a> {
         view.delay = timed(delay);
         view.profiler = timed(profiler);
         match activity.kind {
-            ActivitySourceEvent::Call(call) => {
+            ActivityKindAndIndex::Call(call) => {
                 let time = &self.job.times[call as usize];
                 view.recorded = timed(time.transfer);
                 if matches!(op, Op::Message { .. } | Op::Collective { .. }) {
@@ -187,8 +190,8 @@ impl<'a> ActivityEmitter<'a> {
 
     /// Returns two texts for an unequal all-to-all: the bytes sent to each member, and the bytes received from each.
     /// Both are empty for other operations and for unknown sizes.
-    fn format_split_sizes(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
-        let ActivitySourceEvent::Call(call) = activity.kind else {
+    fn format_split_sizes(&self, activity: &HostOrDeviceActivity, op: Op<'_>) -> (String, String) {
+        let ActivityKindAndIndex::Call(call) = activity.kind else {
             return <_>::default();
         };
         let exchanges = matches!(
@@ -241,26 +244,26 @@ impl<'a> ActivityEmitter<'a> {
         AttributeValue::Int(self.ids.get(work as usize).map_or(0, |&id| i64::from(id)))
     }
 
-    fn lane_number(&self, activity: &Activity) -> i64 {
+    fn lane_number(&self, activity: &HostOrDeviceActivity) -> i64 {
         match self.activities.lane_of_activity(self.rank, activity) {
-            ActivityLane::Thread(thread) => i64::from(thread) + 1,
-            ActivityLane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
-            ActivityLane::Stream(stream) => stream,
+            ThreadCommunicationOrStreamLane::Thread(thread) => i64::from(thread) + 1,
+            ThreadCommunicationOrStreamLane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
+            ThreadCommunicationOrStreamLane::Stream(stream) => stream,
         }
     }
 
     /// Returns the operation of an activity, and whether the amount of its computation is unknown.
-    fn activity_op(&self, activity: &Activity) -> (Op<'_>, bool) {
+    fn activity_op(&self, activity: &HostOrDeviceActivity) -> (Op<'_>, bool) {
         match activity.kind {
-            ActivitySourceEvent::End(_) => (Op::Host, false),
-            ActivitySourceEvent::Device(device) => self.kernel_op(device),
-            ActivitySourceEvent::Item(item) => {
+            ActivityKindAndIndex::End(_) => (Op::Host, false),
+            ActivityKindAndIndex::Device(device) => self.kernel_op(device),
+            ActivityKindAndIndex::Item(item) => {
                 match self.rank.role_of_interval(&self.rank.items[item as usize]) {
                     HostIntervalKind::Operator => self.operator_op(item),
                     _ => (Op::Host, false),
                 }
             }
-            ActivitySourceEvent::Call(index) => (self.communication_op(index), false),
+            ActivityKindAndIndex::Call(index) => (self.communication_op(index), false),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Determines the order of node ids.
 
-use super::super::activities::Activities;
+use super::super::activities::RankActivitiesAndDependencies;
 use super::super::calls::CommCalls;
-use super::super::rank_timeline::{NONE, RankTimeline};
+use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// rank's calls are in program order, and submitted work follows its submitter. Times do not influence this order, so
 /// two captures of one program have the same ids.
 pub(super) fn order_activities(
-    rank: &RankTimeline,
-    activities: &Activities,
+    rank: &JoinedRankCapture,
+    activities: &RankActivitiesAndDependencies,
     calls: &CommCalls,
 ) -> Vec<u32> {
     // Calls are matched across ranks in order of id, so the ids must follow program order.
@@ -35,8 +35,8 @@ pub(super) fn order_activities(
 /// Sorts the activities topologically by dependencies and by the edges `more`. Activities that are ready together are
 /// sorted by submitter. The result omits activities on a cycle.
 fn sort_topologically(
-    rank: &RankTimeline,
-    activities: &Activities,
+    rank: &JoinedRankCapture,
+    activities: &RankActivitiesAndDependencies,
     more: &[(u32, u32)],
 ) -> Vec<u32> {
     let count = activities.list.len();

@@ -6,7 +6,9 @@
 //! host's operators are a contiguous window of Kineto's operators. The window is found by comparing sequences of names.
 //! Shapes do not influence the matching, so they can verify its result.
 
-use super::{HostNodeLinks, KeptCaptureWindow, LinkMethod, ThreadLinkCounts};
+use super::{
+    HostKinetoMatchMethod, HostThreadKinetoMatchCounts, KeptCaptureWindow, KinetoEventHostNodeMap,
+};
 use crate::pytorch::host::{HostTrace, NONE};
 use crate::pytorch::is_in_flight_interval_name;
 use crate::pytorch::kineto::{EventCategory, KinetoTrace};
@@ -30,9 +32,9 @@ struct OperatorSequence {
 }
 
 /// Joins `host` and `kineto` by order.
-pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeLinks {
-    let mut link = HostNodeLinks::without_links(kineto.events.len());
-    link.method = LinkMethod::Order;
+pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> KinetoEventHostNodeMap {
+    let mut link = KinetoEventHostNodeMap::without_links(kineto.events.len());
+    link.method = HostKinetoMatchMethod::Order;
     let mut keys = kineto.texts.clone();
     let hosts = operators_by_host_thread(host, &mut keys, &mut link);
     let tracks = operators_by_kineto_track(kineto);
@@ -40,13 +42,13 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
     let mut partial = false;
     for (tid, track) in pair_threads(&hosts, &tracks) {
         let (nodes, events) = (&hosts[&tid], &tracks[&track]);
-        let mut row = ThreadLinkCounts {
+        let mut row = HostThreadKinetoMatchCounts {
             thread: tid,
             track: kineto.tracks[track as usize].clone(),
             nodes: nodes.of.len() as u64,
             events: events.of.len() as u64,
             windows: 1,
-            ..ThreadLinkCounts::default()
+            ..HostThreadKinetoMatchCounts::default()
         };
         let longer = events.of.len() as f64 > nodes.of.len() as f64 * LONGER + 8.0;
         let (from, to) =
@@ -74,10 +76,10 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
     let nodes: u64 = hosts.values().map(|thread| thread.of.len() as u64).sum();
     for (tid, thread) in &hosts {
         if !link.threads.iter().any(|row| row.thread == *tid) {
-            link.threads.push(ThreadLinkCounts {
+            link.threads.push(HostThreadKinetoMatchCounts {
                 thread: *tid,
                 nodes: thread.of.len() as u64,
-                ..ThreadLinkCounts::default()
+                ..HostThreadKinetoMatchCounts::default()
             });
         }
     }
@@ -93,7 +95,7 @@ pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeL
 fn operators_by_host_thread(
     host: &HostTrace,
     keys: &mut StringArenaInterner,
-    link: &mut HostNodeLinks,
+    link: &mut KinetoEventHostNodeMap,
 ) -> BTreeMap<u32, OperatorSequence> {
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
     order.sort_by_key(|&i| host.records[i as usize].id);
@@ -189,7 +191,7 @@ fn pair_threads(
 }
 
 /// A contiguous range of a track's events that matches the operators of a host thread.
-struct MatchedEventRange {
+struct TrackEventsMatchingHostThread {
     from: usize,
     to: usize,
     /// Number of ranges that fit equally well, including this range.
@@ -198,7 +200,10 @@ struct MatchedEventRange {
 
 /// Finds the range of `events` with the same names as `nodes`. Sequences of names vote for the range's offset, and the
 /// offset with the most votes wins.
-fn find_matching_event_range(nodes: &[u32], events: &[u32]) -> Option<MatchedEventRange> {
+fn find_matching_event_range(
+    nodes: &[u32],
+    events: &[u32],
+) -> Option<TrackEventsMatchingHostThread> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
         return None;
@@ -220,7 +225,7 @@ fn find_matching_event_range(nodes: &[u32], events: &[u32]) -> Option<MatchedEve
     let (&offset, _) = votes.iter().find(|(_, n)| **n == most)?;
     let from = usize::try_from(offset).unwrap_or(0);
     let to = (offset + nodes.len() as i64).clamp(0, events.len() as i64) as usize;
-    Some(MatchedEventRange { from, to, alike })
+    Some(TrackEventsMatchingHostThread { from, to, alike })
 }
 
 /// Returns the pairs of a host node and an event within the range `window`.

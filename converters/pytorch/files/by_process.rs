@@ -1,7 +1,7 @@
 //! Separates the files of several ranks by process, if the file names contain equal numbers or no
 //! numbers.
 
-use super::held::InMemoryFiles;
+use super::held::MemoryOnlyInputFiles;
 use super::{FoundFile, HostAndKinetoFilesByRank, RankCaptureFiles, is_pipe};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// a process has two files of one kind, or if a file contains no process id.
 pub(super) fn take_files_without_distinct_rank(
     ranks: &mut HostAndKinetoFilesByRank,
-    held: &InMemoryFiles,
+    held: &MemoryOnlyInputFiles,
 ) -> Result<Vec<RankCaptureFiles>, TraceError> {
     // For one host trace and several Kineto traces, use the Kineto trace of the same process, and leave the others
     // aside.

@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Contents of files that are not on disk; compressed files stay compressed. The file `NAME` in an
 /// archive is called `ARCHIVE/NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InMemoryFiles(Arc<BTreeMap<PathBuf, Arc<[u8]>>>);
+pub struct MemoryOnlyInputFiles(Arc<BTreeMap<PathBuf, Arc<[u8]>>>);
 
-impl InMemoryFiles {
+impl MemoryOnlyInputFiles {
     /// Creates the set of files with `piped` as standard input.
     pub fn new(piped: Option<Arc<[u8]>>) -> Self {
         let piped = piped.map(|bytes| (PathBuf::from(PIPE), bytes));
@@ -56,7 +56,7 @@ impl InMemoryFiles {
     pub fn unpack_archive(
         &mut self,
         path: &Path,
-    ) -> std::result::Result<UnpackedCaptureAndOtherNames, TraceError> {
+    ) -> std::result::Result<CaptureAndOtherPathsInArchive, TraceError> {
         let stream = match self.get(path).cloned() {
             Some(bytes) => read_archive(DecompressedStream::from_bytes(&bytes), path),
             None => read_archive(Ok(DecompressedStream::open_path(path)?), path),
@@ -65,7 +65,7 @@ impl InMemoryFiles {
             .map_err(|source| TraceError::from_io(path_for_messages(path), "unpack", source))?;
         let names = captures.keys().cloned().collect();
         Arc::make_mut(&mut self.0).extend(captures);
-        Ok(UnpackedCaptureAndOtherNames {
+        Ok(CaptureAndOtherPathsInArchive {
             captures: names,
             others,
         })
@@ -73,7 +73,7 @@ impl InMemoryFiles {
 }
 
 /// Names of the files in an archive.
-pub struct UnpackedCaptureAndOtherNames {
+pub struct CaptureAndOtherPathsInArchive {
     /// Captures, now in memory.
     pub captures: Vec<PathBuf>,
     /// Other files.

@@ -7,7 +7,7 @@
 //! with the nearest end times is used.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
-use super::super::rank_timeline::RankTimeline;
+use super::super::rank_timeline::JoinedRankCapture;
 use super::{JobGroup, unique_group_name};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ struct CommunicatorOnRank {
 /// Returns the group of each communicator. `own` contains the declared groups of each rank; undeclared groups are
 /// added to `groups`.
 pub(super) fn assign_communicator_groups(
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
     calls: &[CommCalls],
     groups: &mut Vec<JobGroup>,
     own: &[Vec<u32>],
@@ -204,7 +204,7 @@ fn is_clearly_farther(own: i64, other: i64) -> bool {
 fn find_undeclared_members(
     communicator: &CommunicatorOnRank,
     seen: &[Vec<CommunicatorOnRank>],
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
 ) -> Option<Vec<(usize, CommunicatorStreamAndSize)>> {
     clock_assumptions(ranks).find_map(|apart| {
         let members = communicator.find_members(seen, apart)?;
@@ -223,7 +223,7 @@ fn find_declared_group(
     fitting: &[u32],
     groups: &[JobGroup],
     seen: &[Vec<CommunicatorOnRank>],
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
 ) -> Option<u32> {
     clock_assumptions(ranks).find_map(|apart| {
         let far = |group: u32| -> Option<(i64, u32)> {
@@ -253,7 +253,7 @@ fn find_declared_group(
 
 /// Returns the assumptions to try, most likely first; true means that the ranks have different
 /// clocks. Ranks whose hosts are unknown may share a host, so both assumptions are tried.
-fn clock_assumptions(ranks: &[RankTimeline]) -> impl Iterator<Item = bool> + use<> {
+fn clock_assumptions(ranks: &[JoinedRankCapture]) -> impl Iterator<Item = bool> + use<> {
     let mut names = ranks.iter().map(|rank| &rank.kineto.host_name);
     let first = names.next();
     let several = names.any(|name| Some(name) != first);

@@ -7,7 +7,7 @@
 //! size, and end together.
 
 use super::super::calls::{CommCalls, CommOp};
-use super::super::rank_timeline::{NONE, RankTimeline};
+use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::JobGroup;
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct WorkerThreadPools {
 
 impl WorkerThreadPools {
     pub(super) fn new(
-        rank: &RankTimeline,
+        rank: &JoinedRankCapture,
         calls: &CommCalls,
         own: &[u32],
         groups: &[JobGroup],
@@ -99,7 +99,7 @@ fn split_threads_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>>
 type ThreadPartitionAndUsedGroups = (usize, u32);
 
 /// For each rank, the group of each worker thread.
-type GroupsByRankAndWorker = Vec<BTreeMap<u32, u32>>;
+type GroupsByRankAndWorkerThread = Vec<BTreeMap<u32, u32>>;
 
 /// Maximum number of groups for which assignments are enumerated.
 const MOST: usize = 12;
@@ -109,22 +109,22 @@ const CLEAR: i64 = 1_000;
 
 /// Returns, for each rank, the group of each worker thread. A rank's map is empty if its groups cannot be inferred.
 pub(super) fn assign_worker_groups(
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
     calls: &[CommCalls],
     groups: &[JobGroup],
     own: &[Vec<u32>],
     pools: &[WorkerThreadPools],
-) -> GroupsByRankAndWorker {
+) -> GroupsByRankAndWorkerThread {
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
     let mut scored: Vec<(
         (u64, i64),
         ThreadPartitionAndUsedGroups,
-        GroupsByRankAndWorker,
+        GroupsByRankAndWorkerThread,
     )> = Vec::new();
     for way in 0..2 {
         // The loop visits all sets of used groups; `MOST` limits the number of sets to 4,096.
         for places in 1..1_u32 << most {
-            let given: Option<GroupsByRankAndWorker> = own
+            let given: Option<GroupsByRankAndWorkerThread> = own
                 .iter()
                 .zip(pools)
                 .map(|(own, pools)| groups_of_threads(own, pools, (way, places)))
@@ -199,7 +199,7 @@ fn group_sizes_fit_calls(
 /// Returns the number of groups whose calls do not match, and the mean deviation, in ns, between
 /// the end times of matching calls. Constant offsets between the hosts' clocks are removed first.
 fn score_worker_groups(
-    ranks: &[RankTimeline],
+    ranks: &[JoinedRankCapture],
     calls: &[CommCalls],
     groups: &[JobGroup],
     given: &[BTreeMap<u32, u32>],

@@ -278,7 +278,7 @@ impl<'de> Visitor<'de> for RawAttrsVisitor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reader::HostTraceReader;
+    use super::super::reader::HostTraceBuilder;
     use crate::pytorch::stream::damage::check_scan_against_parser;
 
     #[test]
@@ -312,6 +312,6 @@ mod tests {
             "1e3",
             " ",
         ];
-        check_scan_against_parser::<HostTraceReader>(&[nested, flat], &parts);
+        check_scan_against_parser::<HostTraceBuilder>(&[nested, flat], &parts);
     }
 }

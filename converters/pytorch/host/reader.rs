@@ -9,10 +9,10 @@ use crate::pytorch::name_repair::KeysAroundName;
 use crate::pytorch::stream::{
     ElementTextAndOffset, JsonElementReceiver, JsonValueText, parse_integer,
 };
-use crate::pytorch::tensors::{TensorArgStorageAndSize, TensorOrOtherType, append_tensors};
+use crate::pytorch::tensors::{TensorArgStorageAndSize, TensorListOrOther, append_tensors};
 use crate::pytorch::{
-    ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, number, op_work,
-    python_repr,
+    ITEMS_BETWEEN_CHECKS, JsonRepairKind, JsonRepairRecord, groups, is_communication, number,
+    op_work, python_repr,
 };
 use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, escape_name};
@@ -21,7 +21,7 @@ use std::borrow::Cow;
 
 /// The host trace under construction.
 #[derive(Default)]
-pub(super) struct HostTraceReader {
+pub(super) struct HostTraceBuilder {
     pub trace: HostTrace,
     forms: DistinctKeyInterner<SharedOperatorProperties>,
     /// JSON texts of shapes and types. `python` maps each to the index of the same text in Python's notation.
@@ -30,7 +30,7 @@ pub(super) struct HostTraceReader {
     /// JSON texts of types. `meaning` maps each to its parsed form and to the index of the same text in Python's
     /// notation.
     types: StringArenaInterner,
-    meaning: Vec<(TensorOrOtherType, u32)>,
+    meaning: Vec<(TensorListOrOther, u32)>,
     /// Tensors of the current node.
     tensors: Vec<TensorArgStorageAndSize>,
 }
@@ -40,13 +40,13 @@ const NOT_LINKED: &str = "pass the two files that were linked; they contain laun
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
 /// Values, shapes and types of a node's inputs or outputs, each a JSON list.
-struct OperandLists<'a> {
+struct InputsOrOutputsAsJson<'a> {
     values: Cow<'a, str>,
     shapes: &'a str,
     types: &'a str,
 }
 
-impl<'a> OperandLists<'a> {
+impl<'a> InputsOrOutputsAsJson<'a> {
     fn new(
         side: &Option<RawOperands<'a>>,
         flat_shapes: Option<JsonValueText<'a>>,
@@ -87,7 +87,7 @@ struct OperandSummary {
     bytes: u64,
 }
 
-impl HostTraceReader {
+impl HostTraceBuilder {
     /// Finishes the trace after the last node.
     pub fn finish_trace(mut self) -> HostTrace {
         self.trace.forms = self.forms.into_keys();
@@ -146,12 +146,12 @@ impl HostTraceReader {
         let known = known as usize;
         if known == self.meaning.len() {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
-            let Some(meaning) = types.and_then(|types| TensorOrOtherType::parse_list(&types))
+            let Some(meaning) = types.and_then(|types| TensorListOrOther::parse_list(&types))
             else {
                 let found = format!("types {}, expected a list of strings", escape_name(json));
                 // The text already has its index, so push a placeholder even after a failure.
                 // Otherwise all later indices would be off by one.
-                self.meaning.push((TensorOrOtherType::Other, NONE));
+                self.meaning.push((TensorListOrOther::Other, NONE));
                 return Err(at.error_about(json, found, OTHER_TOOL));
             };
             let text = self.intern_as_python_text(json, at)?;
@@ -162,7 +162,7 @@ impl HostTraceReader {
 
     fn summarize_operands(
         &mut self,
-        lists: &OperandLists<'_>,
+        lists: &InputsOrOutputsAsJson<'_>,
         at: &ElementTextAndOffset<'_>,
     ) -> Result<OperandSummary, TraceError> {
         let meaning = self.parse_types(lists.types, at)?;
@@ -222,7 +222,7 @@ impl HostTraceReader {
                 }
                 // Show the end of the text, because the text was truncated there.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
-                self.trace.repairs.push(JsonRepair {
+                self.trace.repairs.push(JsonRepairRecord {
                     offset: at.offset_of(values),
                     what: JsonRepairKind::Groups,
                     text: text[end..].to_owned(),
@@ -234,7 +234,7 @@ impl HostTraceReader {
     }
 }
 
-impl JsonElementReceiver for HostTraceReader {
+impl JsonElementReceiver for HostTraceBuilder {
     const WHAT: &'static str = "host trace";
     const ARRAY: &'static str = "nodes";
     const BARE: bool = false;
@@ -261,8 +261,10 @@ impl JsonElementReceiver for HostTraceReader {
             return Err(at.error_about("", found.to_owned(), NOT_LINKED));
         }
         let attrs = &raw.attrs;
-        let input = OperandLists::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
-        let output = OperandLists::new(&raw.outputs, raw.output_shapes, raw.output_types, &at)?;
+        let input =
+            InputsOrOutputsAsJson::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
+        let output =
+            InputsOrOutputsAsJson::new(&raw.outputs, raw.output_shapes, raw.output_types, &at)?;
         let Some(parent) = parse_integer(raw.parent, "ctrl_deps", &at)? else {
             let found =
                 "a node with neither `ctrl_deps` nor `parent`, expected the id of its parent node"
@@ -352,7 +354,7 @@ impl JsonElementReceiver for HostTraceReader {
         Ok(())
     }
 
-    fn record_repair(&mut self, repair: JsonRepair) {
+    fn record_repair(&mut self, repair: JsonRepairRecord) {
         self.trace.repairs.push(repair);
     }
 }

@@ -2,16 +2,18 @@
 //! waiting from transfer.
 
 use super::rank_capture::AnalysedRankCapture;
-use crate::pytorch::activities::Activities;
-use crate::pytorch::call_matching::{self, CallMatches, CallMismatch, JobRankWithTimeline};
+use crate::pytorch::activities::RankActivitiesAndDependencies;
+use crate::pytorch::call_matching::{
+    self, CallMismatch, JobRankWithTimeline, MatchedAndUnmatchedCallsOfJob,
+};
 use crate::pytorch::calls::CommCalls;
 use crate::pytorch::clock::{self, ClockCorrection};
 use crate::pytorch::emit::{self, CallSizeRootAndPartners};
-use crate::pytorch::event_links::HostNodeLinks;
+use crate::pytorch::event_links::KinetoEventHostNodeMap;
 use crate::pytorch::group_inference::{self, JobGroup};
 use crate::pytorch::inferred_ranks::{self, CapturedOrInferredRank};
 use crate::pytorch::profiler_cost;
-use crate::pytorch::rank_timeline::RankTimeline;
+use crate::pytorch::rank_timeline::JoinedRankCapture;
 use crate::pytorch::steps::UnprofiledStepDurations;
 use crate::pytorch::summary::{ConversionSummary, RankConversionSummary};
 use crate::pytorch::transfer_times::{self, CallWaitAndTransfer, JobCallsWithCaptures};
@@ -37,9 +39,9 @@ pub(super) struct MatchedJobCapture {
     times: Vec<Vec<CallWaitAndTransfer>>,
     met: Vec<Vec<CallSizeRootAndPartners>>,
     /// Captures of the captured ranks. Several ranks may use the same capture.
-    captures: Vec<RankTimeline>,
-    activities: Vec<Activities>,
-    links: Vec<HostNodeLinks>,
+    captures: Vec<JoinedRankCapture>,
+    activities: Vec<RankActivitiesAndDependencies>,
+    links: Vec<KinetoEventHostNodeMap>,
     offsets: Vec<ClockCorrection>,
     groups: Vec<JobGroup>,
     world: u32,
@@ -143,7 +145,7 @@ impl MatchedJobCapture {
         let starts = activities.iter().zip(&offsets);
         let starts =
             starts.map(|(activities, offset)| offset.to_reference_time(activities.time_span().0));
-        let host_computes = !ranks.iter().any(RankTimeline::has_device_work);
+        let host_computes = !ranks.iter().any(JoinedRankCapture::has_device_work);
         let first = starts.min().unwrap_or(0);
         let ends = activities.iter().zip(&offsets);
         let last =
@@ -413,7 +415,7 @@ fn are_consecutive_captures(one: &AnalysedRankCapture, other: &AnalysedRankCaptu
 /// For each call, returns the result of matching the call across ranks.
 fn match_results_of_calls(
     calls: &[CommCalls],
-    matches: &CallMatches,
+    matches: &MatchedAndUnmatchedCallsOfJob,
     models: &[CapturedOrInferredRank],
 ) -> Vec<Vec<CallSizeRootAndPartners>> {
     let mut met: Vec<Vec<CallSizeRootAndPartners>> = calls

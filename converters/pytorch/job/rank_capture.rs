@@ -1,13 +1,13 @@
 //! Reads one rank's capture, and extracts its calls and activities. Several ranks can be read in parallel.
 
 use super::ConvertOptions;
-use crate::pytorch::activities::{self, Activities};
+use crate::pytorch::activities::{self, RankActivitiesAndDependencies};
 use crate::pytorch::calls::{self, CommCalls};
-use crate::pytorch::event_links::{EventLinkError, HostNodeLinks, KeptCaptureWindow};
+use crate::pytorch::event_links::{EventLinkError, KeptCaptureWindow, KinetoEventHostNodeMap};
 use crate::pytorch::files::RankCaptureFiles;
 use crate::pytorch::host::HostTrace;
 use crate::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
-use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline};
+use crate::pytorch::rank_timeline::{HostIntervalKind, JoinedRankCapture};
 use crate::pytorch::steps::UnprofiledStepDurations;
 use crate::pytorch::{host_alone, kineto_alone, operator_order};
 use chakram_base::bounds::allocator::return_freed_memory;
@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A rank's capture, with its calls and activities.
 pub(super) struct AnalysedRankCapture {
-    pub rank: RankTimeline,
+    pub rank: JoinedRankCapture,
     pub calls: CommCalls,
-    pub activities: Activities,
-    pub link: HostNodeLinks,
+    pub activities: RankActivitiesAndDependencies,
+    pub link: KinetoEventHostNodeMap,
     /// Steps measured without a profiler.
     pub steps: Option<UnprofiledStepDurations>,
     /// File named in errors about this rank, usually the Kineto trace.
@@ -35,7 +35,7 @@ pub(super) struct AnalysedRankCapture {
 struct LinkedRankFiles {
     host: HostTrace,
     kineto: KinetoTrace,
-    link: HostNodeLinks,
+    link: KinetoEventHostNodeMap,
     /// True if record function ids were assigned by order.
     ordered: bool,
 }
@@ -77,8 +77,8 @@ impl LinkedRankFiles {
                 offset: None,
             });
         }
-        let ordered = !HostNodeLinks::can_join_by_id(&host, &kineto);
-        let link = HostNodeLinks::new(&host, &kineto)?;
+        let ordered = !KinetoEventHostNodeMap::can_join_by_id(&host, &kineto);
+        let link = KinetoEventHostNodeMap::new(&host, &kineto)?;
         if ordered {
             operator_order::assign_ids(&mut kineto);
         }
@@ -133,7 +133,7 @@ fn check_single_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceEr
 }
 
 /// Rejects captures whose device work has a form that the reader does not support.
-fn check_device_work_supported(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
+fn check_device_work_supported(rank: &JoinedRankCapture, file: &Path) -> Result<(), TraceError> {
     if !rank.devices.is_empty() || rank.kineto.unread.is_empty() {
         return Ok(());
     }
@@ -193,7 +193,7 @@ impl AnalysedRankCapture {
             let process = kineto.main_process();
             kineto.host_name = process.and_then(|process| host_name_in_file_name(file, process));
         }
-        let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
+        let mut rank = JoinedRankCapture::new(number, host, kineto, ordered, &link, window);
         // Free `host_of`, because the activities now refer to their nodes directly.
         link.host_of = Vec::new();
         rank.free_temporary_data();

@@ -6,7 +6,7 @@
 //! use the same correlation ids, streams and devices, so each rank gets only the events of its own
 //! tracks.
 
-use super::{EventCategory, KinetoTrace, KinetoTrack, NONE, PythonEvent};
+use super::{EventCategory, KinetoTrace, KinetoTrackIdentity, NONE, PythonEvent};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum difference between the numbers that a merge script added to process ids. Smaller
@@ -36,7 +36,7 @@ impl KinetoTrace {
             for (i, track) in self.tracks.iter().enumerate().filter(|(i, _)| own(*i)) {
                 number[i] = tracks.len() as u32;
                 let pid = places[i].as_ref().map_or(&track.pid, |(_, pid)| pid);
-                tracks.push(KinetoTrack {
+                tracks.push(KinetoTrackIdentity {
                     pid: pid.clone(),
                     ..track.clone()
                 });
@@ -165,7 +165,7 @@ impl KinetoTrace {
 }
 
 /// Returns the label before a process id, and the process id.
-fn split_label(track: &KinetoTrack) -> Option<(&str, &str)> {
+fn split_label(track: &KinetoTrackIdentity) -> Option<(&str, &str)> {
     let (label, pid) = track.pid.strip_prefix('[')?.split_once(']')?;
     (!label_numbers(label).is_empty()).then(|| (label, pid.trim_start()))
 }

@@ -10,7 +10,7 @@ use crate::pytorch::stream::{
     ElementLayouts, ElementTextAndOffset, JsonElementReceiver, JsonValueText, parse_integer,
 };
 use crate::pytorch::{
-    ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, groups, is_communication, op_work,
+    ITEMS_BETWEEN_CHECKS, JsonRepairKind, JsonRepairRecord, groups, is_communication, op_work,
 };
 use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, TraceErrorLocation, escape_name};
@@ -340,7 +340,7 @@ impl KinetoReader {
                     "{} groups were read, the rest failed: {wrong}",
                     groups.len()
                 );
-                self.trace.repairs.push(JsonRepair {
+                self.trace.repairs.push(JsonRepairRecord {
                     offset: at.offset_of(config.get()),
                     what: JsonRepairKind::Groups,
                     text,
@@ -585,7 +585,7 @@ impl JsonElementReceiver for KinetoReader {
         Ok(())
     }
 
-    fn record_repair(&mut self, repair: JsonRepair) {
+    fn record_repair(&mut self, repair: JsonRepairRecord) {
         self.trace.repairs.push(repair);
     }
 }

@@ -114,7 +114,7 @@ fn what_matters_is_kept_and_the_rest_counted() {
 fn tracks_and_metadata_are_read() {
     let trace = read(RECENT);
     let track = |i: usize| {
-        let KinetoTrack { pid, tid, name } = &trace.tracks[i];
+        let KinetoTrackIdentity { pid, tid, name } = &trace.tracks[i];
         (&**pid, &**tid, &**name)
     };
     assert_eq!(track(0), ("24296", "24467", ""));

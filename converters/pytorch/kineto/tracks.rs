@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// A host thread or a device stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct KinetoTrack {
+pub struct KinetoTrackIdentity {
     /// Process id; for a stream, the device. Not always a number.
     pub pid: String,
     /// Thread or stream id. Not always a number.
@@ -21,7 +21,7 @@ pub struct KinetoTrack {
 #[derive(Default)]
 pub(super) struct TrackTable {
     keys: StringArenaInterner,
-    tracks: Vec<KinetoTrack>,
+    tracks: Vec<KinetoTrackIdentity>,
     named: StringArenaInterner,
     /// Distinct names; `names` contains the index of the name for each track in `named`. Names are
     /// shared, because some profilers use one name for hundreds of thousands of tracks.
@@ -59,7 +59,7 @@ impl TrackTable {
         self.set_key(&pid, &tid);
         let number = self.keys.intern_name(&self.key)?;
         if number as usize == self.tracks.len() {
-            self.tracks.push(KinetoTrack {
+            self.tracks.push(KinetoTrackIdentity {
                 pid: pid.into_owned(),
                 tid: tid.into_owned(),
                 name: String::new(),
@@ -101,7 +101,7 @@ impl TrackTable {
     }
 
     /// Returns the tracks with their names.
-    pub fn finish_tracks(mut self) -> Vec<KinetoTrack> {
+    pub fn finish_tracks(mut self) -> Vec<KinetoTrackIdentity> {
         for (number, name) in self.names.into_iter().enumerate() {
             // The table cannot look up a key without inserting it. Keys inserted here do no harm, because their indices
             // follow those of all tracks.

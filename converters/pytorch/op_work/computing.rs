@@ -3,7 +3,7 @@
 
 /// Kind of work that a kernel does, as far as its name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pytorch) enum KernelNameWorkHint {
+pub(in crate::pytorch) enum KernelComputeOrMoveHint {
     /// The kernel multiplies matrices, directly or in convolutions, attention or expert layers.
     Computes,
     /// The kernel moves data, element by element or in reductions.
@@ -82,19 +82,19 @@ const MOVES: [&str; 26] = [
 ];
 
 /// Classifies a kernel by name.
-pub(in crate::pytorch) fn kernel_hint(name: &str) -> KernelNameWorkHint {
+pub(in crate::pytorch) fn kernel_hint(name: &str) -> KernelComputeOrMoveHint {
     // Remove "fbgemm", the name of an embedding library. The word "fbgemm" contains "gemm" and
     // occurs in the types of the library's kernels, but it does not mean a matrix multiplication.
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if GENERATED.iter().any(|start| name.starts_with(start)) {
-        KernelNameWorkHint::Moves
+        KernelComputeOrMoveHint::Moves
     } else if has(&PRODUCTS) {
-        KernelNameWorkHint::Computes
+        KernelComputeOrMoveHint::Computes
     } else if has(&MOVES) {
-        KernelNameWorkHint::Moves
+        KernelComputeOrMoveHint::Moves
     } else {
-        KernelNameWorkHint::Unclear
+        KernelComputeOrMoveHint::Unclear
     }
 }
 
@@ -129,7 +129,7 @@ const WORDS: [&str; 22] = [
 pub(super) fn is_matrix_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    words.any(|word| WORDS.contains(&word)) && kernel_hint(&name) != KernelNameWorkHint::Moves
+    words.any(|word| WORDS.contains(&word)) && kernel_hint(&name) != KernelComputeOrMoveHint::Moves
 }
 
 #[cfg(test)]
@@ -139,32 +139,41 @@ mod tests {
     #[test]
     fn names_kernel_hints_tell_products_from_moves() {
         for (name, expected) in [
-            ("flash_fwd_kernel", KernelNameWorkHint::Computes),
+            ("flash_fwd_kernel", KernelComputeOrMoveHint::Computes),
             (
                 "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT",
-                KernelNameWorkHint::Computes,
+                KernelComputeOrMoveHint::Computes,
             ),
             (
                 "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu>(Params)",
-                KernelNameWorkHint::Computes,
+                KernelComputeOrMoveHint::Computes,
             ),
-            ("Cijk_Alik_Bljk_BBS_BH_Bias", KernelNameWorkHint::Computes),
-            ("fused_moe_kernel", KernelNameWorkHint::Computes),
-            ("triton_poi_fused_addmm_relu_0", KernelNameWorkHint::Moves),
+            (
+                "Cijk_Alik_Bljk_BBS_BH_Bias",
+                KernelComputeOrMoveHint::Computes,
+            ),
+            ("fused_moe_kernel", KernelComputeOrMoveHint::Computes),
+            (
+                "triton_poi_fused_addmm_relu_0",
+                KernelComputeOrMoveHint::Moves,
+            ),
             (
                 "void vllm::reshape_and_cache_flash_kernel<bf16>",
-                KernelNameWorkHint::Moves,
+                KernelComputeOrMoveHint::Moves,
             ),
-            ("moe_align_block_size_kernel", KernelNameWorkHint::Moves),
+            (
+                "moe_align_block_size_kernel",
+                KernelComputeOrMoveHint::Moves,
+            ),
             (
                 "void at::native::vectorized_elementwise_kernel<4>",
-                KernelNameWorkHint::Moves,
+                KernelComputeOrMoveHint::Moves,
             ),
             (
                 "void fbgemm_gpu::permute_2D_data_kernel<int>",
-                KernelNameWorkHint::Moves,
+                KernelComputeOrMoveHint::Moves,
             ),
-            ("my_kernel", KernelNameWorkHint::Unclear),
+            ("my_kernel", KernelComputeOrMoveHint::Unclear),
         ] {
             assert_eq!(kernel_hint(name), expected, "{name}");
         }

@@ -1,24 +1,24 @@
 //! Collects host events by thread and nests them.
 
-use super::super::event_links::{HostNodeLinks, KeptCaptureWindow, LinkMethod};
+use super::super::event_links::{HostKinetoMatchMethod, KeptCaptureWindow, KinetoEventHostNodeMap};
 use super::super::host::HostTrace;
 use super::super::is_in_flight_interval_name;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::{
-    HostInterval, HostThread, InFlightCommInterval, IntervalPythonStacks, NONE,
-    OverlappingDeviceEventCounts, RankTimeline, end_of, is_device_category,
+    HostInterval, HostThread, InFlightGlooInterval, IntervalPythonStacks, JoinedRankCapture, NONE,
+    OverlappingDeviceEventCounts, end_of, is_device_category,
 };
 use std::cmp::Reverse;
 
-impl RankTimeline {
+impl JoinedRankCapture {
     /// Joins the two files of a rank, and keeps only events that start in `window`.
     pub fn new(
         rank: u32,
         host: HostTrace,
         kineto: KinetoTrace,
         ordered: bool,
-        link: &HostNodeLinks,
+        link: &KinetoEventHostNodeMap,
         window: KeptCaptureWindow,
     ) -> Self {
         let mut this = Self {
@@ -27,7 +27,7 @@ impl RankTimeline {
             process: kineto.main_process(),
             kineto,
             events: Vec::new(),
-            untimed: link.method == LinkMethod::HostAlone,
+            untimed: link.method == HostKinetoMatchMethod::HostAlone,
             ordered,
             items: Vec::new(),
             threads: Vec::new(),
@@ -84,7 +84,7 @@ impl RankTimeline {
         kept: Vec<u32>,
         on_track: &[u32],
         flies: &[bool],
-        link: &HostNodeLinks,
+        link: &KinetoEventHostNodeMap,
     ) {
         let events = &self.kineto.events;
         let thread_of = |event: &KinetoEvent| on_track[event.track as usize];
@@ -102,7 +102,7 @@ impl RankTimeline {
             let event = &events[index as usize];
             let thread = thread_of(event);
             if flies[event.name as usize] {
-                self.flights.push(InFlightCommInterval {
+                self.flights.push(InFlightGlooInterval {
                     event: index,
                     thread,
                     start: event.start_ns,

@@ -3,13 +3,13 @@
 use super::super::event_links::KeptCaptureWindow;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::kineto::{is_graph_launch, is_launch};
-use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of};
+use super::{DeviceInterval, HostInterval, JoinedRankCapture, NONE, end_of};
 
 /// Difference between the lane numbers of successive devices of a process. The lanes of the first
 /// device start at 0.
 const DEVICE_LANES: i64 = 1_000_000;
 
-impl RankTimeline {
+impl JoinedRankCapture {
     /// Adds the device work that starts or was launched in `window`.
     pub(super) fn add_device_intervals(&mut self, window: KeptCaptureWindow) {
         let work = self.kineto.events.iter();
@@ -19,7 +19,7 @@ impl RankTimeline {
             return;
         }
         self.devices.reserve_exact(work);
-        let mut launches = HostIntervalIdIndex::new(&self.items, &self.kineto.events, window);
+        let mut launches = HostIntervalsByEventId::new(&self.items, &self.kineto.events, window);
         let devices = device_numbers(&self.kineto);
         for (index, event) in self.kineto.events.iter().enumerate() {
             if !event.category.is_work() {
@@ -27,21 +27,21 @@ impl RankTimeline {
             }
             let launch =
                 match launches.origin_of_device_event(event, &self.items, &self.kineto.events) {
-                    DeviceEventOrigin::Call(item) => item,
-                    DeviceEventOrigin::Operator(item) => {
+                    DeviceEventCallOrOperator::Call(item) => item,
+                    DeviceEventCallOrOperator::Operator(item) => {
                         self.by_operator += 1;
                         item
                     }
                     // The event was launched in another step, or before the capture began.
-                    DeviceEventOrigin::Beyond => {
+                    DeviceEventCallOrOperator::Beyond => {
                         self.beyond += 1;
                         continue;
                     }
-                    DeviceEventOrigin::Before if window.contains_time(event.start_ns) => {
+                    DeviceEventCallOrOperator::Before if window.contains_time(event.start_ns) => {
                         self.unlaunched += 1;
                         NONE
                     }
-                    DeviceEventOrigin::Before => {
+                    DeviceEventCallOrOperator::Before => {
                         self.beyond += 1;
                         continue;
                     }
@@ -186,7 +186,7 @@ fn sorted_device_correlation_ids(events: &[KinetoEvent]) -> Vec<u64> {
 }
 
 /// Origin of a device event.
-enum DeviceEventOrigin {
+enum DeviceEventCallOrOperator {
     /// The call of this host interval launched the event.
     Call(u32),
     /// The event belongs to the operator of this host interval.
@@ -198,7 +198,7 @@ enum DeviceEventOrigin {
 }
 
 /// Finds host intervals by the ids that they share with device events.
-struct HostIntervalIdIndex {
+struct HostIntervalsByEventId {
     /// Correlation id and host interval of each runtime call, sorted by id.
     calls: Vec<(u64, u32)>,
     /// External id and host interval of each operator, sorted by id; built on first use.
@@ -207,7 +207,7 @@ struct HostIntervalIdIndex {
     beyond: Vec<u64>,
 }
 
-impl HostIntervalIdIndex {
+impl HostIntervalsByEventId {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: KeptCaptureWindow) -> Self {
         // Calls that launch nothing have the correlation id 0, so skip it.
         let calls = intervals_sorted_by_number(items, events, EventCategory::Runtime, |event| {
@@ -230,21 +230,21 @@ impl HostIntervalIdIndex {
         event: &KinetoEvent,
         items: &[HostInterval],
         events: &[KinetoEvent],
-    ) -> DeviceEventOrigin {
+    ) -> DeviceEventCallOrOperator {
         if event.correlation != 0
             && let Some(call) =
                 last_interval_with_number(&self.calls, event.correlation, event.start_ns, items)
         {
-            return DeviceEventOrigin::Call(call);
+            return DeviceEventCallOrOperator::Call(call);
         }
         if self.beyond.binary_search(&event.correlation).is_ok() {
-            return DeviceEventOrigin::Beyond;
+            return DeviceEventCallOrOperator::Beyond;
         }
         // In traces until 2024, the external id only repeats the correlation id, so it does not
         // identify the operator.
         let told = event.external_id != 0 && event.external_id != event.correlation;
         if !told {
-            return DeviceEventOrigin::Before;
+            return DeviceEventCallOrOperator::Before;
         }
         let operators = self.operators.get_or_insert_with(|| {
             intervals_sorted_by_number(items, events, EventCategory::CpuOp, |event| {
@@ -252,8 +252,8 @@ impl HostIntervalIdIndex {
             })
         });
         match last_interval_with_number(operators, event.external_id, event.start_ns, items) {
-            Some(operator) => DeviceEventOrigin::Operator(operator),
-            None => DeviceEventOrigin::Before,
+            Some(operator) => DeviceEventCallOrOperator::Operator(operator),
+            None => DeviceEventCallOrOperator::Before,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Finds the profiler step and the Python calls around host intervals.
 
-use super::{HostInterval, HostIntervalKind, KeptCaptureWindow, NONE, RankTimeline};
+use super::{HostInterval, HostIntervalKind, JoinedRankCapture, KeptCaptureWindow, NONE};
 use chakram_trace::format::origin::{CallStacks, NestedPythonCall, parse_profiled_step};
 use std::cmp::Reverse;
 
@@ -45,7 +45,7 @@ struct PythonCallInterval {
     name: u32,
 }
 
-impl RankTimeline {
+impl JoinedRankCapture {
     /// Returns the profiled steps of this rank.
     pub fn step_windows(&self) -> StepWindows {
         let ranges = self.items.iter();

@@ -1,6 +1,6 @@
 //! Divides a thread's time into segments. During each segment, one host interval is innermost.
 
-use super::{HostInterval, NONE, RankTimeline};
+use super::{HostInterval, JoinedRankCapture, NONE};
 
 /// A period of a thread during which one host interval is innermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct InnermostIntervalSegment {
     pub to: i64,
 }
 
-impl RankTimeline {
+impl JoinedRankCapture {
     /// Divides a thread's time at every start and end of a host interval. From the first start to
     /// the last end, the segments leave no gaps.
     pub fn segments_of_thread(&self, thread: u32) -> Vec<InnermostIntervalSegment> {

@@ -21,7 +21,7 @@
 //! the group. It starts later than its model by the length of the wait.
 
 use super::{CallWaitAndTransfer, JobCallsWithCaptures};
-use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
+use crate::pytorch::call_matching::{MatchedAndUnmatchedCallsOfJob, MatchedCollective};
 use crate::pytorch::group_inference::JobGroup;
 use crate::pytorch::inferred_ranks::CapturedOrInferredRank;
 use crate::pytorch::nccl_times::{ExpectedNcclKernelTimes, NvlinkRate};
@@ -68,7 +68,7 @@ type CollectiveSizeClassKey = (usize, usize, Option<u32>);
 
 /// Times of a size class: for each collective, the smallest time of any member.
 #[derive(Default)]
-struct SizeClassTimes {
+struct CollectiveSizeClassTimes {
     transfers: Vec<u64>,
     /// Number of captured members, summed over all collectives. Divided by [`Self::members`], it is the fraction of
     /// captured members.
@@ -77,7 +77,7 @@ struct SizeClassTimes {
     on_device: bool,
 }
 
-impl SizeClassTimes {
+impl CollectiveSizeClassTimes {
     /// Returns the transfer time of the class. On devices, it is the smallest time; on hosts, the median of the times
     /// without waiting.
     fn transfer_time(mut self) -> u64 {
@@ -94,7 +94,7 @@ impl SizeClassTimes {
 pub(super) fn bound_collective_transfers(
     times: &mut [Vec<CallWaitAndTransfer>],
     job: &JobCallsWithCaptures<'_>,
-    matches: &CallMatches,
+    matches: &MatchedAndUnmatchedCallsOfJob,
     groups: &[JobGroup],
 ) -> u64 {
     let models = job.models;
@@ -105,7 +105,7 @@ pub(super) fn bound_collective_transfers(
     };
     let on_device =
         |&(rank, call): &RankAndCommIndex| job.calls[rank as usize].list[call as usize].on_device();
-    let mut classes: BTreeMap<CollectiveSizeClassKey, SizeClassTimes> = BTreeMap::new();
+    let mut classes: BTreeMap<CollectiveSizeClassKey, CollectiveSizeClassTimes> = BTreeMap::new();
     for matched in &matches.collectives {
         // A transfer of zero can only result from inaccurate clocks, so ignore it.
         let own = matched
@@ -173,7 +173,7 @@ fn count_observed_members(matched: &MatchedCollective, models: &[CapturedOrInfer
 /// calls.
 pub(super) fn delay_first_inferred_member(
     times: &mut [Vec<CallWaitAndTransfer>],
-    matches: &CallMatches,
+    matches: &MatchedAndUnmatchedCallsOfJob,
     models: &[CapturedOrInferredRank],
 ) -> u64 {
     let mut changed = 0;
@@ -209,7 +209,7 @@ mod tests {
         for (seen, on_device, expected) in
             [(2, false, 3), (4, false, 5), (1, false, 2), (2, true, 1)]
         {
-            let times = SizeClassTimes {
+            let times = CollectiveSizeClassTimes {
                 transfers: vec![3, 8, 1, 4, 7, 2, 6, 5],
                 seen: 8 * seen,
                 members: 8 * 4,
@@ -217,7 +217,7 @@ mod tests {
             };
             assert_eq!(times.transfer_time(), expected, "{seen} of 4");
         }
-        assert_eq!(SizeClassTimes::default().transfer_time(), 0);
+        assert_eq!(CollectiveSizeClassTimes::default().transfer_time(), 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::fields::{self, FieldChange};
 use super::matching::{self, NodeMatching};
 use super::side::ComparedTrace;
 use chakram_trace::graph::RawTrace;
-use chakram_trace::graph::raw_trace::RawPredecessorDependency;
+use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
 
 /// A node of both traces with some different fields.
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTra
 }
 
 /// Index of the predecessor in the first trace (`u32::MAX` if there is none), and true for a control dependency.
-type DependencyInFirstTrace = (u32, bool);
+type FirstTracePredecessorAndControl = (u32, bool);
 
 /// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are skipped.
 fn compare_dependencies(
@@ -132,22 +132,25 @@ fn compare_dependencies(
     edges: &mut Vec<EdgeChange>,
 ) {
     let [a, b] = [0, 1].map(|which| sides[which].raw.dependencies_of(node[which]));
-    let known = |which: usize, dep: &RawPredecessorDependency| -> Option<DependencyInFirstTrace> {
+    let known = |which: usize,
+                 dep: &PredecessorIdIndexAndKind|
+     -> Option<FirstTracePredecessorAndControl> {
         match dep.target() {
-            None => Some((RawPredecessorDependency::MISSING, dep.control)),
+            None => Some((PredecessorIdIndexAndKind::MISSING, dep.control)),
             Some(target) => {
                 let partner = pairs.partner_of_node(which, target)?;
                 Some((if which == 0 { target } else { partner }, dep.control))
             }
         }
     };
-    let same =
-        |(x, y): (&RawPredecessorDependency, &RawPredecessorDependency)| known(0, x) == known(1, y);
+    let same = |(x, y): (&PredecessorIdIndexAndKind, &PredecessorIdIndexAndKind)| {
+        known(0, x) == known(1, y)
+    };
     // Both lists usually have the same order, so sorting is rarely necessary.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }
-    let sorted = |which: usize, deps: &[RawPredecessorDependency]| {
+    let sorted = |which: usize, deps: &[PredecessorIdIndexAndKind]| {
         let mut list: Vec<_> = deps.iter().filter_map(|dep| known(which, dep)).collect();
         list.sort_unstable();
         list
@@ -164,7 +167,7 @@ fn compare_dependencies(
             (x, _) => x.is_none(),
         };
         let (target, control) = if added { b[j] } else { a[i] };
-        let on = (target != RawPredecessorDependency::MISSING).then(|| {
+        let on = (target != PredecessorIdIndexAndKind::MISSING).then(|| {
             [
                 target,
                 pairs

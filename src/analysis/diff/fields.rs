@@ -63,7 +63,7 @@ pub enum NodeField {
 
 /// Aspect of a job that a difference affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DifferingAspect {
+pub enum StructureTimeOrBytesAspect {
     /// Nodes, dependencies, and properties of nodes except times and sizes.
     Structure,
     /// Durations, delays and start times.
@@ -85,16 +85,16 @@ pub struct FieldChange {
 
 impl NodeField {
     /// Returns the aspect of the job that a change of this field affects.
-    pub fn aspect_of_field(&self) -> DifferingAspect {
+    pub fn aspect_of_field(&self) -> StructureTimeOrBytesAspect {
         match self {
             Self::Duration
             | Self::Delay
             | Self::Wait
             | Self::Profiler
             | Self::Micros
-            | Self::Start => DifferingAspect::Time,
-            Self::Bytes | Self::Flops => DifferingAspect::Bytes,
-            _ => DifferingAspect::Structure,
+            | Self::Start => StructureTimeOrBytesAspect::Time,
+            Self::Bytes | Self::Flops => StructureTimeOrBytesAspect::Bytes,
+            _ => StructureTimeOrBytesAspect::Structure,
         }
     }
 

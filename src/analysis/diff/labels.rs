@@ -3,7 +3,7 @@
 //! Labels only determine which nodes are compared with each other, so a collision cannot hide a difference.
 
 use super::node_labels::mix_bits;
-use super::side::{ComparedTrace, EdgeDirection};
+use super::side::{ComparedTrace, DependencyWalkDirection};
 
 /// Number of rounds in which labels spread among nodes that are on cycles or depend on cycles.
 const LOOSE_ROUNDS: usize = 4;
@@ -11,12 +11,12 @@ const LOOSE_ROUNDS: usize = 4;
 /// Returns a neighbour's contribution to a node's label. Contributions are summed, so that the order of neighbours
 /// has no effect.
 #[inline]
-fn hash_neighbour(label: u64, way: EdgeDirection, control: bool) -> u64 {
+fn hash_neighbour(label: u64, way: DependencyWalkDirection, control: bool) -> u64 {
     let salt = match (way, control) {
-        (EdgeDirection::Predecessors, false) => 0x9e37_79b9_7f4a_7c15,
-        (EdgeDirection::Predecessors, true) => 0x2545_f491_4f6c_dd1d,
-        (EdgeDirection::Successors, false) => 0x5851_f42d_4c95_7f2d,
-        (EdgeDirection::Successors, true) => 0x1405_7b7e_f767_814f,
+        (DependencyWalkDirection::Predecessors, false) => 0x9e37_79b9_7f4a_7c15,
+        (DependencyWalkDirection::Predecessors, true) => 0x2545_f491_4f6c_dd1d,
+        (DependencyWalkDirection::Successors, false) => 0x5851_f42d_4c95_7f2d,
+        (DependencyWalkDirection::Successors, true) => 0x1405_7b7e_f767_814f,
     };
     mix_bits(label ^ salt)
 }
@@ -27,7 +27,7 @@ fn hash_node_with_neighbours(
     node: u32,
     own: u64,
     labels: &[u64],
-    way: EdgeDirection,
+    way: DependencyWalkDirection,
 ) -> u64 {
     let parts = side.neighbours_of(node, way);
     let sum = parts.fold(0_u64, |sum, (next, control)| {
@@ -42,7 +42,7 @@ fn hash_node_with_neighbours(
 pub(super) fn hash_transitive_neighbours(
     side: &ComparedTrace<'_>,
     base: &[u64],
-    way: EdgeDirection,
+    way: DependencyWalkDirection,
 ) -> Vec<u64> {
     let mut labels = base.to_vec();
     let loose = |labels: &mut [u64]| {
@@ -63,13 +63,13 @@ pub(super) fn hash_transitive_neighbours(
             hash_node_with_neighbours(side, node, base[node as usize], labels, way);
     };
     match way {
-        EdgeDirection::Predecessors => {
+        DependencyWalkDirection::Predecessors => {
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
         // Nodes that are on cycles or depend on them are loose, and so are their successors. They are therefore
         // labelled last when labels come from predecessors, and first when labels come from successors.
-        EdgeDirection::Successors => {
+        DependencyWalkDirection::Successors => {
             loose(&mut labels);
             side.order
                 .iter()
@@ -83,9 +83,9 @@ pub(super) fn hash_transitive_neighbours(
 /// Returns one label per node. A label combines the node's `base` label with the labels of all nodes connected with it,
 /// in any direction.
 pub(super) fn hash_connected_component(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
-    let up = hash_transitive_neighbours(side, base, EdgeDirection::Predecessors);
-    let down = hash_transitive_neighbours(side, &up, EdgeDirection::Successors);
-    hash_transitive_neighbours(side, &down, EdgeDirection::Predecessors)
+    let up = hash_transitive_neighbours(side, base, DependencyWalkDirection::Predecessors);
+    let down = hash_transitive_neighbours(side, &up, DependencyWalkDirection::Successors);
+    hash_transitive_neighbours(side, &down, DependencyWalkDirection::Predecessors)
 }
 
 /// Returns one label per node. A label combines the node's `base` label with the labels of all nodes at most
@@ -99,9 +99,15 @@ pub(super) fn hash_vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize
                 node,
                 labels[node as usize],
                 &labels,
-                EdgeDirection::Predecessors,
+                DependencyWalkDirection::Predecessors,
             );
-            hash_node_with_neighbours(side, node, own, &labels, EdgeDirection::Successors)
+            hash_node_with_neighbours(
+                side,
+                node,
+                own,
+                &labels,
+                DependencyWalkDirection::Successors,
+            )
         });
         labels = new.collect();
     }

@@ -21,7 +21,7 @@ mod propagate;
 mod residual;
 pub(super) mod same_ids;
 
-use super::side::{ComparedTrace, EdgeDirection};
+use super::side::{ComparedTrace, DependencyWalkDirection};
 use super::{labels, node_labels};
 use chakram_base::interrupt::wrap_with_current_token;
 use color_refinement::ColorRefinement;
@@ -177,10 +177,10 @@ fn pair_by_surroundings(
     base: NodeLabelBasis,
 ) {
     pair_by_refinement(sides, pairs, base, |side, base| {
-        labels::hash_transitive_neighbours(side, base, EdgeDirection::Predecessors)
+        labels::hash_transitive_neighbours(side, base, DependencyWalkDirection::Predecessors)
     });
     pair_by_refinement(sides, pairs, base, |side, base| {
-        labels::hash_transitive_neighbours(side, base, EdgeDirection::Successors)
+        labels::hash_transitive_neighbours(side, base, DependencyWalkDirection::Successors)
     });
     // Begin with the widest neighbourhood, because it is the strongest evidence.
     for steps in [3, 1, 0] {
@@ -213,14 +213,14 @@ fn pair_by_refinement(
             labels::hash_transitive_neighbours(
                 side,
                 side.labels_by_record_content(),
-                EdgeDirection::Predecessors,
+                DependencyWalkDirection::Predecessors,
             )
         },
         |side| {
             labels::hash_transitive_neighbours(
                 side,
                 side.labels_by_record_content(),
-                EdgeDirection::Successors,
+                DependencyWalkDirection::Successors,
             )
         },
         |side| labels::hash_vicinity(side, side.labels_by_record_content(), 1),

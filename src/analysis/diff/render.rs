@@ -10,7 +10,7 @@ use chakram_report::text::TextStyleWidthAndDetail;
 
 /// Names of two jobs, and options to render their differences.
 #[derive(Clone, Copy, Debug)]
-pub struct DiffRenderOptions<'t> {
+pub struct JobNamesAndDiffStyle<'t> {
     /// Names of the two jobs.
     pub names: [&'t str; 2],
     /// Maximum number of lines per list; `None` shows all lines.
@@ -19,7 +19,7 @@ pub struct DiffRenderOptions<'t> {
     pub style: TextStyleWidthAndDetail,
 }
 
-impl DiffRenderOptions<'_> {
+impl JobNamesAndDiffStyle<'_> {
     /// Returns how many lines to show from a list with `count` lines.
     pub(super) fn count_lines_to_show(&self, count: usize) -> usize {
         self.show.map_or(count, |show| show.min(count))
@@ -35,20 +35,20 @@ pub struct ExceededThresholds {
 
 /// Thresholds that differences must not exceed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DiffThresholds {
+pub struct DiffFailureThresholds {
     /// Maximum percentage by which any total may increase or decrease.
     pub threshold: Option<f64>,
     /// Aspects that must not differ.
-    pub aspects: Vec<super::DifferingAspect>,
+    pub aspects: Vec<super::StructureTimeOrBytesAspect>,
 }
 
-impl DiffThresholds {
+impl DiffFailureThresholds {
     /// Checks that the changes of `totals` are within the threshold, and that the forbidden aspects do not differ.
     /// `differs` returns true if the jobs differ in an aspect.
     pub(super) fn evaluate_totals(
         &self,
         totals: &[(&str, super::AmountChange)],
-        differs: impl Fn(super::DifferingAspect) -> bool,
+        differs: impl Fn(super::StructureTimeOrBytesAspect) -> bool,
     ) -> ExceededThresholds {
         let mut exceeded = Vec::new();
         if let Some(threshold) = self.threshold {

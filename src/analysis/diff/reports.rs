@@ -12,11 +12,11 @@ mod text;
 
 pub use html::render_html as html;
 pub use json::render_json as json;
-pub use read::{ComparedReportDocument, ReportComparisonError, read_report};
+pub use read::{ComparedReportDocument, UncomparableReportError, read_report};
 pub use text::render_text as text;
 
-use super::render::{DiffThresholds, ExceededThresholds};
-use super::{AmountChange, DifferingAspect};
+use super::render::{DiffFailureThresholds, ExceededThresholds};
+use super::{AmountChange, StructureTimeOrBytesAspect};
 use chakram_report::MachineResult;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -178,12 +178,14 @@ impl ReportDiffByMachine {
     }
 
     /// Returns true if any replay differs in this aspect.
-    pub fn differs_in(&self, aspect: DifferingAspect) -> bool {
+    pub fn differs_in(&self, aspect: StructureTimeOrBytesAspect) -> bool {
         let alone = self.only.iter().any(|list| !list.is_empty());
         let mut replays = self.replays.iter();
         match aspect {
-            DifferingAspect::Structure => alone || replays.any(|replay| replay.structure),
-            DifferingAspect::Time => replays.any(|replay| {
+            StructureTimeOrBytesAspect::Structure => {
+                alone || replays.any(|replay| replay.structure)
+            }
+            StructureTimeOrBytesAspect::Time => replays.any(|replay| {
                 let parts = replay
                     .parts
                     .iter()
@@ -198,7 +200,7 @@ impl ReportDiffByMachine {
                     .any(|rank| rank.finish.signed_increase() != 0);
                 replay.makespan.signed_increase() != 0 || parts || transfers || ranks
             }),
-            DifferingAspect::Bytes => replays.any(|replay| {
+            StructureTimeOrBytesAspect::Bytes => replays.any(|replay| {
                 replay
                     .collectives
                     .iter()
@@ -208,7 +210,7 @@ impl ReportDiffByMachine {
     }
 
     /// Checks the differences against `limits`.
-    pub fn evaluate_thresholds(&self, limits: &DiffThresholds) -> ExceededThresholds {
+    pub fn evaluate_thresholds(&self, limits: &DiffFailureThresholds) -> ExceededThresholds {
         let name = |replay: &ReplayDiff| match self.replays.len() {
             1 => "the makespan".to_owned(),
             _ => format!("the makespan on {}", replay.before_machine),

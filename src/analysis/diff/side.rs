@@ -22,14 +22,14 @@ pub(super) struct ComparedTrace<'o> {
 
 /// Direction for following a node's dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EdgeDirection {
+pub(super) enum DependencyWalkDirection {
     /// Follows a node's dependencies to its predecessors.
     Predecessors,
     /// Follows dependencies on a node to its successors.
     Successors,
 }
 
-impl EdgeDirection {
+impl DependencyWalkDirection {
     pub const BOTH: [Self; 2] = [Self::Predecessors, Self::Successors];
 }
 
@@ -124,11 +124,11 @@ impl<'o> ComparedTrace<'o> {
     pub fn neighbours_of(
         &self,
         node: u32,
-        way: EdgeDirection,
+        way: DependencyWalkDirection,
     ) -> impl Iterator<Item = (u32, bool)> + '_ {
         let (deps, row) = match way {
-            EdgeDirection::Predecessors => (self.raw.dependencies_of(node), &[][..]),
-            EdgeDirection::Successors => (&[][..], self.waiting.row(node)),
+            DependencyWalkDirection::Predecessors => (self.raw.dependencies_of(node), &[][..]),
+            DependencyWalkDirection::Successors => (&[][..], self.waiting.row(node)),
         };
         let deps = deps
             .iter()
@@ -137,10 +137,10 @@ impl<'o> ComparedTrace<'o> {
     }
 
     /// Returns the number of a node's neighbours in one direction.
-    pub fn degree_of(&self, node: u32, way: EdgeDirection) -> usize {
+    pub fn degree_of(&self, node: u32, way: DependencyWalkDirection) -> usize {
         match way {
-            EdgeDirection::Predecessors => self.raw.dependencies_of(node).len(),
-            EdgeDirection::Successors => self.waiting.row(node).len(),
+            DependencyWalkDirection::Predecessors => self.raw.dependencies_of(node).len(),
+            DependencyWalkDirection::Successors => self.waiting.row(node).len(),
         }
     }
 }

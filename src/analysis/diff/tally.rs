@@ -10,7 +10,7 @@ mod amounts;
 pub use amounts::{ComparedNodeTotals, GroupBy};
 
 use super::differences::TraceDiff;
-use super::fields::{DifferingAspect, NodeField, type_name};
+use super::fields::{NodeField, StructureTimeOrBytesAspect, type_name};
 use super::value::FieldValue;
 use chakram_base::units::Span;
 use chakram_trace::graph::RawTrace;
@@ -42,7 +42,7 @@ impl TimeTolerance {
 
 /// Kind of change of a node or a dependency.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ChangeKind {
+pub enum NodeOrDependencyChangeKind {
     /// A node is only in the first trace.
     Removed,
     /// A node is only in the second trace.
@@ -59,7 +59,7 @@ pub enum ChangeKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TallyLineKey {
     /// Kind of the change.
-    pub change: ChangeKind,
+    pub change: NodeOrDependencyChangeKind,
     /// Name of the node, in the first trace if it is in both.
     pub name: String,
     /// Type of the node.
@@ -83,7 +83,7 @@ pub struct ChangeOccurrences {
 
 /// Change of a time or size of a single node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeAmountChange {
+pub struct SingleNodeAmountChange {
     /// The field that changed.
     pub field: NodeField,
     /// Name of the node.
@@ -101,7 +101,7 @@ pub struct NodeAmountChange {
 }
 
 type NodeAmountChangeSortKey<'s> = (
-    DifferingAspect,
+    StructureTimeOrBytesAspect,
     Reverse<u64>,
     &'s NodeField,
     &'s str,
@@ -110,7 +110,7 @@ type NodeAmountChangeSortKey<'s> = (
     u64,
 );
 
-impl NodeAmountChange {
+impl SingleNodeAmountChange {
     fn sort_key(&self) -> NodeAmountChangeSortKey<'_> {
         let by = Reverse(self.before.abs_diff(self.after));
         let (before, after) = (self.before, self.after);
@@ -164,7 +164,7 @@ pub struct DiffTally {
     /// Number of nodes with at least one changed field.
     pub changed: u64,
     /// Number of changed nodes and dependencies, by kind of change.
-    pub counts: BTreeMap<ChangeKind, u64>,
+    pub counts: BTreeMap<NodeOrDependencyChangeKind, u64>,
     /// Changes except those of times and sizes, one entry per line.
     pub lines: BTreeMap<TallyLineKey, ChangeOccurrences>,
     /// Times and sizes, summed over all nodes of the compared ranks.
@@ -172,7 +172,7 @@ pub struct DiffTally {
     /// Times and sizes, summed by operator, type and group.
     pub by: BTreeMap<(GroupBy, String), ComparedNodeTotals>,
     /// Largest changes of single nodes: first times, then sizes.
-    pub largest: Vec<NodeAmountChange>,
+    pub largest: Vec<SingleNodeAmountChange>,
 }
 
 impl DiffTally {
@@ -229,11 +229,11 @@ impl DiffTally {
             (what, ids)
         };
         for &node in &found.removed {
-            let (what, ids) = whole(0, node, ChangeKind::Removed);
+            let (what, ids) = whole(0, node, NodeOrDependencyChangeKind::Removed);
             this.add_change(rank, what, ids);
         }
         for &node in &found.added {
-            let (what, ids) = whole(1, node, ChangeKind::Added);
+            let (what, ids) = whole(1, node, NodeOrDependencyChangeKind::Added);
             this.add_change(rank, what, ids);
         }
         for changed in &found.changed {
@@ -250,9 +250,17 @@ impl DiffTally {
             };
             let on = FieldValue::Text(on);
             let (change, before, after) = if edge.added {
-                (ChangeKind::EdgeAdded, FieldValue::Absent, on)
+                (
+                    NodeOrDependencyChangeKind::EdgeAdded,
+                    FieldValue::Absent,
+                    on,
+                )
             } else {
-                (ChangeKind::EdgeRemoved, on, FieldValue::Absent)
+                (
+                    NodeOrDependencyChangeKind::EdgeRemoved,
+                    on,
+                    FieldValue::Absent,
+                )
             };
             let (what, _) = whole(0, edge.node[0], change);
             let ids = [0, 1].map(|which| Some(view(which, edge.node[which]).id));
@@ -292,12 +300,15 @@ impl DiffTally {
             let amounts = (field.before.as_number(), field.after.as_number());
             match (field.field.aspect_of_field(), amounts) {
                 // Times and sizes differ from node to node, so list their changes one by one.
-                (DifferingAspect::Time | DifferingAspect::Bytes, (Some(before), Some(after))) => {
+                (
+                    StructureTimeOrBytesAspect::Time | StructureTimeOrBytesAspect::Bytes,
+                    (Some(before), Some(after)),
+                ) => {
                     *self
                         .counts
-                        .entry(ChangeKind::Field(field.field.clone()))
+                        .entry(NodeOrDependencyChangeKind::Field(field.field.clone()))
                         .or_default() += 1;
-                    self.largest.push(NodeAmountChange {
+                    self.largest.push(SingleNodeAmountChange {
                         field: field.field.clone(),
                         name: name.to_owned(),
                         kind: kind.clone(),
@@ -316,7 +327,7 @@ impl DiffTally {
                 }
                 _ => {
                     let what = TallyLineKey {
-                        change: ChangeKind::Field(field.field.clone()),
+                        change: NodeOrDependencyChangeKind::Field(field.field.clone()),
                         name: name.to_owned(),
                         kind: kind.clone(),
                         before: field.before.clone(),
@@ -345,7 +356,7 @@ impl DiffTally {
         let Some(most) = keep.singles else { return };
         let times = self
             .largest
-            .partition_point(|s| s.field.aspect_of_field() == DifferingAspect::Time);
+            .partition_point(|s| s.field.aspect_of_field() == StructureTimeOrBytesAspect::Time);
         // Changes of times come before changes of sizes; cut each group to the limit.
         let mut sizes = self.largest.split_off(times);
         self.largest.truncate(most);
@@ -396,18 +407,18 @@ impl DiffTally {
     }
 
     /// Returns the number of nodes or dependencies with this kind of change.
-    pub fn count_changes(&self, change: &ChangeKind) -> u64 {
+    pub fn count_changes(&self, change: &NodeOrDependencyChangeKind) -> u64 {
         self.counts.get(change).copied().unwrap_or(0)
     }
 
     /// Returns true if the jobs differ in this aspect.
-    pub fn differs_in(&self, aspect: DifferingAspect) -> bool {
-        let of = |change: &ChangeKind| match change {
-            ChangeKind::Field(field) => field.aspect_of_field(),
-            _ => DifferingAspect::Structure,
+    pub fn differs_in(&self, aspect: StructureTimeOrBytesAspect) -> bool {
+        let of = |change: &NodeOrDependencyChangeKind| match change {
+            NodeOrDependencyChangeKind::Field(field) => field.aspect_of_field(),
+            _ => StructureTimeOrBytesAspect::Structure,
         };
-        let ranks =
-            aspect == DifferingAspect::Structure && self.only.iter().any(|list| !list.is_empty());
+        let ranks = aspect == StructureTimeOrBytesAspect::Structure
+            && self.only.iter().any(|list| !list.is_empty());
         ranks || self.counts.keys().any(|change| of(change) == aspect)
     }
 }

@@ -18,7 +18,7 @@
 //! traces of different ranks still match. Without the key, nobody can find names by hashing guesses.
 
 use super::audit;
-use chakram_trace::format::attr::{AttrView, ReplayAttributeMeaning, find_replay_attribute};
+use chakram_trace::format::attr::{AttrView, ReplayAttributeValueKind, find_replay_attribute};
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::{
     DeclaredGroups, NODE_MARK, NODE_NAME, match_list_notation, metadata_text, parse_group_metadata,
@@ -338,7 +338,7 @@ impl TraceAnonymiser {
         };
         let content = match find_replay_attribute(name) {
             Some(known) => known.content,
-            None if NUMBERS.contains(&name) => ReplayAttributeMeaning::Number,
+            None if NUMBERS.contains(&name) => ReplayAttributeValueKind::Number,
             None => return Ok(()),
         };
         if !attr.is_set() {
@@ -348,23 +348,23 @@ impl TraceAnonymiser {
         kept.append_bytes(1, name.as_bytes());
         let text = attr.as_str()?;
         match (content, text) {
-            (ReplayAttributeMeaning::Group, Some(text)) => {
+            (ReplayAttributeValueKind::Group, Some(text)) => {
                 kept.append_bytes(29, self.replace_group(text).as_bytes())
             }
-            (ReplayAttributeMeaning::Dtype, text) => match text.and_then(Dtype::from_name) {
+            (ReplayAttributeValueKind::Dtype, text) => match text.and_then(Dtype::from_name) {
                 Some(dtype) => kept.append_bytes(29, dtype.to_string().as_bytes()),
                 None => return Ok(()),
             },
-            (ReplayAttributeMeaning::Phase, text) => {
+            (ReplayAttributeValueKind::Phase, text) => {
                 match text.and_then(TrainingPhase::from_name) {
                     Some(phase) => kept.append_bytes(29, phase.to_string().as_bytes()),
                     None => return Ok(()),
                 }
             }
-            (ReplayAttributeMeaning::Notation, Some(text)) => {
+            (ReplayAttributeValueKind::Notation, Some(text)) => {
                 kept.append_bytes(29, text.as_bytes())
             }
-            (ReplayAttributeMeaning::Mask, _) => copy_list(message, attr.offset, &mut kept)?,
+            (ReplayAttributeValueKind::Mask, _) => copy_list(message, attr.offset, &mut kept)?,
             (_, Some(text)) => match text.trim().parse::<f64>() {
                 Ok(_) => kept.append_bytes(29, text.trim().as_bytes()),
                 Err(_) => match text.trim() {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 mod text;
 
-pub use text::{LeakKind, TextLeak, contains_leak, find_leaks};
+pub use text::{LeakKind, PrivateTextPart, contains_leak, find_leaks};
 
 /// Location of a string in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -41,7 +41,7 @@
 use chakram_base::units::Span;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use chakram_trace::format::wire::{FrameCursor, RawRecord};
 use chakram_trace::format::work_amounts;
 use chakram_trace::format::{Op, TraceError};
@@ -54,7 +54,7 @@ mod select;
 
 pub use close::MOST_BEHIND;
 pub use matching::{CommunicationsWithCutPartners, JobCommunication};
-pub use select::SliceNodeSelector;
+pub use select::AnnotationStepOrIdSelector;
 
 use checked_trace::ReplayableTrace;
 use close::TraceDependenciesAfterCut;
@@ -97,7 +97,7 @@ impl KeptNodesOfRank {
     pub fn select_nodes(
         contents: &[u8],
         rank: u32,
-        cut: &SliceNodeSelector,
+        cut: &AnnotationStepOrIdSelector,
         groups: &DeclaredGroups,
         matches: &mut JobCommunication,
     ) -> Result<Self, TraceError> {
@@ -178,11 +178,11 @@ impl SliceWriter<'_> {
         let mut out = Vec::new();
         let mut record = ProtobufMessageBuilder::default();
         if let Some(first) = FrameCursor::new(contents).next_record()? {
-            let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
+            let ends = AttributeSetOrRemoval::Count(sliced.ends.0 / 1000);
             let ends = raw.metadata.captured.map(|_| ("captured_ns", ends));
             // Remove the amounts of work, because it is unknown how much is in the slice.
             let amounts = raw.metadata.amounts;
-            let amounts = amounts.map(|_| (work_amounts::ATTRIBUTE, AttributeEdit::Remove));
+            let amounts = amounts.map(|_| (work_amounts::ATTRIBUTE, AttributeSetOrRemoval::Remove));
             let attributes: Vec<_> = ends.into_iter().chain(amounts).collect();
             let edit = RecordEdit {
                 attributes: &attributes,
@@ -223,8 +223,8 @@ impl SliceWriter<'_> {
             let attributes = [(
                 "delay_ns",
                 match delay {
-                    Span::ZERO => AttributeEdit::Remove,
-                    delay => AttributeEdit::Count(delay.0 / 1000),
+                    Span::ZERO => AttributeSetOrRemoval::Remove,
+                    delay => AttributeSetOrRemoval::Count(delay.0 / 1000),
                 },
             )];
             let edit = RecordEdit {

@@ -1,7 +1,7 @@
 //! Selects one profiled step of a job. The traces of the step are slices, which are written only when they are
 //! opened.
 
-use super::slice::{JobCommunication, KeptNodesOfRank, SliceNodeSelector};
+use super::slice::{AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank};
 use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceErrorLocation;
@@ -14,18 +14,18 @@ use std::sync::Arc;
 
 /// Writes slices of a job's traces on demand. Hashes identify the slices.
 struct OnDemandStepSliceStore {
-    parts: BTreeMap<[u8; 32], (WholeTraceSource, KeptNodesOfRank)>,
+    parts: BTreeMap<[u8; 32], (TraceFileOrPipeContents, KeptNodesOfRank)>,
     /// Earliest start of the step on any rank.
     start: Span,
 }
 
-enum WholeTraceSource {
+enum TraceFileOrPipeContents {
     File(RankFile),
     /// Contents read from a pipe, stored because a pipe can be read only once.
     Held(Arc<DecompressedTraceFile>),
 }
 
-impl WholeTraceSource {
+impl TraceFileOrPipeContents {
     fn apply_to_contents<T>(
         &self,
         work: impl FnOnce(&[u8]) -> Result<T, TraceError>,
@@ -65,21 +65,21 @@ pub fn select_step(
     groups: &DeclaredGroups,
     piped: Option<DecompressedTraceFile>,
 ) -> Result<FoundTraces, TraceError> {
-    let target = SliceNodeSelector::Step(step);
+    let target = AnnotationStepOrIdSelector::Step(step);
     let mut matches = JobCommunication::default();
     let mut parts = BTreeMap::new();
     let mut hashes = Vec::new();
     let mut piped = piped.map(Arc::new);
     for file in &found.files {
         let source = match found.stream.as_ref() == Some(&file.path) {
-            false => WholeTraceSource::File(file.clone()),
+            false => TraceFileOrPipeContents::File(file.clone()),
             true => {
                 let contents = match &piped {
                     Some(contents) => Arc::clone(contents),
                     None => Arc::new(DecompressedTraceFile::open_current_schema(&file.path)?),
                 };
                 piped = Some(Arc::clone(&contents));
-                WholeTraceSource::Held(contents)
+                TraceFileOrPipeContents::Held(contents)
             }
         };
         let part = source.apply_to_contents(|contents| {

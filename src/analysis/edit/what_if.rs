@@ -1,12 +1,12 @@
 //! Edits captured or generated jobs: changes batch sizes, layers, buckets, replicas, stages and so on.
 //!
-//! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditEffectCounts). The
+//! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditWithEffectCounts). The
 //! time of a kernel whose work changes is scaled by the ratio of new to old work (`kernels.rs`). Repeated parts of a
 //! program keep the recorded times of the part that they repeat. Edits that cancel each other restore the original
 //! bytes.
 
 use chakram_base::bounds;
-use chakram_report::edits::EditEffectCounts;
+use chakram_report::edits::EditWithEffectCounts;
 use chakram_report::summary::format_thousands;
 use chakram_trace::format::file::{
     DecompressedTraceFile, FoundTraces, HashAddressedTraceStore, RankFile, TraceStoredByHash,
@@ -29,7 +29,9 @@ mod shapes;
 mod unedited;
 mod width;
 
-pub use grammar::{EDITS, HiddenSizeChange, JobEdit, LayerCountChange, PassOrder, ScaleFactor};
+pub use grammar::{
+    EDITS, HiddenSizeChange, JobEdit, LayerCountOffsetOrFactor, PassOrder, ScaleFactor,
+};
 pub use program::StepPhase;
 pub use roles::AbsentRankModelRule;
 
@@ -37,8 +39,8 @@ use gradients::CollectiveTimesPerKib;
 use kept_records::OriginalRecordsToRestore;
 use kernels::{BatchSequenceHiddenFactors, KernelWorkAndTimeScaler};
 use layers::{BucketLimitAndLayerBytes, JobRepeatedLayerLabels};
-use program::{NewAttributeValue, RankProgram};
-use repeat::{NextStageRanksAndPassOrder, StagesToPipelineEnd};
+use program::{NewAttributeValueOrRemoval, RankProgram};
+use repeat::{NextStageRanksAndPassOrder, StageCountToPipelineEnd};
 
 /// Numbers of items that an edit matched and changed, on one rank or on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,7 +113,7 @@ pub struct EditedJob {
     /// The groups that are declared outside the traces.
     pub groups: DeclaredGroups,
     /// One row per edit, in order of application.
-    pub rows: Vec<EditEffectCounts>,
+    pub rows: Vec<EditWithEffectCounts>,
     /// Number of added ranks that copy captured ranks of the same role.
     pub completed: u64,
 }
@@ -139,7 +141,7 @@ fn check_memory_for_copies(items: usize, times: u64) -> Result<(), TraceError> {
     fits.map_err(|error| refuse_edit(error.to_string(), "a smaller number"))
 }
 
-/// Returns the unit of the counts in an edit's [`EditEffectCounts`], such as kernels or layers.
+/// Returns the unit of the counts in an edit's [`EditWithEffectCounts`], such as kernels or layers.
 fn unit_of_edit_counts(edit: &JobEdit) -> &'static str {
     match edit {
         JobEdit::Batch(_) | JobEdit::Sequence(_) => {
@@ -283,7 +285,7 @@ pub fn edit_job(
             }
         }
         completed += counts.completed;
-        rows.push(EditEffectCounts {
+        rows.push(EditWithEffectCounts {
             edit: edit.to_string(),
             counts: unit_of_edit_counts(&edit).to_owned(),
             matched: counts.matched,
@@ -346,7 +348,7 @@ fn store_replaced_records(
         let (None, false, Some(by)) = (&old.earlier, old.has_layers, by) else {
             return Ok(());
         };
-        let change = LayerCountChange::By(-by);
+        let change = LayerCountOffsetOrFactor::By(-by);
         rates.learn_rates(&new);
         // If there is no inverse edit, nothing can be restored.
         if layers.learn_rank(&new, count.unwrap_or(1), change).is_err() {
@@ -378,7 +380,7 @@ fn store_replaced_records(
 fn noted_layer_growth(program: &RankProgram<'_>) -> Option<i64> {
     let mut words = program.earlier.as_deref()?.split_ascii_whitespace();
     words.find_map(|word| match word.parse() {
-        Ok(JobEdit::Layers(LayerCountChange::By(by))) => Some(by),
+        Ok(JobEdit::Layers(LayerCountOffsetOrFactor::By(by))) => Some(by),
         _ => None,
     })
 }
@@ -411,12 +413,12 @@ fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
                     JobEdit::Hidden(HiddenSizeChange::Times(by)),
                 )
                 | (
-                    JobEdit::Layers(LayerCountChange::Times(known)),
-                    JobEdit::Layers(LayerCountChange::Times(by)),
+                    JobEdit::Layers(LayerCountOffsetOrFactor::Times(known)),
+                    JobEdit::Layers(LayerCountOffsetOrFactor::Times(by)),
                 ) => *known = known.multiply_checked(by).ok_or_else(too_large)?,
                 (
-                    JobEdit::Layers(LayerCountChange::By(known)),
-                    JobEdit::Layers(LayerCountChange::By(by)),
+                    JobEdit::Layers(LayerCountOffsetOrFactor::By(known)),
+                    JobEdit::Layers(LayerCountOffsetOrFactor::By(by)),
                 ) => {
                     *known = known.saturating_add(by);
                 }
@@ -438,7 +440,7 @@ fn edit_rank(
     contents: &[u8],
     edit: &JobEdit,
     rates: &CollectiveTimesPerKib,
-    place: StagesToPipelineEnd,
+    place: StageCountToPipelineEnd,
     layers: &JobRepeatedLayerLabels,
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
     let mut program = RankProgram::read_program(contents)?;
@@ -473,7 +475,7 @@ fn edit_rank(
             let (counts, changed) = layers::change_layers(&mut program, change, layers, rates)?;
             note_edit(
                 &mut program,
-                &JobEdit::Layers(LayerCountChange::By(changed.by)),
+                &JobEdit::Layers(LayerCountOffsetOrFactor::By(changed.by)),
             );
             note_bucket_sizes(&mut program, changed.buckets);
             counts
@@ -504,7 +506,7 @@ fn edit_rank(
 fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {
-        JobEdit::Layers(LayerCountChange::By(by)) => Some(*by),
+        JobEdit::Layers(LayerCountOffsetOrFactor::By(by)) => Some(*by),
         _ => None,
     };
     for word in program
@@ -514,13 +516,13 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
         .split_ascii_whitespace()
     {
         match (word.parse(), &mut layers) {
-            (Ok(JobEdit::Layers(LayerCountChange::By(by))), Some(sum)) => *sum += by,
+            (Ok(JobEdit::Layers(LayerCountOffsetOrFactor::By(by))), Some(sum)) => *sum += by,
             _ => words.push(word.to_owned()),
         }
     }
     match layers {
         Some(0) => {}
-        Some(by) => words.push(JobEdit::Layers(LayerCountChange::By(by)).to_string()),
+        Some(by) => words.push(JobEdit::Layers(LayerCountOffsetOrFactor::By(by)).to_string()),
         None => words.push(edit.to_string()),
     }
     program.scaled = (!words.is_empty()).then(|| words.join(" "));
@@ -642,7 +644,7 @@ fn delay_phase_in_steps(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -
         let Some(item) = first else { continue };
         let before = program.view_of_item(item).delay.0 / 1000;
         let changes = &mut program.items[item as usize].changes;
-        changes.insert("delay_ns", NewAttributeValue::Count(before + ns));
+        changes.insert("delay_ns", NewAttributeValueOrRemoval::Count(before + ns));
         counts.matched += 1;
         counts.changed += 1;
     }

@@ -8,7 +8,7 @@
 //! at its arrival.
 
 use super::class::NodeClass;
-use super::path_input::RankPathInput;
+use super::path_input::RankTimesForCriticalPath;
 use chakram_base::units::{Span, Time};
 use chakram_trace::matching::{CommMatches, RankCommNode};
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl CriticalPath {
 /// this rank. Returns `None` unless it arrived after `start` and before `end`.
 fn find_last_arrival(
     matches: &CommMatches<'_>,
-    tracks: &[RankPathInput],
+    tracks: &[RankTimesForCriticalPath],
     (track, step): (u32, &RankCommNode),
     (start, end): (Time, Time),
 ) -> Option<(u32, u32)> {
@@ -68,7 +68,7 @@ fn find_last_arrival(
 
 /// Returns the critical path through `tracks`, up to the node that ends last; `None` if no node runs. If `joined` is
 /// true, the times of all ranks share one origin, so the path may change ranks.
-pub fn critical_path(tracks: &[RankPathInput], joined: bool) -> Option<CriticalPath> {
+pub fn critical_path(tracks: &[RankTimesForCriticalPath], joined: bool) -> Option<CriticalPath> {
     let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {
         let node = track.last?;
@@ -165,12 +165,12 @@ pub fn sum_path_time_by_key<K: Ord>(
 
 impl PathSegment {
     /// Returns the type of the part's node.
-    pub fn class_of_node(&self, tracks: &[RankPathInput]) -> NodeClass {
+    pub fn class_of_node(&self, tracks: &[RankTimesForCriticalPath]) -> NodeClass {
         tracks[self.track as usize].classes[self.node as usize]
     }
 
     /// Returns the id of the part's node in the trace.
-    pub fn id_of_node(&self, tracks: &[RankPathInput]) -> u64 {
+    pub fn id_of_node(&self, tracks: &[RankTimesForCriticalPath]) -> u64 {
         tracks[self.track as usize].ids[self.node as usize]
     }
 

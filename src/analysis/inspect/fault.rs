@@ -2,8 +2,8 @@
 
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::cycle::find_short_cycle;
-use chakram_trace::graph::raw_trace::RawPredecessorDependency;
-use chakram_trace::graph::{ComputedNodeTimeline, Csr, RawTrace};
+use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
+use chakram_trace::graph::{Csr, InferredCapturedNodeTimeline, RawTrace};
 use serde::Serialize;
 
 /// A kind of fault: how often it occurs, and a description of its first occurrence.
@@ -84,7 +84,7 @@ impl RejectedAndRepairedFaults {
         for node in raw.node_indices() {
             for dep in raw.dependencies_of(node) {
                 let control = usize::from(dep.control);
-                if dep.node == RawPredecessorDependency::MISSING {
+                if dep.node == PredecessorIdIndexAndKind::MISSING {
                     nowhere[control].count_one(|| (id(node), dep.id));
                 } else if dep.node == node {
                     own[control].count_one(|| (id(node), dep.id));
@@ -121,7 +121,7 @@ impl RejectedAndRepairedFaults {
         &mut self,
         raw: &RawTrace<'_>,
         next: &Csr,
-        recorded: &ComputedNodeTimeline,
+        recorded: &InferredCapturedNodeTimeline,
     ) {
         const SHOWN: usize = 6;
         let stuck = next.row_count() - recorded.ran;

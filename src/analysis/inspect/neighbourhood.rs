@@ -39,7 +39,7 @@ pub struct NodeAtDistance<'a> {
 
 /// The nodes on one side of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NearbyNodes<'a> {
+pub struct NearbyPredecessorsOrSuccessors<'a> {
     /// The listed nodes, nearest first.
     pub nodes: Vec<NodeAtDistance<'a>>,
     /// True if the list omits some nodes.
@@ -52,9 +52,9 @@ pub struct NodeNeighbourhood<'a> {
     /// The node in the centre.
     pub node: NodeWithAllFields<'a>,
     /// Nodes that `node` depends on, directly or through other nodes.
-    pub before: NearbyNodes<'a>,
+    pub before: NearbyPredecessorsOrSuccessors<'a>,
     /// Nodes that depend on `node`, directly or through other nodes.
-    pub after: NearbyNodes<'a>,
+    pub after: NearbyPredecessorsOrSuccessors<'a>,
     /// Ids that `node` depends on but no node of the trace has.
     pub nowhere: Vec<u64>,
     /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and true if only control
@@ -111,7 +111,7 @@ impl<'a> NodeNeighbourhood<'a> {
                 distance,
                 control: control(node, distance),
             });
-            NearbyNodes {
+            NearbyPredecessorsOrSuccessors {
                 nodes: nodes.collect(),
                 more,
             }

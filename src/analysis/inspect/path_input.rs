@@ -1,22 +1,22 @@
 //! A rank's data for computing the critical path of a job, in flat arrays of about 50 bytes per node.
 
 use super::class::NodeClass;
-use super::times::TraceTimingCompleteness;
+use super::times::NodeStartTimesSource;
 use super::trace::InspectedRankTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::captured_timeline::NONE;
-use chakram_trace::graph::{ComputedNodeTimeline, StringArenaInterner};
+use chakram_trace::graph::{InferredCapturedNodeTimeline, StringArenaInterner};
 use chakram_trace::matching::{RankCommNode, RankComms};
 
 /// A rank's data for computing a job's critical path.
 #[derive(Debug)]
-pub struct RankPathInput {
+pub struct RankTimesForCriticalPath {
     /// Rank of the trace.
     pub rank: u32,
     /// Source of this rank's times.
-    pub basis: TraceTimingCompleteness,
+    pub basis: NodeStartTimesSource,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
     /// End of the rank's last event in the capture, if recorded in the file.
@@ -39,7 +39,7 @@ pub struct RankPathInput {
     waits: Vec<Span>,
 }
 
-impl RankPathInput {
+impl RankTimesForCriticalPath {
     /// Extracts the data from an inspected trace.
     ///
     /// Fails if the names of nodes take more than 4 GiB.
@@ -62,7 +62,7 @@ impl RankPathInput {
         let (rank, classes, basis) = (trace.rank, trace.classes, trace.times.basis);
         let captured = trace.raw.metadata.captured;
         let whole_micros = trace.times.whole_micros;
-        let ComputedNodeTimeline {
+        let InferredCapturedNodeTimeline {
             start,
             end,
             cause,

@@ -14,7 +14,7 @@ pub use csv::render_csv as csv;
 pub use json::{NamedViewDocument, SummaryDocument, build_summary_document as json};
 pub use list::{NodeDocument, NodeListFormat};
 pub use node::{NeighbourhoodDocument, build_node_document as node_json, render_node as node_text};
-pub use path::{CriticalPathAndRankInputs, PathRenderInput, PathsDocument, find_paths};
+pub use path::{CriticalPathAndRankInputs, JobCriticalPathsDocument, PathRenderInput, find_paths};
 pub use summary::render_summary as text;
 
 /// Hints on how to show what a text omits, in the option syntax of the program that prints it.

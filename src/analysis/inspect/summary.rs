@@ -6,8 +6,8 @@ use super::fault::{CountedFault, RejectedAndRepairedFaults};
 use super::filter::NodeFilter;
 use super::lanes::{LaneKey, group_label};
 use super::metadata::TraceMetadataRecord;
-use super::table::{NodeSums, RankSpreadTable};
-use super::times::TraceTimingCompleteness;
+use super::table::{NodeSums, RankSumsAndExtremesByKey};
+use super::times::NodeStartTimesSource;
 use super::trace::InspectedRankTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::file::DecompressedTraceFile;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Facts about a whole rank, which do not depend on the filter, except `selected`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankOverview {
+pub struct UnfilteredRankTraceTotals {
     /// Rank of the trace.
     pub rank: u32,
     /// Path of the rank's file.
@@ -46,7 +46,7 @@ pub struct RankOverview {
     /// End of the rank's last node.
     pub end: Time,
     /// Source of `start` and `end`.
-    pub basis: TraceTimingCompleteness,
+    pub basis: NodeStartTimesSource,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
     /// End of the rank's last event in the capture, if recorded in the file.
@@ -60,7 +60,7 @@ pub struct RankOverview {
 /// The summary of one rank.
 #[derive(Clone, Debug)]
 pub struct RankInspectionSummary {
-    facts: RankOverview,
+    facts: UnfilteredRankTraceTotals,
     header: TraceMetadataRecord,
     groups: DeclaredGroups,
     types: BTreeMap<NodeClass, NodeSums>,
@@ -132,7 +132,7 @@ impl RankInspectionSummary {
         let mut faults = trace.faults.clone();
         let groups = collect_groups(trace, &mut faults);
         let given = raw.nodes.iter().filter(|item| item.view.start_micros > 0);
-        let facts = RankOverview {
+        let facts = UnfilteredRankTraceTotals {
             rank: trace.rank,
             path: path.to_owned(),
             file_bytes,
@@ -311,7 +311,7 @@ impl OneRankNodeSums {
 #[derive(Clone, Debug, Default)]
 pub struct JobInspectionSummary {
     /// One overview per rank, in ascending order.
-    pub ranks: Vec<RankOverview>,
+    pub ranks: Vec<UnfilteredRankTraceTotals>,
     /// Files that could not be read, each with its rank and the reason.
     pub unreadable: Vec<(u32, PathBuf, String)>,
     /// Number of ranks with each schema version.
@@ -324,19 +324,19 @@ pub struct JobInspectionSummary {
     /// Names of groups that ranks declare with different members.
     pub conflicting_groups: Vec<String>,
     /// Sums by node type.
-    pub types: RankSpreadTable<NodeClass>,
+    pub types: RankSumsAndExtremesByKey<NodeClass>,
     /// Sums by lane.
-    pub lanes: RankSpreadTable<LaneKey>,
+    pub lanes: RankSumsAndExtremesByKey<LaneKey>,
     /// For each lane with a name: the name on the first rank that names the lane, and true if another rank uses a
     /// different name.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
     /// Sums of collectives by group and kind.
-    pub collectives: RankSpreadTable<(String, CollectiveKind)>,
+    pub collectives: RankSumsAndExtremesByKey<(String, CollectiveKind)>,
     /// Sums of messages by sender and receiver: sends at index [`SENT`], receives at index [`RECEIVED`].
     pub messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
     /// Sums by operator and type. An operator is identified by its name without the numbers of
     /// steps and layers.
-    pub operators: RankSpreadTable<(String, NodeClass)>,
+    pub operators: RankSumsAndExtremesByKey<(String, NodeClass)>,
     /// Number of nodes with each attribute or field, by name and type.
     pub attributes: BTreeMap<(String, &'static str), u64>,
 }
@@ -397,6 +397,6 @@ impl JobInspectionSummary {
     pub fn has_common_time_origin(&self) -> bool {
         self.ranks
             .iter()
-            .all(|rank| rank.captured.is_some() && rank.basis == TraceTimingCompleteness::Kept)
+            .all(|rank| rank.captured.is_some() && rank.basis == NodeStartTimesSource::Kept)
     }
 }

@@ -90,15 +90,15 @@ impl RankSpreadRow {
 
 /// Sums over ranks, by a property of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RankSpreadTable<K: Ord>(BTreeMap<K, RankSpreadRow>);
+pub struct RankSumsAndExtremesByKey<K: Ord>(BTreeMap<K, RankSpreadRow>);
 
-impl<K: Ord> Default for RankSpreadTable<K> {
+impl<K: Ord> Default for RankSumsAndExtremesByKey<K> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Ord> RankSpreadTable<K> {
+impl<K: Ord> RankSumsAndExtremesByKey<K> {
     /// Adds the sums of one rank to the table.
     pub fn add_rank(&mut self, rank: u32, tallies: impl IntoIterator<Item = (K, NodeSums)>) {
         for (key, tally) in tallies {

@@ -4,12 +4,12 @@ use super::class::NodeClass;
 use super::lanes::NodeLaneTable;
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::captured_timeline::{NONE, NodeDelayDurationAndLane};
-use chakram_trace::graph::raw_trace::RawPredecessorDependency;
-use chakram_trace::graph::{ComputedNodeTimeline, Csr, RawTrace};
+use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
+use chakram_trace::graph::{Csr, InferredCapturedNodeTimeline, RawTrace};
 
 /// Source of a rank's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TraceTimingCompleteness {
+pub enum NodeStartTimesSource {
     /// The file contains start times.
     Given,
     /// The file contains durations, and delays between nodes, which together reproduce the captured run.
@@ -21,7 +21,7 @@ pub enum TraceTimingCompleteness {
     Unknown,
 }
 
-impl TraceTimingCompleteness {
+impl NodeStartTimesSource {
     /// Returns the name of this source in output files.
     pub fn name_of_basis(self) -> &'static str {
         match self {
@@ -37,12 +37,12 @@ impl TraceTimingCompleteness {
 #[derive(Debug)]
 pub struct RankNodeTimes {
     /// Source of the times.
-    pub basis: TraceTimingCompleteness,
+    pub basis: NodeStartTimesSource,
     /// True if every duration is a whole number of microseconds, the resolution of the schema's `duration_micros`
     /// field.
     pub whole_micros: bool,
     /// Start and end of each node, and the node that caused the start.
-    pub run: ComputedNodeTimeline,
+    pub run: InferredCapturedNodeTimeline,
 }
 
 impl RankNodeTimes {
@@ -59,7 +59,7 @@ impl RankNodeTimes {
             lane: lanes.find_exclusive_lane(node),
             settles: NodeLaneTable::starts_after_other_events(classes[node as usize]),
         };
-        let mut run = ComputedNodeTimeline::new(next, lanes.lane_count(), step);
+        let mut run = InferredCapturedNodeTimeline::new(next, lanes.lane_count(), step);
         let (mut durations, mut delays, mut whole, mut started, mut all) =
             (false, false, true, false, true);
         for node in raw.node_indices() {
@@ -75,13 +75,13 @@ impl RankNodeTimes {
         }
         let basis = if started && all {
             replace_times_by_file_times(raw, classes, lanes, &mut run);
-            TraceTimingCompleteness::Given
+            NodeStartTimesSource::Given
         } else if raw.metadata.captured.is_some() || (delays && durations) {
-            TraceTimingCompleteness::Kept
+            NodeStartTimesSource::Kept
         } else if durations {
-            TraceTimingCompleteness::Estimated
+            NodeStartTimesSource::Estimated
         } else {
-            TraceTimingCompleteness::Unknown
+            NodeStartTimesSource::Unknown
         };
         Self {
             basis,
@@ -105,7 +105,7 @@ fn replace_times_by_file_times(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
     lanes: &NodeLaneTable<'_>,
-    run: &mut ComputedNodeTimeline,
+    run: &mut InferredCapturedNodeTimeline,
 ) {
     let micros = |node: u32| raw.nodes[node as usize].view.start_micros;
     let timed = |node: &u32| classes[*node as usize].takes_time();
@@ -146,7 +146,7 @@ fn replace_times_by_file_times(
         let deps = raw.dependencies_of(node).iter().map(|dep| dep.node);
         let earlier = deps
             .chain([before[node as usize]])
-            .filter(|&d| d != RawPredecessorDependency::MISSING && d != NONE)
+            .filter(|&d| d != PredecessorIdIndexAndKind::MISSING && d != NONE)
             // If two nodes start at the same time, only the node with the lower id may cause the other's start.
             // Otherwise, causes could form a cycle.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));

@@ -32,13 +32,13 @@ pub struct InspectedRankTrace<'a> {
     pub faults: RejectedAndRepairedFaults,
 }
 
-struct DerivedTraceData<'a> {
+struct TraceLanesSuccessorsAndTimes<'a> {
     lanes: NodeLaneTable<'a>,
     next: Csr,
     times: RankNodeTimes,
 }
 
-impl<'a> DerivedTraceData<'a> {
+impl<'a> TraceLanesSuccessorsAndTimes<'a> {
     fn new(
         raw: &RawTrace<'a>,
         classes: &[NodeClass],
@@ -106,7 +106,7 @@ impl<'a> InspectedRankTrace<'a> {
         faults.add_structure_faults(&raw);
         let (analysis, beside) = thread::scope(|scope| {
             let beside = scope.spawn(wrap_with_current_token(|| beside(&raw)));
-            let analysis = DerivedTraceData::new(&raw, &classes, &mut faults);
+            let analysis = TraceLanesSuccessorsAndTimes::new(&raw, &classes, &mut faults);
             (analysis, beside.join())
         });
         let beside = beside.unwrap_or_else(|panic| panic::resume_unwind(panic));

@@ -3,7 +3,7 @@
 use super::NONE;
 use super::communication::{CollectiveCallDigest, CommunicationDigest};
 use super::defects::{Defect, DefectLocationInFile, DefectLog};
-use super::groups::ResolvedGroup;
+use super::groups::ResolvedGroupAndCallers;
 use super::kind::DefectKind;
 use super::trace::TraceDefectsAndDigest;
 use chakram_trace::matching::{
@@ -13,12 +13,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Gives access to the calls of one party: the members of one group.
-struct OneGroupMemberCalls<'a> {
+struct CallsOfAllGroupMembers<'a> {
     members: &'a [(u32, &'a TraceDefectsAndDigest)],
-    party: &'a ResolvedGroup,
+    party: &'a ResolvedGroupAndCallers,
 }
 
-impl<'a> OneGroupMemberCalls<'a> {
+impl<'a> CallsOfAllGroupMembers<'a> {
     fn find_call(
         &self,
         (rank, call): RankAndCommIndex,
@@ -160,7 +160,7 @@ impl<'a> OneGroupMemberCalls<'a> {
 /// members differ.
 pub(super) fn check_collectives<'a>(
     members: &[(u32, &'a TraceDefectsAndDigest)],
-    parties: &[ResolvedGroup],
+    parties: &[ResolvedGroupAndCallers],
     findings: &mut DefectLog,
 ) -> Vec<Vec<MemberCalls<'a>>> {
     let mut all = Vec::with_capacity(parties.len());
@@ -186,7 +186,7 @@ pub(super) fn check_collectives<'a>(
             let slots = slots.iter().copied();
             sequences.push(facts.calls_of.calls_of_member(index as u32, slots));
         }
-        let calls = OneGroupMemberCalls { members, party };
+        let calls = CallsOfAllGroupMembers { members, party };
         for at in sequences.iter().flat_map(MemberCalls::iter) {
             calls.check_call(at, findings);
         }

@@ -2,9 +2,9 @@
 
 use super::NONE;
 use super::defects::DefectLocationInFile;
-use super::dependencies::NodeProgramOrder;
+use super::dependencies::ProgramOrderIdsOrPositions;
 use super::node::{TraceReducedForValidation, ValidationRole};
-use super::wait::TraceWaitGraph;
+use super::wait::OneTraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_name};
 use chakram_trace::graph::{DistinctKeyInterner, StringArenaInterner};
@@ -54,7 +54,7 @@ pub(super) struct InSwitchAccess {
 /// A group, as identified in a trace. The fields are the name (`None` for all ranks), and the mask of participating
 /// machine dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct GroupReference {
+pub(super) struct ReferencedGroupNameAndMask {
     pub name: Option<String>,
     pub dimensions: Option<u32>,
 }
@@ -69,12 +69,12 @@ pub(super) struct CommunicationDigest {
     pub messages: Vec<MessageDigest>,
     /// In-switch accesses, in id order.
     pub accesses: Vec<InSwitchAccess>,
-    pub slots: Vec<GroupReference>,
+    pub slots: Vec<ReferencedGroupNameAndMask>,
     /// Calls by slot, which is the index of a group in `slots`.
     pub calls_of: TraceCallsByGroupSlot,
     pub declared: DeclaredGroups,
     /// Waits between calls and messages. The graph is empty if the digest is incomplete.
-    pub waits: TraceWaitGraph,
+    pub waits: OneTraceWaitGraph,
     names: StringArenaInterner,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct CommunicationDigest {
 #[derive(Debug, Default)]
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
-    slots: DistinctKeyInterner<GroupReference>,
+    slots: DistinctKeyInterner<ReferencedGroupNameAndMask>,
     /// Group slot of the previous call. Most calls use the same group, and the stored slot saves them a copy of its
     /// name.
     last: Option<u32>,
@@ -159,7 +159,9 @@ impl DigestCollector {
             return last;
         }
         let name = group.to_text();
-        let slot = self.slots.intern_key(GroupReference { name, dimensions });
+        let slot = self
+            .slots
+            .intern_key(ReferencedGroupNameAndMask { name, dimensions });
         self.last = Some(slot);
         slot
     }
@@ -194,10 +196,14 @@ impl DigestCollector {
 
     /// Returns the digest in program order. If `missing` is true, parts of the trace are missing, so the digest is
     /// marked as incomplete.
-    pub fn into_digest(mut self, order: &NodeProgramOrder, missing: bool) -> CommunicationDigest {
+    pub fn into_digest(
+        mut self,
+        order: &ProgramOrderIdsOrPositions,
+        missing: bool,
+    ) -> CommunicationDigest {
         let facts = &mut self.facts;
-        facts.whole = !missing && !matches!(order, NodeProgramOrder::Cyclic);
-        if let NodeProgramOrder::Places(places) = order {
+        facts.whole = !missing && !matches!(order, ProgramOrderIdsOrPositions::Cyclic);
+        if let ProgramOrderIdsOrPositions::Places(places) = order {
             let nodes = facts.calls.iter_mut().map(|call| &mut call.node);
             for node in nodes.chain(facts.messages.iter_mut().map(|m| &mut m.node)) {
                 node.place = places[node.place as usize];

@@ -8,7 +8,7 @@
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
-use super::groups::ResolvedGroup;
+use super::groups::ResolvedGroupAndCallers;
 use super::kind::DefectKind;
 use super::trace::TraceDefectsAndDigest;
 use chakram_trace::format::CollectiveKind;
@@ -22,7 +22,7 @@ struct WaitGraph<'a> {
     members: &'a [(u32, &'a TraceDefectsAndDigest)],
     /// For each trace, the index of its first vertex.
     first: Vec<u32>,
-    parties: &'a [ResolvedGroup],
+    parties: &'a [ResolvedGroupAndCallers],
     sequences: &'a [Vec<MemberCalls<'a>>],
     /// For each party, the index of its first vertex.
     rendezvous: Vec<u32>,
@@ -33,7 +33,7 @@ struct WaitGraph<'a> {
 /// matched messages.
 pub(super) fn check_deadlock(
     members: &[(u32, &TraceDefectsAndDigest)],
-    parties: &[ResolvedGroup],
+    parties: &[ResolvedGroupAndCallers],
     sequences: &[Vec<MemberCalls<'_>>],
     pairs: &[(RankAndCommIndex, RankAndCommIndex)],
     findings: &mut DefectLog,
@@ -117,7 +117,7 @@ impl WaitGraph<'_> {
     /// vertex of the party.
     fn link_calls(
         &self,
-        party: &ResolvedGroup,
+        party: &ResolvedGroupAndCallers,
         sequence: &MemberCalls<'_>,
         rendezvous: u32,
         each: &mut dyn FnMut(u32, u32),

@@ -7,8 +7,8 @@ use super::kind::DefectKind;
 use super::node::TraceReducedForValidation;
 use chakram_trace::format::{escape_name, scan};
 use chakram_trace::graph::cycle::find_short_cycle;
-use chakram_trace::graph::raw_trace::RawPredecessorDependency;
-use chakram_trace::graph::{Csr, DependencyPolicy};
+use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
+use chakram_trace::graph::{Csr, EnforcedDependencyKinds};
 
 /// Flag: another node depends on this node.
 const AWAITED: u8 = 1;
@@ -17,7 +17,7 @@ const WAITS: u8 = 2;
 
 /// Program order of the nodes.
 #[derive(Debug)]
-pub(super) enum NodeProgramOrder {
+pub(super) enum ProgramOrderIdsOrPositions {
     /// Nodes in ascending order of ids.
     Ids,
     /// For each node, its position in program order.
@@ -86,7 +86,7 @@ impl DependencyChecker {
         &mut self,
         raw: &TraceReducedForValidation<'_>,
         i: u32,
-        dep: &RawPredecessorDependency,
+        dep: &PredecessorIdIndexAndKind,
         findings: &mut DefectLog,
     ) {
         let item = &raw.nodes[i as usize];
@@ -138,7 +138,7 @@ impl DependencyChecker {
         };
         if deps.len() <= FEW {
             for (k, dep) in deps.iter().enumerate() {
-                let same = |other: &RawPredecessorDependency| {
+                let same = |other: &PredecessorIdIndexAndKind| {
                     other.id == dep.id && other.control == dep.control
                 };
                 if deps[..k].iter().any(same) {
@@ -163,17 +163,17 @@ impl DependencyChecker {
     pub fn report_cycles(
         &self,
         raw: &TraceReducedForValidation<'_>,
-        policy: DependencyPolicy,
+        policy: EnforcedDependencyKinds,
         findings: &mut DefectLog,
-    ) -> NodeProgramOrder {
+    ) -> ProgramOrderIdsOrPositions {
         self.report_isolated_nodes(raw, findings);
-        let with_control = policy != DependencyPolicy::Data;
+        let with_control = policy != EnforcedDependencyKinds::Data;
         let whole = self.attempt_topological_order(raw, with_control);
         let (attempt, held) = match whole {
             // If data dependencies alone form no cycle, warn and ignore control dependencies, as the graph builder
             // does.
             NodeOrderingResult::Cyclic(rows, stuck)
-                if policy == DependencyPolicy::Auto && self.has_control =>
+                if policy == EnforcedDependencyKinds::Auto && self.has_control =>
             {
                 let data = self.attempt_topological_order(raw, false);
                 if !matches!(data, NodeOrderingResult::Cyclic(..)) {
@@ -191,7 +191,7 @@ impl DependencyChecker {
         match attempt {
             NodeOrderingResult::Sorted => {
                 self.report_unreachable_nodes(raw, &[], &[], held, findings);
-                NodeProgramOrder::Ids
+                ProgramOrderIdsOrPositions::Ids
             }
             NodeOrderingResult::Ordered(order) => {
                 self.report_unreachable_nodes(raw, &[], &[], held, findings);
@@ -199,7 +199,7 @@ impl DependencyChecker {
                 for (place, node) in order.into_iter().enumerate() {
                     places[node as usize] = place as u32;
                 }
-                NodeProgramOrder::Places(places)
+                ProgramOrderIdsOrPositions::Places(places)
             }
             NodeOrderingResult::Cyclic(rows, stuck) => {
                 let cycle = find_cycle_among(&rows, &stuck);
@@ -210,7 +210,7 @@ impl DependencyChecker {
                 });
                 let stuck: Vec<u32> = raw.node_indices().filter(|&n| stuck[n as usize]).collect();
                 self.report_unreachable_nodes(raw, &cycle, &stuck, held, findings);
-                NodeProgramOrder::Cyclic
+                ProgramOrderIdsOrPositions::Cyclic
             }
         }
     }
@@ -343,7 +343,7 @@ mod tests {
     use chakram_trace::format::Op;
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::{Sink, TraceWriter};
-    use chakram_trace::graph::DependencyPolicy;
+    use chakram_trace::graph::EnforcedDependencyKinds;
 
     /// Builds a trace of the kernels 0 to `count` - 1; `deps` returns the dependencies of a kernel.
     fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> TraceDefectsAndDigest {
@@ -358,7 +358,7 @@ mod tests {
                 .unwrap();
         }
         let contents = file.into_inner();
-        TraceDefectsAndDigest::check_trace(&contents, DependencyPolicy::Auto, 2)
+        TraceDefectsAndDigest::check_trace(&contents, EnforcedDependencyKinds::Auto, 2)
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Ranks that take part in collectives together.
 #[derive(Debug)]
-pub(super) struct ResolvedGroup {
+pub(super) struct ResolvedGroupAndCallers {
     /// Name of the group in traces; `None` for the unnamed group of all ranks.
     pub name: Option<String>,
     /// Member ranks, in the order of the group.
@@ -24,7 +24,7 @@ pub(super) struct ResolvedGroup {
     sorted: bool,
 }
 
-impl ResolvedGroup {
+impl ResolvedGroupAndCallers {
     /// Formats the group, as in `group of ranks 0-7` or ``group `tp` of ranks 0, 1``.
     pub fn describe_group(&self) -> String {
         let members = ranks::format_ranks(&self.members);
@@ -49,13 +49,13 @@ const WORLD: usize = 0;
 
 /// Groups resolved so far. As in a replay, a group is identified by name and members, so equal names with different
 /// members are different groups.
-struct NamedGroupInterner<'a> {
+struct NameAndMembersGroupInterner<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
     by_name: BTreeMap<&'a str, Vec<usize>>,
 }
 
-impl<'a> NamedGroupInterner<'a> {
+impl<'a> NameAndMembersGroupInterner<'a> {
     fn new(ranks: u32) -> Self {
         Self {
             names: vec![None],
@@ -121,9 +121,9 @@ pub(super) fn bind_groups(
     ranks: u32,
     options: &ValidateOptions,
     findings: &mut DefectLog,
-) -> Vec<ResolvedGroup> {
+) -> Vec<ResolvedGroupAndCallers> {
     report_redeclared_groups(members, options, findings);
-    let mut groups = NamedGroupInterner::new(ranks);
+    let mut groups = NameAndMembersGroupInterner::new(ranks);
     // In traces, the name 0 means all ranks, so a declared group with this name must contain all ranks.
     let zero = options.declared.get("0");
     if let Some(zero) = zero.filter(|zero| groups.resolve_members(zero) != groups.members[WORLD]) {
@@ -188,7 +188,7 @@ pub(super) fn bind_groups(
 
 #[derive(Default)]
 struct GroupResolver {
-    list: Vec<ResolvedGroup>,
+    list: Vec<ResolvedGroupAndCallers>,
     known: BTreeMap<(usize, CoordinatesOutsideMask), usize>,
 }
 
@@ -210,7 +210,7 @@ impl GroupResolver {
         };
         let list = &mut self.list;
         let mut party = |members: Vec<u32>| {
-            list.push(ResolvedGroup {
+            list.push(ResolvedGroupAndCallers {
                 name: name.map(str::to_owned),
                 sorted: members.is_sorted(),
                 members,

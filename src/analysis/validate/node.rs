@@ -8,14 +8,14 @@ use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 
 /// A trace reduced to the data that validation needs.
-pub(super) type TraceReducedForValidation<'a> = RawTrace<'a, NotableNodeContents<'a>>;
+pub(super) type TraceReducedForValidation<'a> = RawTrace<'a, ContentsOfNotableNodes<'a>>;
 
 /// A node reduced to the data that validation needs.
-pub(super) type NodeReducedForValidation<'a> = RawTraceNode<'a, ValidatedNodeEntry>;
+pub(super) type NodeReducedForValidation<'a> = RawTraceNode<'a, NodeIdAndValidationRole>;
 
 /// Data stored for every node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ValidatedNodeEntry {
+pub(super) struct NodeIdAndValidationRole {
     pub id: u64,
     pub role: ValidationRole,
 }
@@ -25,7 +25,7 @@ pub(super) struct ValidatedNodeEntry {
 pub(super) enum ValidationRole {
     /// An empty node.
     Nothing,
-    /// An empty node that declares groups; index into [`NotableNodeContents::declared`].
+    /// An empty node that declares groups; index into [`ContentsOfNotableNodes::declared`].
     Declares(u32),
     /// Plain work: kernels, host operators, loads and stores that do not depend on other ranks.
     Work,
@@ -33,11 +33,11 @@ pub(super) enum ValidationRole {
     NoWork,
     /// A host operator without a duration.
     NoDuration,
-    /// A collective; index into [`NotableNodeContents::parts`].
+    /// A collective; index into [`ContentsOfNotableNodes::parts`].
     Call(u32),
-    /// A send or receive; index into [`NotableNodeContents::parts`].
+    /// A send or receive; index into [`ContentsOfNotableNodes::parts`].
     Message(u32),
-    /// A load whose data switches gather, or a store whose data switches reduce; index into [`NotableNodeContents::parts`].
+    /// A load whose data switches gather, or a store whose data switches reduce; index into [`ContentsOfNotableNodes::parts`].
     Access(u32),
 }
 
@@ -66,14 +66,14 @@ impl ValidationRole {
 
 /// Data that is stored only for the few nodes that are not plain work.
 #[derive(Debug, Default)]
-pub(super) struct NotableNodeContents<'a> {
+pub(super) struct ContentsOfNotableNodes<'a> {
     /// Names and operations of nodes, which must agree with other ranks.
     pub parts: Vec<(&'a str, Op<'a>)>,
     /// Group declarations of metadata nodes, as text.
     pub declared: Vec<&'a str>,
 }
 
-impl<'a> NotableNodeContents<'a> {
+impl<'a> ContentsOfNotableNodes<'a> {
     fn store_communication_part(&mut self, view: &NodeView<'a>) -> u32 {
         self.parts.push((view.name, view.op));
         (self.parts.len() - 1) as u32
@@ -114,19 +114,19 @@ impl<'a> NotableNodeContents<'a> {
     }
 }
 
-impl<'a> NodeRetention<'a> for NotableNodeContents<'a> {
-    type Kept = ValidatedNodeEntry;
+impl<'a> NodeRetention<'a> for ContentsOfNotableNodes<'a> {
+    type Kept = NodeIdAndValidationRole;
 
     #[inline(always)]
-    fn retain_view(&mut self, view: &NodeView<'a>) -> ValidatedNodeEntry {
-        ValidatedNodeEntry {
+    fn retain_view(&mut self, view: &NodeView<'a>) -> NodeIdAndValidationRole {
+        NodeIdAndValidationRole {
             id: view.id,
             role: self.classify_node_role(view),
         }
     }
 
     #[inline]
-    fn node_id(kept: &ValidatedNodeEntry) -> u64 {
+    fn node_id(kept: &NodeIdAndValidationRole) -> u64 {
         kept.id
     }
 }

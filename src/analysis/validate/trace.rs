@@ -6,11 +6,11 @@ use super::defects::{Defect, DefectLocationInFile, DefectLog};
 use super::dependencies::DependencyChecker;
 use super::kind::DefectKind;
 use super::node::{NodeReducedForValidation, TraceReducedForValidation, ValidationRole};
-use super::wait::TraceWaitGraphBuilder;
+use super::wait::OneTraceWaitGraphBuilder;
 use chakram_trace::format::error;
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
 use chakram_trace::format::{Op, TraceError, escape_name};
-use chakram_trace::graph::DependencyPolicy;
+use chakram_trace::graph::EnforcedDependencyKinds;
 use chakram_trace::graph::raw_trace::ReadFault;
 
 /// The defects of one trace, and a digest that is compared with other ranks.
@@ -25,7 +25,7 @@ pub struct TraceDefectsAndDigest {
 impl TraceDefectsAndDigest {
     /// Checks the decompressed contents of a trace file; `policy` selects which dependencies are enforced. The first
     /// `show` defects of each kind are stored.
-    pub fn check_trace(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
+    pub fn check_trace(contents: &[u8], policy: EnforcedDependencyKinds, show: usize) -> Self {
         Self::check_trace_and_map_errors(contents, policy, show, |error| error)
     }
 
@@ -33,7 +33,7 @@ impl TraceDefectsAndDigest {
     /// `told` converts the locations in read errors to those in the original file.
     pub fn check_trace_and_map_errors(
         contents: &[u8],
-        policy: DependencyPolicy,
+        policy: EnforcedDependencyKinds,
         show: usize,
         told: impl Fn(TraceError) -> TraceError,
     ) -> Self {
@@ -47,8 +47,8 @@ impl TraceDefectsAndDigest {
         faulty.sort_unstable();
         let mut edges = DependencyChecker::new(raw.nodes.len(), &faulty);
         let mut collect = DigestCollector::default();
-        let with_control = policy != DependencyPolicy::Data;
-        let mut walk = TraceWaitGraphBuilder::new(raw.nodes.len(), with_control);
+        let with_control = policy != EnforcedDependencyKinds::Data;
+        let mut walk = OneTraceWaitGraphBuilder::new(raw.nodes.len(), with_control);
         let mut first = 0;
         for (item, i) in raw.nodes.iter().zip(0..) {
             edges.check_node(&raw, i, &mut findings);

@@ -5,12 +5,12 @@
 //! If there is only one vertex, it represents the node, so a chain of kernels needs no vertices.
 
 use super::NONE;
-use super::dependencies::NodeProgramOrder;
+use super::dependencies::ProgramOrderIdsOrPositions;
 use super::node::{TraceReducedForValidation, ValidationRole};
 
 /// Graph of a trace's vertices (communication nodes and joins).
 #[derive(Debug, Default)]
-pub(super) struct TraceWaitGraph {
+pub(super) struct OneTraceWaitGraph {
     /// The predecessors of all vertices are concatenated in `before`; `end[v]` is the index after the last predecessor
     /// of vertex v.
     end: Vec<u32>,
@@ -20,10 +20,10 @@ pub(super) struct TraceWaitGraph {
     pub messages: Vec<u32>,
 }
 
-/// Builds [`TraceWaitGraph`] node by node.
+/// Builds [`OneTraceWaitGraph`] node by node.
 #[derive(Debug)]
-pub(super) struct TraceWaitGraphBuilder {
-    waits: TraceWaitGraph,
+pub(super) struct OneTraceWaitGraphBuilder {
+    waits: OneTraceWaitGraph,
     with_control: bool,
     /// For each node, the vertex that represents it; [`NONE`] if the node depends on no communication.
     vertex: Vec<u32>,
@@ -32,11 +32,11 @@ pub(super) struct TraceWaitGraphBuilder {
     scratch: Vec<u32>,
 }
 
-impl TraceWaitGraphBuilder {
+impl OneTraceWaitGraphBuilder {
     /// Creates a builder for a trace of `nodes` nodes.
     pub fn new(nodes: usize, with_control: bool) -> Self {
         Self {
-            waits: TraceWaitGraph::default(),
+            waits: OneTraceWaitGraph::default(),
             with_control,
             vertex: vec![NONE; nodes],
             seen: Vec::new(),
@@ -89,14 +89,16 @@ impl TraceWaitGraphBuilder {
     pub fn into_trace_wait_graph(
         self,
         raw: &TraceReducedForValidation<'_>,
-        order: &NodeProgramOrder,
+        order: &ProgramOrderIdsOrPositions,
         with_control: bool,
-    ) -> TraceWaitGraph {
+    ) -> OneTraceWaitGraph {
         let places = match order {
-            NodeProgramOrder::Ids if self.with_control == with_control => return self.waits,
-            NodeProgramOrder::Ids => None,
-            NodeProgramOrder::Places(places) => Some(places),
-            NodeProgramOrder::Cyclic => return TraceWaitGraph::default(),
+            ProgramOrderIdsOrPositions::Ids if self.with_control == with_control => {
+                return self.waits;
+            }
+            ProgramOrderIdsOrPositions::Ids => None,
+            ProgramOrderIdsOrPositions::Places(places) => Some(places),
+            ProgramOrderIdsOrPositions::Cyclic => return OneTraceWaitGraph::default(),
         };
         let mut walk = Self::new(self.vertex.len(), with_control);
         match places {
@@ -113,7 +115,7 @@ impl TraceWaitGraphBuilder {
     }
 }
 
-impl TraceWaitGraph {
+impl OneTraceWaitGraph {
     /// Returns the number of vertices.
     pub fn len(&self) -> usize {
         self.end.len()
@@ -133,7 +135,7 @@ mod tests {
     use chakram_trace::format::Op;
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::{Sink, TraceWriter};
-    use chakram_trace::graph::DependencyPolicy;
+    use chakram_trace::graph::EnforcedDependencyKinds;
 
     /// Builds a trace with the given ids: two receives; a kernel that depends on both; a second kernel that depends on
     /// the first; and a send that depends on the second kernel and on the first receive.
@@ -164,8 +166,11 @@ mod tests {
             file.receive_node(&NodeView::new(id, "n", op), &deps)
                 .unwrap();
         }
-        let trace =
-            TraceDefectsAndDigest::check_trace(&file.into_inner(), DependencyPolicy::Auto, 1);
+        let trace = TraceDefectsAndDigest::check_trace(
+            &file.into_inner(),
+            EnforcedDependencyKinds::Auto,
+            1,
+        );
         let waits = &trace.facts.waits;
         let before = (0..waits.len() as u32).map(|v| waits.predecessors_of(v).to_vec());
         (waits.messages.clone(), before.collect())

@@ -32,9 +32,9 @@ impl<'v> ColumnPredictionInputs<'v> {
 
 impl<'v> ColumnPredictionInputs<'v> {
     /// Returns cursors over the two columns that predict this column.
-    fn other_column_cursors(&self) -> [ColumnValueCursor<'v>; 2] {
+    fn other_column_cursors(&self) -> [SparseColumnValueIterator<'v>; 2] {
         self.others
-            .map(|other| ColumnValueCursor::new(other.map(|(_, column)| column)))
+            .map(|other| SparseColumnValueIterator::new(other.map(|(_, column)| column)))
     }
 }
 
@@ -100,12 +100,12 @@ impl ColumnPredictionRule {
 }
 
 /// Iterates over the values of a column in record order.
-pub struct ColumnValueCursor<'v> {
+pub struct SparseColumnValueIterator<'v> {
     column: SparseRecordColumn<'v>,
     at: usize,
 }
 
-impl<'v> ColumnValueCursor<'v> {
+impl<'v> SparseColumnValueIterator<'v> {
     /// Creates a cursor at the first value.
     pub fn new(column: Option<SparseRecordColumn<'v>>) -> Self {
         Self {
@@ -169,7 +169,7 @@ pub fn scan_by_key(
                 });
                 return;
             }
-            let mut base = ColumnValueCursor::new(view.base);
+            let mut base = SparseColumnValueIterator::new(view.base);
             for (at, &record) in records.iter().enumerate() {
                 previous = value(at, base.next(record).unwrap_or(previous));
             }
@@ -182,7 +182,7 @@ pub fn scan_by_key(
                 }
                 return;
             }
-            let mut base = ColumnValueCursor::new(view.base);
+            let mut base = SparseColumnValueIterator::new(view.base);
             for (at, &record) in records.iter().enumerate() {
                 match base.next(record) {
                     Some(own) => {

@@ -1,7 +1,7 @@
 //! Finds relations between the columns of a chunk, so that the encoder can predict one column from others. They are
 //! found in a sample of a chunk's records.
 
-use super::predict::{ColumnValueCursor, SparseRecordColumn};
+use super::predict::{SparseColumnValueIterator, SparseRecordColumn};
 
 /// Number of sampled records. They are spread over the chunk, because the first records of a trace differ from later
 /// ones.
@@ -59,7 +59,7 @@ pub fn find_related_columns<'c>(
 /// Returns the first value of a column in each sampled record, or 0 if a record has no value.
 fn sample_column(column: SparseRecordColumn<'_>, records: usize) -> Vec<u64> {
     let step = records.div_ceil(SAMPLE).max(1);
-    let mut cursor = ColumnValueCursor::new(Some(column));
+    let mut cursor = SparseColumnValueIterator::new(Some(column));
     let wanted = (0..records as u32).step_by(step);
     wanted.map(|r| cursor.next(r).unwrap_or(0)).collect()
 }

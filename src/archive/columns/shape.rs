@@ -7,7 +7,7 @@ use std::ops::Range;
 /// The template of each record, and the record of each value. Ranks with the same sequence of templates share one
 /// shape.
 #[derive(Debug, Default)]
-pub struct TemplateSequenceAndValuePositions {
+pub struct RecordTemplatesAndValueRecords {
     sequence: Vec<u32>,
     /// Index of each column's first value among all values, followed by the number of values.
     starts: Vec<usize>,
@@ -18,7 +18,7 @@ pub struct TemplateSequenceAndValuePositions {
 pub const NO_TEMPLATE: WireError = WireError("a record has a missing template");
 pub const TOO_MANY: WireError = WireError("the chunk has more values than its size allows");
 
-impl TemplateSequenceAndValuePositions {
+impl RecordTemplatesAndValueRecords {
     /// Returns the template of each record.
     #[inline]
     pub fn template_sequence(&self) -> &[u32] {

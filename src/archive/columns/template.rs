@@ -23,12 +23,12 @@ pub struct ChunkAddedTemplates {
     literals: Vec<u8>,
     /// Column of each template slot, for all templates in record order.
     slots: Vec<u32>,
-    ends: Vec<TemplateArrayEnds>,
+    ends: Vec<TemplateEndsInSharedArrays>,
 }
 
 /// For each array of a layer, the index at which a template's range ends.
 #[derive(Clone, Copy, Debug, Default)]
-struct TemplateArrayEnds {
+struct TemplateEndsInSharedArrays {
     steps: usize,
     literals: usize,
     slots: usize,
@@ -118,7 +118,10 @@ impl TemplateTable {
     /// Returns the layer (one chunk's part of the table) that contains template `number`, and the ends in this layer of
     /// the previous template (0 for the first) and of template `number`.
     #[inline]
-    fn template_ends(&self, number: usize) -> (&ChunkAddedTemplates, [TemplateArrayEnds; 2]) {
+    fn template_ends(
+        &self,
+        number: usize,
+    ) -> (&ChunkAddedTemplates, [TemplateEndsInSharedArrays; 2]) {
         let mut layers = self.layers.iter().rev();
         let layer = layers.find(|layer| layer.first <= number);
         let layer = layer.expect("the first layer begins with 0");
@@ -206,7 +209,7 @@ impl ChunkAddedTemplates {
             self.add_step(&mut literal, 0, PartAfterLiteral::Nothing, 0);
         }
         self.bytes += encoded.len();
-        self.ends.push(TemplateArrayEnds {
+        self.ends.push(TemplateEndsInSharedArrays {
             steps: self.steps.len(),
             literals: self.literals.len(),
             slots: self.slots.len(),

@@ -3,7 +3,7 @@
 use super::Archive;
 use crate::ArchiveError;
 use crate::chunk::{ChunkBuffers, ChunkCoding, DecodedFrameAndColumns, take_records};
-use crate::document::{ChunkRow, SegmentObjectIndex};
+use crate::document::{ChunkFrameAndBaseRow, SegmentObjectIndex};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,23 +13,23 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub struct ObjectIndexAndChunkCache {
     indices: OnceLock<ArchiveObjectIndex>,
     /// Recently used bases, in decoded form.
-    decoded: Mutex<VecDeque<(ChunkPlaceInObject, Arc<DecodedFrameAndColumns>)>>,
+    decoded: Mutex<VecDeque<(ObjectPlaceAndChunkIndex, Arc<DecodedFrameAndColumns>)>>,
     /// Memory that later chunks reuse.
     buffers: Mutex<Vec<ChunkBuffers>>,
 }
 
 /// Location of an object: index of its segment, and index of the object in the segment.
-type ObjectPlace = (usize, usize);
+type ObjectSegmentAndIndex = (usize, usize);
 /// Location of a chunk: location of its object, and index of the chunk in the object.
-type ChunkPlaceInObject = (ObjectPlace, usize);
+type ObjectPlaceAndChunkIndex = (ObjectSegmentAndIndex, usize);
 
 /// Objects of all segments.
 #[derive(Debug, Default)]
 struct ArchiveObjectIndex {
     indices: Vec<SegmentObjectIndex>,
     /// For each base, the last chunk that uses it.
-    bases: BTreeMap<ChunkPlaceInObject, ChunkPlaceInObject>,
-    places: BTreeMap<[u8; 32], ObjectPlace>,
+    bases: BTreeMap<ObjectPlaceAndChunkIndex, ObjectPlaceAndChunkIndex>,
+    places: BTreeMap<[u8; 32], ObjectSegmentAndIndex>,
 }
 
 /// Maximum number of cached bases. Several ranks share a base, which is thus unpacked only once.
@@ -60,7 +60,7 @@ impl Archive {
         Ok(self.cache.indices.get_or_init(|| index))
     }
 
-    fn place_of(&self, hash: &str) -> Result<Option<ObjectPlace>, ArchiveError> {
+    fn place_of(&self, hash: &str) -> Result<Option<ObjectSegmentAndIndex>, ArchiveError> {
         let hash = blake3::Hash::from_hex(hash).ok();
         let places = &self.index()?.places;
         Ok(hash.and_then(|hash| places.get(hash.as_bytes()).copied()))
@@ -106,7 +106,7 @@ impl Archive {
         Ok(out)
     }
 
-    fn require_object_place(&self, hash: &str) -> Result<ObjectPlace, ArchiveError> {
+    fn require_object_place(&self, hash: &str) -> Result<ObjectSegmentAndIndex, ArchiveError> {
         self.place_of(hash)?.ok_or_else(|| {
             let found = format!("the object {hash} is missing");
             ArchiveError::broken_archive_error(found).in_file(&self.path)
@@ -194,8 +194,8 @@ impl Archive {
 
     fn error_at_chunk(
         &self,
-        place: ObjectPlace,
-        chunk: &ChunkRow,
+        place: ObjectSegmentAndIndex,
+        chunk: &ChunkFrameAndBaseRow,
         error: ArchiveError,
     ) -> ArchiveError {
         let segment = &self.segments[place.0];
@@ -207,7 +207,7 @@ impl Archive {
     /// Passes the bytes of a chunk to `out`, in whole records.
     fn copy_chunk_records(
         &self,
-        place: ChunkPlaceInObject,
+        place: ObjectPlaceAndChunkIndex,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
         let pool = || {
@@ -233,7 +233,7 @@ impl Archive {
 
     /// Drops cached bases that no chunk after `place` uses. Objects are usually read in order, so they are not needed
     /// again.
-    fn release_unused_bases(&self, place: ChunkPlaceInObject, buffers: &mut ChunkBuffers) {
+    fn release_unused_bases(&self, place: ObjectPlaceAndChunkIndex, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
         };
@@ -242,7 +242,7 @@ impl Archive {
             .decoded
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let is_over = |base: &ChunkPlaceInObject| {
+        let is_over = |base: &ObjectPlaceAndChunkIndex| {
             let last = index.bases.get(base);
             last.is_some_and(|last| *last <= place)
         };
@@ -258,7 +258,7 @@ impl Archive {
     /// Decodes a chunk and its bases.
     fn decode_chunk(
         &self,
-        place: ChunkPlaceInObject,
+        place: ObjectPlaceAndChunkIndex,
         depth: usize,
         buffers: &mut ChunkBuffers,
     ) -> Result<Arc<DecodedFrameAndColumns>, ArchiveError> {

@@ -2,8 +2,8 @@
 //! segments by one segment.
 
 use super::Archive;
-use crate::document::{SCHEMA, SegmentWriteIntent, WorkloadCatalogueChange};
-use crate::segment_file::{SegmentBodyCallback, write_file, write_segment};
+use crate::document::{SCHEMA, SegmentCatalogueChanges, SegmentWriteIntent};
+use crate::segment_file::{SegmentObjectsWriteCallback, write_file, write_segment};
 use crate::tail::UncommittedArchiveTail;
 use crate::{ArchiveError, folder};
 use std::fs::{File, OpenOptions};
@@ -87,7 +87,7 @@ impl ArchiveWriter {
     pub fn commit_segment(
         mut self,
         plan: &CommitCommandAndWorkloadNames,
-        body: &mut SegmentBodyCallback<'_>,
+        body: &mut SegmentObjectsWriteCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
         let aside = self.copy_tail_to_new_file()?;
         let path = self.archive.path.clone();
@@ -143,7 +143,7 @@ impl ArchiveWriter {
         &mut self,
         end: u64,
         plan: &CommitCommandAndWorkloadNames,
-        body: &mut SegmentBodyCallback<'_>,
+        body: &mut SegmentObjectsWriteCallback<'_>,
     ) -> Result<(), ArchiveError> {
         let path = self.archive.path.clone();
         let io = |error| ArchiveError::io_error(&path, "write", error);
@@ -165,7 +165,7 @@ impl ArchiveWriter {
     pub fn replace_all_segments(
         self,
         plan: &CommitCommandAndWorkloadNames,
-        body: &mut SegmentBodyCallback<'_>,
+        body: &mut SegmentObjectsWriteCallback<'_>,
     ) -> Result<Option<PathBuf>, ArchiveError> {
         let aside = self.copy_tail_to_new_file()?;
         let path = &self.archive.path;
@@ -204,7 +204,7 @@ pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
         return folder::create_empty(path);
     }
     write_file(path, plan.to_segment_plan(), &mut |_| {
-        Ok(WorkloadCatalogueChange::default())
+        Ok(SegmentCatalogueChanges::default())
     })
 }
 

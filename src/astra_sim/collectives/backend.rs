@@ -2,7 +2,7 @@
 
 use crate::endless_waits::EndlessWait;
 use crate::program::{
-    CollectiveChunkPhase, MemberQueueAndDirection, PhaseOperation, PhaseQueueSubset,
+    CollectiveChunkPhase, MemberQueueDirectionAndTree, PhaseOperation, PhaseQueueSubset,
 };
 use crate::{
     AllReduceDecomposition, AstraAlgorithm, CollectiveAlgorithmEntry, Quirk, end_order, symmetry,
@@ -10,15 +10,16 @@ use crate::{
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use chakram_hardware::collective::{
-    BegunStagePassage, BusEventScheduler, ChunkQueueIndexAndCapacity, ChunkStageRoutes,
+    BusEventScheduler, BusTransferReason, ChunkQueueIndexAndCapacity, ChunkStageSequences,
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
-    CollectiveMatchingRules, CollectiveRequest, EndpointBusTransfer, EndpointMessageProcessing,
-    EventsInInsertionOrder, FlowShopInput, FlowShopResult, GroupMembers, MemberLinePosition,
-    PostedReceive, SameInstantOrderAfterMessages, ScriptAction, ScriptMemberEvent, ScriptMemberKey,
-    SendStepWithConditions, StageStartOrReception, TransferCompletionToken,
-    UncontendedMessageCostFunctions, WaitingChunkPriority, simulate_flow_shop_observed,
+    CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
+    EndpointMessageProcessing, EventInsertionOrderMarker, FlowShopEndAndQueueOrder, FlowShopInput,
+    MemberLinePosition, MemberOrderChangeByMessages, PostedReceive, ScriptAction,
+    ScriptMemberEvent, ScriptMemberKey, SendStepWithConditions, StageBeginAndAdmittingPassage,
+    TransferCompletionToken, UncontendedMessageCostFunctions, WaitingChunkPriority,
+    simulate_flow_shop_observed,
 };
-use chakram_hardware::group::{self, GroupPlacement, LineMemberPaths};
+use chakram_hardware::group::{self, GroupPlacement, PathsToNextAndAnyMember};
 use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_trace::format::CollectiveKind;
 
@@ -33,7 +34,7 @@ const HANDSHAKE: u64 = 8192;
 impl CollectiveBackend for AstraCollectiveBackend {
     type Stage = CollectiveChunkPhase;
 
-    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupPlacement {
+    fn place_group(&self, party: CollectiveMemberNpus<'_>, topology: &Topology) -> GroupPlacement {
         // A named group of all NPUs behaves like the unnamed group of all NPUs.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.can_groups_span_dimensions() {
@@ -57,14 +58,14 @@ impl CollectiveBackend for AstraCollectiveBackend {
         _: &GroupPlacement,
         _: &group::PhaseDimensionSizeAndStride,
         _: &Topology,
-    ) -> LineMemberPaths {
-        LineMemberPaths::default()
+    ) -> PathsToNextAndAnyMember {
+        PathsToNextAndAnyMember::default()
     }
 
     fn uniform_path(
         &self,
         _: &CollectiveChunkPhase,
-        _: &LineMemberPaths,
+        _: &PathsToNextAndAnyMember,
     ) -> Option<PathLatencyAndRates> {
         None
     }
@@ -83,8 +84,8 @@ impl CollectiveBackend for AstraCollectiveBackend {
         &self,
         request: &CollectiveRequest,
         extent: &GroupPlacement,
-        _: &[LineMemberPaths],
-    ) -> ChunkStageRoutes<CollectiveChunkPhase> {
+        _: &[PathsToNextAndAnyMember],
+    ) -> ChunkStageSequences<CollectiveChunkPhase> {
         let mut out = Vec::new();
         let script = self.script_index(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.member_count() > 1) {
@@ -104,7 +105,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
                 quirks: self.quirks,
                 script: Some(script),
             });
-            return ChunkStageRoutes::with_uniform_chunks(out, 1);
+            return ChunkStageSequences::with_uniform_chunks(out, 1);
         }
         let (chunk, count) = self.chunk_size_and_count(request.kind, request.bytes);
         let route = self.phases_of_collective(request.kind, extent);
@@ -164,7 +165,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
                 }
             }
         }
-        ChunkStageRoutes::with_uniform_chunks(out, count)
+        ChunkStageSequences::with_uniform_chunks(out, count)
     }
 
     #[inline]
@@ -191,7 +192,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         slot: u16,
         position: MemberLinePosition,
     ) -> u32 {
-        stage.receive_count(MemberQueueAndDirection::from_packed(slot), position)
+        stage.receive_count(MemberQueueDirectionAndTree::from_packed(slot), position)
     }
 
     #[inline]
@@ -202,7 +203,7 @@ impl CollectiveBackend for AstraCollectiveBackend {
         position: MemberLinePosition,
         i: u32,
     ) -> Option<SendStepWithConditions> {
-        stage.nth_send(MemberQueueAndDirection::from_packed(slot), position, i)
+        stage.nth_send(MemberQueueDirectionAndTree::from_packed(slot), position, i)
     }
 
     #[inline]
@@ -231,9 +232,9 @@ impl CollectiveBackend for AstraCollectiveBackend {
 
     fn closed_form(
         &self,
-        chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
+        chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
         extent: &GroupPlacement,
-        _: &[LineMemberPaths],
+        _: &[PathsToNextAndAnyMember],
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span> {
         let result = self.flow_shop(chunk_schedule, extent, quiet, |_| ())?;
@@ -249,7 +250,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         slot: u16,
     ) -> Option<ChunkQueueIndexAndCapacity> {
         let number = self.queue_index_for_phase(stage) * self.queues
-            + u32::from(MemberQueueAndDirection::from_packed(slot).queue);
+            + u32::from(MemberQueueDirectionAndTree::from_packed(slot).queue);
         let number = if self.quirks.has_quirk(Quirk::OneAtATime) {
             number
         } else {
@@ -270,7 +271,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         slot: u16,
         position: MemberLinePosition,
     ) -> u32 {
-        stage.initial_credits(MemberQueueAndDirection::from_packed(slot), position)
+        stage.initial_credits(MemberQueueDirectionAndTree::from_packed(slot), position)
     }
 
     #[inline]
@@ -312,11 +313,11 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         stage: &CollectiveChunkPhase,
         slot: u16,
         position: MemberLinePosition,
-        of: StageStartOrReception,
+        of: BusTransferReason,
         ticket: TransferCompletionToken,
     ) -> EndpointBusTransfer {
         stage.bus_transfer(
-            MemberQueueAndDirection::from_packed(slot),
+            MemberQueueDirectionAndTree::from_packed(slot),
             position,
             of,
             ticket,
@@ -356,7 +357,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         r: u32,
     ) -> Option<Span> {
         let amount =
-            stage.reduced_amount(MemberQueueAndDirection::from_packed(slot), position, r)?;
+            stage.reduced_amount(MemberQueueDirectionAndTree::from_packed(slot), position, r)?;
         Some(self.reduction_time_of(amount))
     }
 
@@ -366,7 +367,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
 }
 
 impl CollectiveMatchingRules for AstraCollectiveBackend {
-    type Order = EventsInInsertionOrder;
+    type Order = EventInsertionOrderMarker;
 
     #[inline]
     fn queue_slot(&mut self, npu: Npu, stage: &CollectiveChunkPhase) -> u16 {
@@ -379,10 +380,10 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
 
     fn order_of_ends(
         &self,
-        chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
+        chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
         extent: &GroupPlacement,
         quiet: &UncontendedMessageCostFunctions<'_>,
-    ) -> Option<Vec<SameInstantOrderAfterMessages>> {
+    ) -> Option<Vec<MemberOrderChangeByMessages>> {
         let stages = chunk_schedule.all_stages();
         let is_proved = stages.iter().all(|stage| {
             self.endpoint_of(stage) > Span::ZERO
@@ -460,7 +461,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
 
     #[inline]
     fn slot_class(&self, slot: u16) -> u16 {
-        MemberQueueAndDirection::slot_class(slot)
+        MemberQueueDirectionAndTree::slot_class(slot)
     }
 
     fn steps_before_receive(
@@ -472,7 +473,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         heard: u32,
     ) -> Option<u32> {
         stage.steps_before_receive(
-            MemberQueueAndDirection::from_packed(slot),
+            MemberQueueDirectionAndTree::from_packed(slot),
             position,
             from,
             heard,
@@ -488,7 +489,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         step: u32,
     ) -> Option<u32> {
         stage.requested_step(
-            MemberQueueAndDirection::from_packed(slot),
+            MemberQueueDirectionAndTree::from_packed(slot),
             position,
             to,
             step,
@@ -509,7 +510,7 @@ impl CollectiveMatchingRules for AstraCollectiveBackend {
         k: u32,
     ) -> Option<PostedReceive> {
         stage.receive_source(
-            MemberQueueAndDirection::from_packed(slot),
+            MemberQueueDirectionAndTree::from_packed(slot),
             position,
             taken,
             k,
@@ -545,7 +546,7 @@ impl AstraCollectiveBackend {
     /// messages to one partner in succession.
     fn is_conflict_free(
         &self,
-        chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
+        chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> bool {
         let one_by_one = self.capacity == 1 || chunk_schedule.chunk_count() == 1;
@@ -582,11 +583,11 @@ impl AstraCollectiveBackend {
     /// chunk begins a stage. Returns `None` if the duration is not proven.
     fn flow_shop(
         &self,
-        chunk_schedule: &ChunkStageRoutes<CollectiveChunkPhase>,
+        chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
         extent: &GroupPlacement,
         quiet: &UncontendedMessageCostFunctions<'_>,
-        on_begin: impl FnMut(BegunStagePassage),
-    ) -> Option<FlowShopResult> {
+        on_begin: impl FnMut(StageBeginAndAdmittingPassage),
+    ) -> Option<FlowShopEndAndQueueOrder> {
         // If an NPU has several queues, chunks depend on earlier collectives.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
         let phases = chunk_schedule.all_stages();

@@ -1,12 +1,12 @@
 //! Assigns chunks to queues in rotation. Each NPU counts, level by level, the queues that it has assigned.
 
 use crate::AstraAlgorithm;
-use crate::program::{CollectiveChunkPhase, MemberQueueAndDirection, PhaseQueueSubset};
+use crate::program::{CollectiveChunkPhase, MemberQueueDirectionAndTree, PhaseQueueSubset};
 use chakram_base::ids::Npu;
 
 /// Chunk counters of one NPU in one level (dimension).
 #[derive(Clone, Copy, Debug, Default)]
-struct NpuLevelChunkCounters {
+struct OneNpuOneLevelChunkCounters {
     all: u32,
     first: u32,
     second: u32,
@@ -21,7 +21,7 @@ pub(super) struct AllNpuChunkCounters {
     queues: u32,
     dimensions: usize,
     /// Counters by NPU and level; empty if nothing is counted.
-    levels: Vec<NpuLevelChunkCounters>,
+    levels: Vec<OneNpuOneLevelChunkCounters>,
     /// Collective to which each NPU's counters belong; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
@@ -38,7 +38,7 @@ impl AllNpuChunkCounters {
         Self {
             queues,
             dimensions,
-            levels: vec![NpuLevelChunkCounters::default(); npus * dimensions],
+            levels: vec![OneNpuOneLevelChunkCounters::default(); npus * dimensions],
             counted: vec![None; if anew { npus } else { 0 }],
         }
     }
@@ -55,11 +55,11 @@ impl AllNpuChunkCounters {
         &mut self,
         npu: Npu,
         stage: &CollectiveChunkPhase,
-    ) -> MemberQueueAndDirection {
+    ) -> MemberQueueDirectionAndTree {
         let backward = stage.rotation == PhaseQueueSubset::Second;
-        let mut slot = MemberQueueAndDirection {
+        let mut slot = MemberQueueDirectionAndTree {
             backward,
-            ..MemberQueueAndDirection::default()
+            ..MemberQueueDirectionAndTree::default()
         };
         if !self.has_counters() {
             return slot;
@@ -70,7 +70,7 @@ impl AllNpuChunkCounters {
             // NPUs may join overlapping collectives in different orders, so the counters restart with each collective.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
-            self.levels[first..][..self.dimensions].fill(NpuLevelChunkCounters::default());
+            self.levels[first..][..self.dimensions].fill(OneNpuOneLevelChunkCounters::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);

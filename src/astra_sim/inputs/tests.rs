@@ -77,7 +77,7 @@ fn what_does_not_go_together_is_refused() {
     let error =
         |flags: &AstraFlags, more: &[(&str, &str)]| read(flags, more).unwrap_err().to_string();
     let aware = AstraFlags {
-        model: AnalyticalNetwork::Aware,
+        model: AnalyticalCongestionModel::Aware,
         ..flags()
     };
     assert!(error(&aware, &[]).starts_with("n: key `topology`: found 2 dimensions, expected one"));

@@ -8,7 +8,7 @@
 //! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. After
 //! sending, the member ends, even if the messages have not been delivered yet.
 
-use super::MemberQueueAndDirection;
+use super::MemberQueueDirectionAndTree;
 use chakram_hardware::collective::{MemberLinePosition, PostedReceive};
 
 /// A member's role in its tree, with the indices of its parent and children.
@@ -31,7 +31,7 @@ pub(super) struct TreeMessageWithCredits {
 
 impl TreeRole {
     /// Returns the role of the member at `position`.
-    pub fn role_of_member(slot: MemberQueueAndDirection, position: MemberLinePosition) -> Self {
+    pub fn role_of_member(slot: MemberQueueDirectionAndTree, position: MemberLinePosition) -> Self {
         let n = position.size;
         // An in-order traversal gives the subtree the indices 1 to n-1, and the root has index n. If b is the lowest
         // set bit of x, the parent of x is x + b or x - b, whichever has the higher lowest set bit.
@@ -101,7 +101,7 @@ impl TreeRole {
     /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
     pub fn receive_source(
         self,
-        slot: MemberQueueAndDirection,
+        slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
         taken: u32,
         k: u32,
@@ -143,9 +143,9 @@ mod tests {
             root: 0,
             position: index,
         };
-        let slot = MemberQueueAndDirection {
+        let slot = MemberQueueDirectionAndTree {
             mirrored,
-            ..MemberQueueAndDirection::default()
+            ..MemberQueueDirectionAndTree::default()
         };
         TreeRole::role_of_member(slot, position)
     }

@@ -117,7 +117,7 @@ pub fn list_toml_numbers(text: &str) -> Vec<(String, ConfigLiteral)> {
 
 /// A value that differs between an edited text and its original.
 #[derive(Clone, Debug, PartialEq)]
-pub struct EditedTomlValue {
+pub struct TomlValueChangedByEdit {
     /// Path of the value, in the form that [`replace_toml_values`] expects.
     pub path: String,
     /// The value as TOML text, or `None` if the edit removed it.
@@ -131,7 +131,7 @@ pub struct EditedTomlValue {
 ///
 /// Two lists of tables with the same items (identified by `name`, otherwise by index) are compared item by item, other
 /// lists as whole values.
-pub fn changed_values(text: &str, original: &str) -> Vec<EditedTomlValue> {
+pub fn changed_values(text: &str, original: &str) -> Vec<TomlValueChangedByEdit> {
     let (Ok(edited), Ok(original)) = (text.parse::<Table>(), original.parse::<Table>()) else {
         return Vec::new();
     };
@@ -147,7 +147,7 @@ pub fn changed_values(text: &str, original: &str) -> Vec<EditedTomlValue> {
         let mut root = edited.clone();
         restore_value(&mut root, &place, before);
         let parts: Vec<String> = place.iter().map(|(_, shown)| shown.clone()).collect();
-        EditedTomlValue {
+        TomlValueChangedByEdit {
             path: parts.join("."),
             value: value.map(|value| value.to_string()),
             without: toml::to_string(&root).expect("what was read can be written"),

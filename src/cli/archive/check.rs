@@ -12,8 +12,8 @@ use chakram_base::units::{Time, parse_percent};
 use chakram_engine::UnusableOptionReason;
 use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
-    self, ArchiveCheckResults, CheckWorkloadFeaturesAndTime, FailedPrediction,
-    PredictionWithIneffectiveOption, page, verdict,
+    self, ArchiveCheckResults, FailedPrediction, ReplayReportWithIneffectiveOption,
+    WorkloadFeaturesAndCheckTime, page, verdict,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::escape_name;
@@ -82,7 +82,7 @@ Examples:
 
 machine.toml means the workload's own file if the workload has a file with that name. Earlier baselines are kept
 with their reasons; `check` compares with the latest baseline on each machine.")]
-pub struct BaselineArgs {
+pub struct RecordBaselineArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
@@ -106,7 +106,7 @@ pub struct BaselineArgs {
 
 /// Replays the chosen workloads on each machine, and stores the results as baselines.
 pub fn store_baselines(
-    args: &BaselineArgs,
+    args: &RecordBaselineArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
@@ -160,12 +160,12 @@ fn draft_baseline(
     entry: &WorkloadEntry,
     machine: &str,
     options: &ReplaySettings,
-    args: &BaselineArgs,
+    args: &RecordBaselineArgs,
 ) -> Result<(BaselinePredictionDraft, Option<UnusableOptionReason>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
     let text = regression::machine_text(archive, entry, machine)?;
     let predicted = regression::predict_run(archive, entry, machine, &text, options);
-    let PredictionWithIneffectiveOption {
+    let ReplayReportWithIneffectiveOption {
         report,
         ineffective,
     } = predicted?;
@@ -206,7 +206,7 @@ threshold. The second is the difference from measured steps, if `archive add --m
 never fails the check.
 
 Exit codes: 0 no prediction changed, 2 a prediction failed, 3 a prediction changed by more than the threshold")]
-pub struct CheckArgs {
+pub struct PredictionCheckArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
@@ -260,7 +260,10 @@ fn parse_budget(text: &str) -> Result<Duration, String> {
 type WorkloadAndBaseline<'a> = (&'a WorkloadEntry, &'a BaselinePrediction);
 
 /// Repeats the predictions of the chosen baselines, and prints the verdict.
-pub fn check_baselines(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn check_baselines(
+    args: &PredictionCheckArgs,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
     let mut outputs = OutputsAndProtectedInputs::default();
     outputs.register_input(&args.archive);
@@ -339,8 +342,8 @@ pub fn check_baselines(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode
 fn check_one(
     archive: &Arc<Archive>,
     (entry, record): WorkloadAndBaseline<'_>,
-    args: &CheckArgs,
-) -> Result<regression::CheckedPrediction, Box<dyn Error + Send + Sync>> {
+    args: &PredictionCheckArgs,
+) -> Result<regression::PredictionComparedWithBaseline, Box<dyn Error + Send + Sync>> {
     let options = BaselineReplayOptions::parse(&record.arguments)?;
     let other = args
         .machine
@@ -362,9 +365,9 @@ fn choose_baselines_in_budget<'a>(
 ) -> Vec<WorkloadAndBaseline<'a>> {
     let threads = threads.or_else(|| std::thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get) as u64;
-    let workloads: Vec<CheckWorkloadFeaturesAndTime> = pairs
+    let workloads: Vec<WorkloadFeaturesAndCheckTime> = pairs
         .iter()
-        .map(|(entry, record)| CheckWorkloadFeaturesAndTime {
+        .map(|(entry, record)| WorkloadFeaturesAndCheckTime {
             name: format!("{} on {}", entry.name, record.machine),
             features: record.features.iter().cloned().collect(),
             millis: record.replay_ms,

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 Examples:
   chakram archive create corpus.etz            one file
   chakram archive create --folder corpus       a folder, which grows faster when the corpus is large")]
-pub struct CreateArgs {
+pub struct CreateEmptyArchiveArgs {
     /// Path of the new archive, where nothing may exist yet
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
@@ -32,7 +32,7 @@ pub struct CreateArgs {
 }
 
 /// Creates an empty archive.
-pub fn create_archive(args: &CreateArgs) -> Result<ExitCode, Box<dyn Error>> {
+pub fn create_archive(args: &CreateEmptyArchiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     archive::create_empty(&args.archive, args.folder)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -178,12 +178,12 @@ pub fn render_csv(rows: &[RankStatistics]) -> String {
 pub struct AstraSimReportDocument {
     #[serde(flatten)]
     report: Report,
-    astra_sim: AstraReportSettingsAndRanks,
+    astra_sim: AstraOnlyReportFields,
 }
 
 /// Settings and results that only ASTRA-sim's reports have.
 #[derive(Debug, Serialize)]
-struct AstraReportSettingsAndRanks {
+struct AstraOnlyReportFields {
     network_model: String,
     understood: BTreeMap<String, String>,
     notes: Vec<String>,
@@ -229,7 +229,7 @@ impl AstraSimReportDocument {
         let understood = understood.map(|(section, line)| (section.to_owned(), line));
         Self {
             report,
-            astra_sim: AstraReportSettingsAndRanks {
+            astra_sim: AstraOnlyReportFields {
                 network_model: inputs.model.to_string(),
                 understood: understood.collect(),
                 notes,

@@ -2,14 +2,14 @@
 
 use super::AstraSimArgs;
 use super::render::{self, RankStatistics};
-use super::transcript::{self, LineOrderLossDetector, TranscriptRecorder};
+use super::transcript::{self, FormulaTimingLineOrderCheck, RankAndNodeEventRecorder};
 use crate::output::{ReportDestinationAndOutputs, ReportFormatArg, TimelineFileCreator};
 use crate::terminal;
 use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorLifetimesAndAccesses};
 use chakram_engine::{CompletedReplayTotals, ReplayError, ReplayOptions};
 use chakram_jobs::{AstraSimJob, replay_on_input_network};
 use chakram_report::summary::format_count;
-use chakram_report::{RankBusyTimeObserver, SpanRecorder};
+use chakram_report::{NodeSpanRecorder, RankBusyTimeObserver};
 use chakram_trace::files::{OutputsAndProtectedInputs, numbered_path};
 use chakram_trace::format::{TraceError, escape_control_characters_in_lines};
 use chakram_trace::graph::NodeKind;
@@ -32,7 +32,7 @@ pub fn run(
     }
     let start = Instant::now();
     let mut options = engine_options(args);
-    if replay_and_print(args, job, &options, start, to)? == LineOrderOutcome::LostOrder {
+    if replay_and_print(args, job, &options, start, to)? == ReplayAndPrintOutcome::LostOrder {
         options.stepwise = true;
         replay_and_print(args, job, &options, start, to)?;
     }
@@ -41,7 +41,7 @@ pub fn run(
 
 /// Result of one attempt to replay and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LineOrderOutcome {
+enum ReplayAndPrintOutcome {
     /// All output was written.
     Done,
     /// Nothing was printed, because timing collectives by formulas may have changed the order of ASTRA-sim's lines. The
@@ -56,7 +56,7 @@ fn replay_and_print(
     options: &ReplayOptions,
     start: Instant,
     to: &mut ReportDestinationAndOutputs<'_>,
-) -> Result<LineOrderOutcome, Box<dyn Error>> {
+) -> Result<ReplayAndPrintOutcome, Box<dyn Error>> {
     let (inputs, workload, machine) = (&job.inputs, &job.workload, job.build_machine());
     let prepared = job.compile_replay(&machine, options)?;
     let mut collectives = job.collectives.clone();
@@ -71,14 +71,17 @@ fn replay_and_print(
             None => NodeKind::Compute,
             Some(graph) => astra_sim::counts_as(graph, node),
         });
-    let mut spans = job.tensors.is_some().then(|| SpanRecorder::new(&prepared));
+    let mut spans = job
+        .tensors
+        .is_some()
+        .then(|| NodeSpanRecorder::new(&prepared));
     let path = args.timeline.file_path();
     let timeline = TimelineFileCreator::start_timeline(&args.timeline, &prepared, to)?;
     let traces = job.types.is_some();
     let mut transcript = args
         .prints_transcript()
-        .then(|| TranscriptRecorder::new(workload, traces));
-    let mut order = LineOrderLossDetector::default();
+        .then(|| RankAndNodeEventRecorder::new(workload, traces));
+    let mut order = FormulaTimingLineOrderCheck::default();
     let lines = transcript.as_mut().map(|lines| (lines, &mut order));
     let mut watched = (&mut busy, (spans.as_mut(), (lines, timeline)));
     let full = args.format == ReportFormatArg::Json;
@@ -90,7 +93,7 @@ fn replay_and_print(
         result => result,
     };
     if !order.is_kept() {
-        return Ok(LineOrderOutcome::LostOrder);
+        return Ok(ReplayAndPrintOutcome::LostOrder);
     }
     if let Ok((outcome, _)) = &result {
         let nodes = format_count(workload.node_count(), "node");
@@ -149,7 +152,7 @@ fn replay_and_print(
         file.commit()?;
         let (_, timeline) = result?;
         TimelineFileCreator::finish_timeline(timeline, path)?;
-        return Ok(LineOrderOutcome::Done);
+        return Ok(ReplayAndPrintOutcome::Done);
     }
     // Print the rows even if the replay failed, and check `result` afterwards.
     let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
@@ -173,7 +176,7 @@ fn replay_and_print(
             )
         })?;
     }
-    Ok(LineOrderOutcome::Done)
+    Ok(ReplayAndPrintOutcome::Done)
 }
 
 /// Returns the engine's options for `args`.
@@ -206,7 +209,7 @@ pub fn replay_to_outcome(
 /// Iterates over an instance's nodes in order of completion.
 fn completed_nodes<'a>(
     workload: &'a Workload,
-    spans: &'a SpanRecorder,
+    spans: &'a NodeSpanRecorder,
     instance: usize,
 ) -> impl Iterator<Item = CompletedNode<'a>> {
     let graph = workload.graph_of(&workload.instances()[instance]);

@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 
 /// An event for which ASTRA-sim prints a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TranscriptEvent {
+enum PrintedTranscriptEvent {
     Issued(InstanceId, NodeIndex, Time),
     Completed(InstanceId, NodeIndex, Time),
     Finished(InstanceId),
@@ -28,15 +28,15 @@ enum TranscriptEvent {
 
 /// Records the order in which ranks finish and, if nodes are traced, when nodes are issued and complete.
 #[derive(Debug)]
-pub struct TranscriptRecorder<'a> {
+pub struct RankAndNodeEventRecorder<'a> {
     workload: &'a Workload,
     traces: bool,
     /// Number of nodes that have not completed, by instance.
     left: Vec<usize>,
-    events: Vec<TranscriptEvent>,
+    events: Vec<PrintedTranscriptEvent>,
 }
 
-impl<'a> TranscriptRecorder<'a> {
+impl<'a> RankAndNodeEventRecorder<'a> {
     /// Creates a recorder of `workload`. If `traces` is true, it also records when each node is issued and completes.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
         let nodes = workload
@@ -62,7 +62,7 @@ impl<'a> TranscriptRecorder<'a> {
 
     /// Returns the recorded events in the order in which they occurred. As in ASTRA-sim, ranks without nodes finish
     /// first, in rank order.
-    fn list_events(&self) -> Vec<TranscriptEvent> {
+    fn list_events(&self) -> Vec<PrintedTranscriptEvent> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
             let instance = &self.workload.instances()[i];
@@ -70,10 +70,10 @@ impl<'a> TranscriptRecorder<'a> {
         });
         for instance in empty {
             let instance = InstanceId(instance as u32);
-            let later = |event: &TranscriptEvent| match *event {
-                TranscriptEvent::Issued(other, _, at) => other > instance || at > Time::ZERO,
-                TranscriptEvent::Completed(..) => true,
-                TranscriptEvent::Finished(other) => {
+            let later = |event: &PrintedTranscriptEvent| match *event {
+                PrintedTranscriptEvent::Issued(other, _, at) => other > instance || at > Time::ZERO,
+                PrintedTranscriptEvent::Completed(..) => true,
+                PrintedTranscriptEvent::Finished(other) => {
                     let other_one = &self.workload.instances()[other.index()];
                     other > instance || !self.workload.graph_of(other_one).is_empty()
                 }
@@ -81,30 +81,30 @@ impl<'a> TranscriptRecorder<'a> {
             let place = events.iter().position(later);
             events.insert(
                 place.unwrap_or(events.len()),
-                TranscriptEvent::Finished(instance),
+                PrintedTranscriptEvent::Finished(instance),
             );
         }
         events
     }
 }
 
-impl Observer for TranscriptRecorder<'_> {
+impl Observer for RankAndNodeEventRecorder<'_> {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if self.prints_node_lines(instance, node, kind) {
             self.events
-                .push(TranscriptEvent::Issued(instance, node, now));
+                .push(PrintedTranscriptEvent::Issued(instance, node, now));
         }
     }
 
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if self.prints_node_lines(instance, node, kind) {
             self.events
-                .push(TranscriptEvent::Completed(instance, node, now));
+                .push(PrintedTranscriptEvent::Completed(instance, node, now));
         }
         let left = &mut self.left[instance.index()];
         *left -= 1;
         if *left == 0 {
-            self.events.push(TranscriptEvent::Finished(instance));
+            self.events.push(PrintedTranscriptEvent::Finished(instance));
         }
     }
 
@@ -116,7 +116,7 @@ impl Observer for TranscriptRecorder<'_> {
 /// collective. Otherwise, a step of the collective could coincide with another event. NPUs with events at the same
 /// instant take turns, in the order in which their first events of that instant were scheduled.
 #[derive(Debug, Default)]
-pub struct LineOrderLossDetector {
+pub struct FormulaTimingLineOrderCheck {
     /// Time at which the last node that is not a collective completed.
     other: Option<Time>,
     /// End of the last collective, and true if a formula gave this end.
@@ -124,14 +124,14 @@ pub struct LineOrderLossDetector {
     is_lost: bool,
 }
 
-impl LineOrderLossDetector {
+impl FormulaTimingLineOrderCheck {
     /// Returns true if ASTRA-sim's order of lines was kept.
     pub fn is_kept(&self) -> bool {
         !self.is_lost
     }
 }
 
-impl Observer for LineOrderLossDetector {
+impl Observer for FormulaTimingLineOrderCheck {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     fn on_completed(&mut self, now: Time, _: InstanceId, _: NodeIndex, kind: NodeKind) {
@@ -184,7 +184,7 @@ impl PrintedAndLoggedLines {
 /// Renders all lines of a run. `rows` are the instances that finished; `types` are the node types if nodes are traced;
 /// `clock` is the timestamp.
 pub fn render_lines(
-    transcript: &TranscriptRecorder<'_>,
+    transcript: &RankAndNodeEventRecorder<'_>,
     inputs: &AstraInputs,
     rows: &[(usize, RankStatistics)],
     types: &[NodeTypesById],
@@ -207,15 +207,17 @@ pub fn render_lines(
     let workload = transcript.workload;
     for event in transcript.list_events() {
         let (what, instance, node, at) = match event {
-            TranscriptEvent::Finished(instance) => {
+            PrintedTranscriptEvent::Finished(instance) => {
                 let row = rows.iter().find(|(of, _)| *of == instance.index());
                 if let Some((_, row)) = row {
                     append_finished(&mut to, row);
                 }
                 continue;
             }
-            TranscriptEvent::Issued(instance, node, at) => ("issue", instance, node, at),
-            TranscriptEvent::Completed(instance, node, at) => ("callback", instance, node, at),
+            PrintedTranscriptEvent::Issued(instance, node, at) => ("issue", instance, node, at),
+            PrintedTranscriptEvent::Completed(instance, node, at) => {
+                ("callback", instance, node, at)
+            }
         };
         let of = &workload.instances()[instance.index()];
         let graph = workload.graph_of(of);

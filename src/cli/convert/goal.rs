@@ -2,7 +2,7 @@
 
 use super::CompressArg;
 use crate::traces;
-use chakram_converters::goal::{GoalProgram, GoalSchedule};
+use chakram_converters::goal::{GoalRankProgram, GoalSchedule};
 use chakram_converters::sources::TraceSource;
 use chakram_jobs::{Job, JobBeingWritten};
 use chakram_report::summary::{format_count, format_thousands};
@@ -93,7 +93,7 @@ fn to_text(
     let workload = job.workload();
     let programs = workload.instances().iter().map(|instance| {
         let peers: Vec<u32> = instance.peers.iter().map(|peer| peer.0).collect();
-        GoalProgram::from_graph(workload.graph_of(instance), &peers)
+        GoalRankProgram::from_graph(workload.graph_of(instance), &peers)
             .map_err(|error| format!("rank {}: {}", instance.rank.0, error.in_file(&args.input)))
     });
     let schedule = GoalSchedule {

@@ -3,7 +3,7 @@
 use super::{ConvertOutputArgs, SummaryFormatArg, comm_kernels, text};
 use crate::traces;
 use chakram_base::ids::format_ranges;
-use chakram_converters::nsys::{self, NsysConversionSummary, RankNumberSource};
+use chakram_converters::nsys::{self, NcclOrDeviceRankSource, NsysConversionSummary};
 use chakram_converters::pytorch::ConvertOptions;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
@@ -77,8 +77,8 @@ const SHOWN: usize = 8;
 fn print_summary(summary: &NsysConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     text::write_summary(&summary.conversion, "SQLite", out)?;
     let order = match summary.order {
-        RankNumberSource::Nccl => "by their ranks in NCCL's largest communicator",
-        RankNumberSource::Devices => {
+        NcclOrDeviceRankSource::Nccl => "by their ranks in NCCL's largest communicator",
+        NcclOrDeviceRankSource::Devices => {
             "by file, device and process, as NCCL's ranges do not say their ranks"
         }
     };

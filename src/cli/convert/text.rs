@@ -1,7 +1,7 @@
 //! Prints the summary of a conversion as text.
 
 use chakram_base::ids::format_ranges;
-use chakram_converters::pytorch::LinkMethod;
+use chakram_converters::pytorch::HostKinetoMatchMethod;
 use chakram_converters::pytorch::summary::{ConversionSummary, RankConversionSummary};
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -37,7 +37,7 @@ pub fn write_summary(
         path_lines(ranks),
     );
     write_prose(&head, "", out)?;
-    let untimed = |rank: &RankConversionSummary| rank.method == LinkMethod::HostAlone;
+    let untimed = |rank: &RankConversionSummary| rank.method == HostKinetoMatchMethod::HostAlone;
     if ranks.iter().all(untimed) {
         writeln!(out, "no Kineto trace: operators stand for kernels")?;
     } else if summary.host_computes {
@@ -115,7 +115,9 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
 
 /// Prints the reliability of links between the two traces, for each thread linked by order.
 fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
-    let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
+    let linked = ranks
+        .iter()
+        .filter(|rank| rank.method == HostKinetoMatchMethod::Order);
     let linked: Vec<&RankConversionSummary> = linked.collect();
     if linked.is_empty() {
         return Ok(());
@@ -317,14 +319,14 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
             .filter(|rank| rank.method == method && rank.source.is_none())
             .count() as u64
     };
-    match alone(LinkMethod::KinetoAlone) {
+    match alone(HostKinetoMatchMethod::KinetoAlone) {
         0 => {}
         n => notes.push(format!(
             "{} without a host trace: shapes are Kineto's, and who uses a result follows from times",
             format_count(n, "rank")
         )),
     }
-    match alone(LinkMethod::HostAlone) {
+    match alone(HostKinetoMatchMethod::HostAlone) {
         0 => {}
         n => notes.push(format!(
             "{} without a Kineto trace: nothing has a time; replay with `--compute roofline`",

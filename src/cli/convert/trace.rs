@@ -13,7 +13,7 @@ use chakram_trace::format::file::{
     decompress_partly, read_all,
 };
 use chakram_trace::format::job::JobFileRankEntry;
-use chakram_trace::format::salvage::{self, SalvageOptions, SalvageReport};
+use chakram_trace::format::salvage::{self, SalvageReport, SalvageSchemaAndDanglingOptions};
 use chakram_trace::format::source::TraceRecordReader;
 use chakram_trace::format::text::{JsonLineWriter, JsonTraceFormat};
 use chakram_trace::format::trace_format::TraceFormat;
@@ -298,7 +298,7 @@ fn salvage_records(
         Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
         None => (packed, None),
     };
-    let options = SalvageOptions {
+    let options = SalvageSchemaAndDanglingOptions {
         generation: args.generation,
         keep_dangling: args.keep_dangling,
     };
@@ -308,7 +308,7 @@ fn salvage_records(
 
 /// Writes the output records and counts them.
 struct CountingConvertSink<W: Write> {
-    kind: ConvertWriter<W>,
+    kind: EtOrJsonLineWriter<W>,
     records: usize,
     /// Number of nodes with records of zero bytes.
     empty: usize,
@@ -316,7 +316,7 @@ struct CountingConvertSink<W: Write> {
     blank: usize,
 }
 
-enum ConvertWriter<W: Write> {
+enum EtOrJsonLineWriter<W: Write> {
     Et(FrameWriter<W>),
     Lines(JsonLineWriter<W>),
 }
@@ -325,8 +325,8 @@ impl<W: Write> CountingConvertSink<W> {
     fn new(to: OutputTraceForm, out: W) -> Self {
         Self {
             kind: match to {
-                OutputTraceForm::Et => ConvertWriter::Et(FrameWriter::new(out)),
-                OutputTraceForm::JsonLines => ConvertWriter::Lines(JsonLineWriter::new(out)),
+                OutputTraceForm::Et => EtOrJsonLineWriter::Et(FrameWriter::new(out)),
+                OutputTraceForm::JsonLines => EtOrJsonLineWriter::Lines(JsonLineWriter::new(out)),
             },
             records: 0,
             empty: 0,
@@ -340,8 +340,8 @@ impl<W: Write> CountingConvertSink<W> {
         self.blank += usize::from(record.bytes.is_empty());
         self.records += 1;
         match &mut self.kind {
-            ConvertWriter::Et(frames) => frames.write_record(record.bytes),
-            ConvertWriter::Lines(lines) => lines.write_record(record),
+            EtOrJsonLineWriter::Et(frames) => frames.write_record(record.bytes),
+            EtOrJsonLineWriter::Lines(lines) => lines.write_record(record),
         }
     }
 
@@ -359,8 +359,8 @@ impl<W: Write> CountingConvertSink<W> {
 
     fn into_inner(self) -> W {
         match self.kind {
-            ConvertWriter::Et(frames) => frames.into_inner(),
-            ConvertWriter::Lines(lines) => lines.into_inner(),
+            EtOrJsonLineWriter::Et(frames) => frames.into_inner(),
+            EtOrJsonLineWriter::Lines(lines) => lines.into_inner(),
         }
     }
 }

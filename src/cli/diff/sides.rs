@@ -132,7 +132,10 @@ impl WholeOrSalvagedTrace {
             Some((bytes, wrong)) => (&bytes[..], wrong.as_ref().map(ToString::to_string)),
             None => (packed.as_slice(), None),
         };
-        let salvaged = salvage::salvage_trace(contents, salvage::SalvageOptions::default());
+        let salvaged = salvage::salvage_trace(
+            contents,
+            salvage::SalvageSchemaAndDanglingOptions::default(),
+        );
         let (bytes, report) = salvaged.map_err(|error| error.in_file(path))?;
         Ok(Self::Salvaged {
             path: path.to_owned(),

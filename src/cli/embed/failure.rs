@@ -64,7 +64,7 @@ pub struct DeadlockedNodeIdentity {
 
 /// A failed command: its message, and the message's facts as separate fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CommandFailure {
+pub struct CommandFailureWithMessageParts {
     /// Kind of failure, so that a caller can decide how to react.
     pub kind: FailureKind,
     /// The whole message, including causes and suggestions.
@@ -106,13 +106,13 @@ pub struct CommandFailure {
     pub memory: Option<(u64, u64)>,
 }
 
-impl fmt::Display for CommandFailure {
+impl fmt::Display for CommandFailureWithMessageParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl Error for CommandFailure {}
+impl Error for CommandFailureWithMessageParts {}
 
 impl From<&NodeRef> for NodeIdentity {
     fn from(node: &NodeRef) -> Self {
@@ -172,7 +172,7 @@ fn strip_flag_values(text: &str) -> String {
     out + rest
 }
 
-impl CommandFailure {
+impl CommandFailureWithMessageParts {
     /// Converts an error to a failure with the facts of the error and its causes.
     pub fn from_error(error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::default();
@@ -487,7 +487,9 @@ mod tests {
     #[test]
     fn places_are_taken_from_messages() {
         let of = |text: &str| {
-            let failure = CommandFailure::from_error(&*Box::<dyn Error>::from(text.to_owned()));
+            let failure = CommandFailureWithMessageParts::from_error(&*Box::<dyn Error>::from(
+                text.to_owned(),
+            ));
             (failure.file, failure.line, failure.column)
         };
         let file = |file: &str| Some(file.to_owned());

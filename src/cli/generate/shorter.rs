@@ -2,7 +2,7 @@
 
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_report::extrapolation::FewerMicroBatchReplays;
+use chakram_report::extrapolation::FewerMicroBatchMakespans;
 use chakram_workloads::generate::{
     CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, PatternOptionError,
     WorkloadPattern,
@@ -74,7 +74,7 @@ impl StepWithFewerMicroBatches {
         &self,
         machine: &Machine,
         options: &ReplayOptions,
-    ) -> Result<FewerMicroBatchReplays, Box<dyn Error>> {
+    ) -> Result<FewerMicroBatchMakespans, Box<dyn Error>> {
         let makespan = |less| -> Result<_, Box<dyn Error>> {
             let job = self.job_with_fewer_turns(less)?;
             let workload = job.build_workload()?;
@@ -82,7 +82,7 @@ impl StepWithFewerMicroBatches {
             let compiled = compiled.map_err(ReplayError::from)?;
             Ok(compiled.run(())?.0.makespan)
         };
-        Ok(FewerMicroBatchReplays {
+        Ok(FewerMicroBatchMakespans {
             makespans: [makespan(2)?, makespan(1)?],
             turn: self.turn,
             simulated: self.simulated,

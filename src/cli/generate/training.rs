@@ -1,7 +1,7 @@
 //! `chakram generate MODEL`: the training step of a model under a plan.
 
 use crate::output::ReplayAndReportArgs;
-use chakram_jobs::{FrameworkDurationsAndPlanOptions, StackError};
+use chakram_jobs::{FrameworkDurationsAndPlanOptions, SoftwareStackError};
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::schedule::StagePassOrders;
 use clap::Args;
@@ -63,7 +63,9 @@ impl TrainingArgs {
     /// # Errors
     ///
     /// Fails if there is no such stack, or if its file is invalid.
-    pub fn load_stack(&self) -> Result<Option<&FrameworkDurationsAndPlanOptions>, StackError> {
+    pub fn load_stack(
+        &self,
+    ) -> Result<Option<&FrameworkDurationsAndPlanOptions>, SoftwareStackError> {
         let Some(name) = &self.stack else {
             return Ok(None);
         };

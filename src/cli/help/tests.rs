@@ -100,7 +100,7 @@ fn closing_paragraphs_are_wrapped_once() {
 /// becomes one command.
 #[test]
 fn closing_texts_are_paragraphs_commands_and_entries() {
-    use HelpClosingTextBlock::*;
+    use HelpParagraphCommandOrEntry::*;
     let text = "Examples:\n  chakram a \\\n      --b   why\n\nOne\ntwo: three.\n  padding: kept\n    corrected: not";
     let owned = str::to_owned;
     assert_eq!(

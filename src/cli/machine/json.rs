@@ -7,7 +7,7 @@ use chakram_hardware::collective::{
     DimensionAlgorithmChoice, DimensionVisitOrder, WaitingChunkPriority,
 };
 use chakram_hardware::machine::{Machine, NetworkSettings, NpuClass};
-use chakram_hardware::memory::{PoolDesign, RemoteMemory};
+use chakram_hardware::memory::{NetworkPoolDesign, RemoteMemory};
 use chakram_trace::format::Dtype;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -58,7 +58,7 @@ pub(super) struct MachineDetails<'a> {
     summary: MachineSummary<'a>,
     classes: Vec<NpuClassDocument<'a>>,
     class_runs: Vec<NpuClassRangeDocument>,
-    collectives: CollectiveSettingsDocument,
+    collectives: CollectiveChunkSettingsDocument,
     remote_memory: Option<RemoteMemoryDocument<'a>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     remote_memories: BTreeMap<&'a str, RemoteMemoryDocument<'a>>,
@@ -106,7 +106,7 @@ struct NpuClassRangeDocument {
 }
 
 #[derive(Serialize)]
-struct CollectiveSettingsDocument {
+struct CollectiveChunkSettingsDocument {
     /// Number of chunks; null if each collective chooses its own number.
     chunks: Option<u32>,
     active: u32,
@@ -122,7 +122,7 @@ struct RemoteMemoryDocument<'a> {
     /// Null if the capacity is unknown.
     capacity_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    design: Option<PoolDesign<'a>>,
+    design: Option<NetworkPoolDesign<'a>>,
     /// NPUs at the memory's ports; absent if the ports are at tiles.
     #[serde(skip_serializing_if = "<[Npu]>::is_empty")]
     at: &'a [Npu],
@@ -178,7 +178,7 @@ impl<'a> MachineDetails<'a> {
                     class,
                 })
                 .collect(),
-            collectives: CollectiveSettingsDocument {
+            collectives: CollectiveChunkSettingsDocument {
                 chunks: pipeline.chunks.map(NonZeroU32::get),
                 active: pipeline.active.get(),
                 schedule: name_of(&DimensionVisitOrder::ALL, &pipeline.inter),

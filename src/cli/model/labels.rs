@@ -1,16 +1,16 @@
 //! Names and sizes of operators, for text and JSON.
 
 use chakram_workloads::model::{
-    ActivationFunction, AttentionSpan, DeltaAttention, OperatorKind, TensorSplit,
+    ActivationFunction, AttentionSpan, DeltaAttention, OperatorKind, OperatorTensorParallelSplit,
 };
 
 /// Returns the name of `cut` in model files.
-pub(super) fn split_name(cut: TensorSplit) -> &'static str {
+pub(super) fn split_name(cut: OperatorTensorParallelSplit) -> &'static str {
     match cut {
-        TensorSplit::Replicated => "whole",
-        TensorSplit::ColumnParallel => "outputs",
-        TensorSplit::RowParallel => "inputs",
-        TensorSplit::InsideRegion => "between",
+        OperatorTensorParallelSplit::Replicated => "whole",
+        OperatorTensorParallelSplit::ColumnParallel => "outputs",
+        OperatorTensorParallelSplit::RowParallel => "inputs",
+        OperatorTensorParallelSplit::InsideRegion => "between",
     }
 }
 

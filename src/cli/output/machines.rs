@@ -6,10 +6,10 @@ use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions, RequestedDurationChanges};
 use chakram_hardware::machine::{Machine, find_source, names_file};
 use chakram_jobs::{
-    self as job, EditedMachineValue, FrameworkDurationsAndPlanOptions, MachineValueChange,
-    StackError, edits_from_preset, machine_edits_between,
+    self as job, FrameworkDurationsAndPlanOptions, MachineValueChange, SoftwareStackError,
+    ValueChangedInMachineFile, edits_from_preset, machine_edits_between,
 };
-use chakram_report::edits::{EditEffectCounts, EditReport};
+use chakram_report::edits::{EditWithEffectCounts, JobAndMachineEditReport};
 use chakram_report::summary::HashedInput;
 use chakram_trace::workload::Workload;
 use std::error::Error;
@@ -27,20 +27,20 @@ pub struct MachineWithSourceAndEdits {
     /// Name and hash of the machine file, if hashes are requested.
     pub input: Option<HashedInput>,
     /// Values that differ from the preset of the same name.
-    pub edits: Vec<EditedMachineValue>,
+    pub edits: Vec<ValueChangedInMachineFile>,
     /// The machine without `--fill-domains`, on which jobs leave some NPUs in each rack unused.
     pub unfilled: Option<Machine>,
     /// The machine without the changes of keys, if there are any.
     pub unchanged: Option<Machine>,
     /// The keys that were changed.
-    pub changes: Vec<EditEffectCounts>,
+    pub changes: Vec<EditWithEffectCounts>,
 }
 
 /// Describes the change of a key in the machine file `text` to a new value.
-fn describe_machine_key_change(set: &MachineValueChange, text: &str) -> EditEffectCounts {
+fn describe_machine_key_change(set: &MachineValueChange, text: &str) -> EditWithEffectCounts {
     let before = toml_value_at(text, &set.path);
     let is_same = before.as_deref() == Some(&set.value.to_toml_text());
-    EditEffectCounts {
+    EditWithEffectCounts {
         edit: format!("set machine.{}={}", set.path, set.value),
         counts: "keys".to_owned(),
         matched: 1,
@@ -59,7 +59,7 @@ impl MachineWithSourceAndEdits {
     pub fn apply_kernel_times_of_stack(
         &mut self,
         stack: &FrameworkDurationsAndPlanOptions,
-    ) -> Result<(), StackError> {
+    ) -> Result<(), SoftwareStackError> {
         for other in [&mut self.unfilled, &mut self.unchanged]
             .into_iter()
             .flatten()
@@ -94,16 +94,18 @@ impl MachineWithSourceAndEdits {
     pub fn report_edits(
         &self,
         original: &Workload,
-        rows: &[EditEffectCounts],
+        rows: &[EditWithEffectCounts],
         options: &ReplayOptions,
-    ) -> Result<Option<EditReport>, ReplayError> {
+    ) -> Result<Option<JobAndMachineEditReport>, ReplayError> {
         let is_changed = !self.changes.is_empty() || options.has_changes() || !rows.is_empty();
         let unedited = is_changed.then(|| self.unchanged_makespan(original, options));
-        Ok(unedited.transpose()?.map(|unedited| EditReport {
-            completed: None,
-            unedited: Some(unedited),
-            rows: [&self.changes, rows].concat(),
-        }))
+        Ok(unedited
+            .transpose()?
+            .map(|unedited| JobAndMachineEditReport {
+                completed: None,
+                unedited: Some(unedited),
+                rows: [&self.changes, rows].concat(),
+            }))
     }
 }
 

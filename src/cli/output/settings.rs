@@ -6,7 +6,7 @@ use crate::given::settings_without;
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
 use chakram_jobs::{
-    EditedMachineValue, GivenSetting, ReplayOptionDefinition, RunInputsWithoutSetting,
+    GivenSetting, ReplayOptionDefinition, RunInputsWithoutSetting, ValueChangedInMachineFile,
 };
 use std::borrow::Cow;
 
@@ -50,7 +50,10 @@ impl ReplayAndReportArgs {
                     }))),
                 }
             });
-        let edits = loaded.edits.iter().map(EditedMachineValue::to_setting);
+        let edits = loaded
+            .edits
+            .iter()
+            .map(ValueChangedInMachineFile::to_setting);
         given.chain(edits).collect()
     }
 

@@ -5,7 +5,7 @@ use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
 use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use chakram_studies::schedule::{
-    ChipAssignmentRule, DeapLanguageModel, MatrixProductPartitionRule,
+    DeapLanguageModel, MatrixProductPartitionRule, StepOrDurationChipAssignment,
 };
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ Examples:
   chakram schedule --decoders 2 --topology random:250 --seed 1 --interpolate log
   chakram schedule --decoders 1 --topology ring:4:… -o schedule.txt --log
   chakram schedule schedule.txt --topology chips.topology --traces steps")]
-pub struct ScheduleArgs {
+pub struct SubLayerChipScheduleArgs {
     /// A schedule file, instead of a model
     #[arg(value_name = "SCHEDULE")]
     pub file: Option<PathBuf>,
@@ -37,8 +37,8 @@ pub struct ScheduleArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Rule that assigns sub-layers to chips
-    #[arg(long, value_parser = parser_of_choices::<ChipAssignmentRule>(), default_value = "steps", value_name = "RULE")]
-    pub rule: ChipAssignmentRule,
+    #[arg(long, value_parser = parser_of_choices::<StepOrDurationChipAssignment>(), default_value = "steps", value_name = "RULE")]
+    pub rule: StepOrDurationChipAssignment,
     /// Link rates by the number of links of a chip, optionally with interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkRateByLinkCount::parse)]
     pub rates: Option<LinkRateByLinkCount>,

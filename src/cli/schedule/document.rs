@@ -1,6 +1,6 @@
 //! Schedules as JSON, and as CSV tables.
 
-use super::tables::MatrixProductCutsAndMovedBytes;
+use super::tables::AllMatrixCutsAndMovedBytes;
 use super::work::TopologyScheduleResult;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
@@ -15,7 +15,7 @@ use std::fmt::Display;
 #[derive(Debug, Serialize)]
 struct TopologySchedulesDocument<'r> {
     /// The chosen cuts of the matrix products; `None` if no rule chose them.
-    partition: Option<&'r MatrixProductCutsAndMovedBytes>,
+    partition: Option<&'r AllMatrixCutsAndMovedBytes>,
     /// Number of layers that chakram mapped itself because the table of cycles lacks them; `None` without such a table.
     mapped_layers: Option<usize>,
     topologies: Vec<TopologyScheduleEntry<'r>>,
@@ -31,7 +31,7 @@ struct TopologyScheduleEntry<'r> {
     mean_distance: Option<f64>,
     #[serde(flatten)]
     times: SummedStepCosts,
-    steps: Vec<StepCostsAndPlacementsEntry<'r>>,
+    steps: Vec<StepCostsAndSubLayersEntry<'r>>,
     log: Vec<NeededOrEvictedDataEntry>,
 }
 
@@ -48,7 +48,7 @@ struct SummedStepCosts {
 }
 
 #[derive(Debug, Serialize)]
-struct StepCostsAndPlacementsEntry<'r> {
+struct StepCostsAndSubLayersEntry<'r> {
     step: usize,
     #[serde(flatten)]
     times: SummedStepCosts,
@@ -158,7 +158,7 @@ impl NeededOrEvictedDataEntry {
 impl<'r> TopologyScheduleEntry<'r> {
     fn from_row(row: &'r TopologyScheduleResult) -> Self {
         let steps = row.totals.steps.iter().enumerate();
-        let steps = steps.map(|(step, cost)| StepCostsAndPlacementsEntry {
+        let steps = steps.map(|(step, cost)| StepCostsAndSubLayersEntry {
             step,
             times: SummedStepCosts::sum_steps(std::slice::from_ref(cost)),
             cycles: cost.cycles,
@@ -201,7 +201,7 @@ fn sub_layers(
 /// Renders all results as one JSON document.
 pub fn render_json(
     rows: &[TopologyScheduleResult],
-    partition: Option<&MatrixProductCutsAndMovedBytes>,
+    partition: Option<&AllMatrixCutsAndMovedBytes>,
     mapped_layers: Option<usize>,
 ) -> String {
     let document = TopologySchedulesDocument {

@@ -53,8 +53,8 @@ pub fn write_row(
 /// The chosen cuts of matrix products, and the bytes that they move. For comparison, also the bytes that two uniform
 /// cuts move: all matrix products by columns, and all by rows. A word has one byte.
 #[derive(Debug, Serialize)]
-pub struct MatrixProductCutsAndMovedBytes {
-    products: Vec<MatrixProductCutDimensions>,
+pub struct AllMatrixCutsAndMovedBytes {
+    products: Vec<MatrixProductCutAxes>,
     moved_bytes: u64,
     along_columns_bytes: Option<u64>,
     along_rows_bytes: Option<u64>,
@@ -62,13 +62,13 @@ pub struct MatrixProductCutsAndMovedBytes {
 
 /// A matrix product of one name and cut, which occurs in `layers` layers.
 #[derive(Debug, Serialize)]
-struct MatrixProductCutDimensions {
+struct MatrixProductCutAxes {
     name: String,
     layers: usize,
     cut_along: Vec<&'static str>,
 }
 
-impl MatrixProductCutsAndMovedBytes {
+impl AllMatrixCutsAndMovedBytes {
     /// Cuts the matrix products of the model with the given sizes.
     pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
         let by = |partition| -> Result<ModelCutsAndMovedWords, Box<dyn Error>> {
@@ -80,7 +80,7 @@ impl MatrixProductCutsAndMovedBytes {
         };
         let best = by(MatrixProductPartitionRule::Hierarchical)?;
         // Merge equal cuts into one entry, because most layers are cut alike.
-        let mut products: Vec<MatrixProductCutDimensions> = Vec::new();
+        let mut products: Vec<MatrixProductCutAxes> = Vec::new();
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
             let cut = cut.iter().map(|along| match along {
@@ -88,12 +88,11 @@ impl MatrixProductCutsAndMovedBytes {
                 MatrixCutDirection::Columns => "columns",
             });
             let cut_along: Vec<_> = cut.collect();
-            let alike = |own: &&mut MatrixProductCutDimensions| {
-                own.name == name && own.cut_along == cut_along
-            };
+            let alike =
+                |own: &&mut MatrixProductCutAxes| own.name == name && own.cut_along == cut_along;
             match products.iter_mut().find(alike) {
                 Some(own) => own.layers += 1,
-                None => products.push(MatrixProductCutDimensions {
+                None => products.push(MatrixProductCutAxes {
                     name: name.to_owned(),
                     layers: 1,
                     cut_along,
@@ -112,7 +111,7 @@ impl MatrixProductCutsAndMovedBytes {
 
 /// Prints the cuts of matrix products, and the bytes that these and other cuts move.
 pub fn print_matrix_product_cuts(
-    cuts: &MatrixProductCutsAndMovedBytes,
+    cuts: &AllMatrixCutsAndMovedBytes,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let columns = [

@@ -1,7 +1,7 @@
 //! Chooses the topologies that the options request: a single topology, the best torus for each number of chips, or
 //! random graphs.
 
-use super::args::ScheduleArgs;
+use super::args::SubLayerChipScheduleArgs;
 use super::work::{
     LayerCostCache, SubLayerCostsAndGivenSchedule, TopologyScheduleResult, schedule_on_topology,
 };
@@ -15,7 +15,7 @@ use std::rc::Rc;
 /// Schedules `work` on all topologies that `args` names. Calls `shown` with each row as soon as it
 /// is complete.
 pub fn schedule_topologies(
-    args: &ScheduleArgs,
+    args: &SubLayerChipScheduleArgs,
     work: &Rc<SubLayerCostsAndGivenSchedule>,
     prices: &mut LayerCostCache,
     mut shown: impl FnMut(&TopologyScheduleResult) -> Result<(), Box<dyn Error>>,

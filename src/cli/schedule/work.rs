@@ -1,6 +1,6 @@
 //! Loads sub-layers with their costs, and schedules them on a topology.
 
-use super::args::ScheduleArgs;
+use super::args::SubLayerChipScheduleArgs;
 use chakram_base::config;
 use chakram_base::units::{Bandwidth, Span};
 use chakram_hardware::compute::{LayerShape, LoopNestModel};
@@ -92,7 +92,7 @@ impl LayerCostCache {
 
 /// Returns the sub-layers from the file or from the model. A model's matrix products are cut into `parts` parts.
 pub fn load_work_to_schedule(
-    args: &ScheduleArgs,
+    args: &SubLayerChipScheduleArgs,
     parts: u64,
     prices: &mut LayerCostCache,
 ) -> Result<SubLayerCostsAndGivenSchedule, Box<dyn Error>> {
@@ -124,7 +124,7 @@ pub fn load_work_to_schedule(
 /// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, doubles the number of parts per
 /// matrix product and schedules again.
 pub fn schedule_on_topology(
-    args: &ScheduleArgs,
+    args: &SubLayerChipScheduleArgs,
     work: &Rc<SubLayerCostsAndGivenSchedule>,
     links: Option<ChipGraph>,
     chips: usize,

@@ -14,7 +14,7 @@ use chakram_serving::llm::{
     find_highest_scenario_rate, html, is_llm_scenario, plan_capacity, plan_report, rows, serve_llm,
     text,
 };
-use chakram_workloads::model::ModelFileText;
+use chakram_workloads::model::PresetOrModelFileText;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -119,7 +119,7 @@ impl LlmModelOrScenario {
     pub fn detect_llm_input(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {
-            return ModelFileText::find_source(name)
+            return PresetOrModelFileText::find_source(name)
                 .is_ok()
                 .then(|| Self::Model(name.to_owned()));
         }
@@ -131,7 +131,7 @@ impl LlmModelOrScenario {
         if text.trim_start().starts_with('{') {
             return Some(Self::Model(name.to_owned()));
         }
-        let source = ModelFileText::find_source(name).ok()?;
+        let source = PresetOrModelFileText::find_source(name).ok()?;
         source
             .parse_definition(None)
             .is_ok()
@@ -527,7 +527,7 @@ fn plan_or_find_capacity(
     Ok(match args.format {
         ServeFormat::Json => VersionedDocument::new(
             "chakram.serve-llm-capacity.1",
-            LlmCapacityDocument { capacity: &row },
+            LlmEngineCapacityDocument { capacity: &row },
         )
         .to_json_text(),
         ServeFormat::Csv => plan_report::render_highest_rate_csv(&row),
@@ -541,7 +541,7 @@ struct LlmCapacityPlanDocument<'r> {
 }
 
 #[derive(Serialize)]
-struct LlmCapacityDocument<'r> {
+struct LlmEngineCapacityDocument<'r> {
     capacity: &'r TriedEngineConfiguration,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::flags::{flag_of, flag_of_key};
 use crate::terminal::quote_shell_word;
-use chakram_jobs::ReplayOptionSyntax;
+use chakram_jobs::ReplayOptionValueKind;
 use chakram_studies::sweep::{ModelOrTracesArgument, PointCommand, Settings, Study};
 
 /// Returns the `chakram generate` or `chakram replay` command that replays `point`. If their options cannot express the
@@ -27,9 +27,9 @@ pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str)
     for (option, values) in options {
         let flag = flag_of(option.key);
         match option.syntax {
-            ReplayOptionSyntax::Switch if values == ["true"] => words.push(flag),
-            ReplayOptionSyntax::Switch => {}
-            ReplayOptionSyntax::Choice(_) => {
+            ReplayOptionValueKind::Switch if values == ["true"] => words.push(flag),
+            ReplayOptionValueKind::Switch => {}
+            ReplayOptionValueKind::Choice(_) => {
                 words.push(format!("{flag} {}", values.join(" ").replace('_', "-")));
             }
             _ => words.extend(

@@ -1,7 +1,7 @@
 //! Admits chunks to their stages: immediately, through queues of NPUs, or in the schedule's order.
 
 use super::executor::CollectiveMessageSimulator;
-use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use crate::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use crate::effects::{Effects, LoopFollowUpWork};
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
@@ -21,7 +21,7 @@ pub(super) enum StageAdmissionCondition {
     Ordered(usize),
 }
 
-impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Enrolls the chunks of the member at `position` in the simulation. Each chunk begins its first stage immediately,
     /// or waits to be admitted.
     pub(super) fn enroll_member_chunks<N: NetworkBackend>(

@@ -6,7 +6,7 @@ use super::run::{
     MemberChunkProgress, MemberChunkStageAndPosition, ParticipantChunkStageAndPosition,
 };
 use super::schedule_cache::ScheduleStageRef;
-use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use crate::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use crate::effects::{Effects, LoopFollowUpWork};
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::{Fabric, InFlightMessageContext};
@@ -14,7 +14,7 @@ use crate::ids::{ChunkAtMember, CollectiveStageStep, RunIndex};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{MemberLinePosition, ScriptMemberEvent, SendStepWithConditions};
-use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramPosition};
+use chakram_hardware::network::{MessagePositionInReceiverProgram, NetworkBackend, NetworkMessage};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
@@ -23,7 +23,7 @@ pub(super) const LAST_ORDER: u16 = 31;
 /// Number of bits of a message's `order` that identify the sender's position.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
-impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Begins a chunk's stage at a member.
     #[inline]
     pub(super) fn open_stage<N: NetworkBackend>(
@@ -368,9 +368,9 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
             // With a sub-grid and ideal switching, closed forms assume that ports serve messages in the order of
             // arrival, so all messages get the same priority.
             turn: if group.extent.regular && topology.switching_mode() == SwitchingMode::IDEAL {
-                ReceiverProgramPosition::default()
+                MessagePositionInReceiverProgram::default()
             } else {
-                ReceiverProgramPosition {
+                MessagePositionInReceiverProgram {
                     strand: receiver.0,
                     step: u64::from(number.0) << 32 | u64::from(step.recv_posted),
                 }

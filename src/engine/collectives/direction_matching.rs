@@ -7,7 +7,7 @@
 
 use super::executor::CollectiveMessageSimulator;
 use super::run::OUTSIDE;
-use crate::discipline::EngineCollectiveBackend;
+use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::ids::{CellIndex, ChunkAtMember, RunIndex, SharedStage};
 use chakram_base::ids::Position;
 
@@ -24,7 +24,7 @@ pub(super) struct MessageWithSenderStepNumber {
     pub is_request: bool,
 }
 
-impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Converts the step number of a message or request to the numbering of the receiver `to` (a chunk at a member).
     /// Returns `None` if the receiver never receives from the sender. Also returns `None` if the receiver is not
     /// enrolled yet; the caller then stores the message.

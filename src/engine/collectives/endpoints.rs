@@ -3,7 +3,7 @@
 use super::executor::CollectiveMessageSimulator;
 use super::run::{MemberChunkStageAndPosition, ParticipantChunkStageAndPosition};
 use crate::agenda::Agenda;
-use crate::discipline::EngineCollectiveBackend;
+use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
@@ -11,7 +11,7 @@ use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
-    BusEventScheduler, EndpointBusTransfer, EndpointMessageProcessing, StageStartOrReception,
+    BusEventScheduler, BusTransferReason, EndpointBusTransfer, EndpointMessageProcessing,
     TransferCompletionToken,
 };
 use chakram_hardware::network::NetworkBackend;
@@ -32,7 +32,7 @@ fn completion_token(event: PackedEvent, detail: u32) -> TransferCompletionToken 
     TransferCompletionToken { word, detail }
 }
 
-impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Starts the endpoint's processing before a member's first send in the stage. When it ends, the member earns its
     /// first credits.
     #[inline]
@@ -66,8 +66,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
             EndpointMessageProcessing::Delay(_) => {}
             EndpointMessageProcessing::Bus => {
                 for _ in 0..credits {
-                    let (passing, token) =
-                        (StageStartOrReception::Start, completion_token(event, 1));
+                    let (passing, token) = (BusTransferReason::Start, completion_token(event, 1));
                     let of = self.schedules.stage_at(stage);
                     let load = self
                         .backend
@@ -126,7 +125,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
             line: Some(line),
         }) = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
         {
-            let passing = StageStartOrReception::Reception(r - 1);
+            let passing = BusTransferReason::Reception(r - 1);
             let load = self.backend.bus_transfer(
                 self.schedules.stage_at(stage),
                 queue_slot,

@@ -2,14 +2,14 @@
 
 use super::chunk_queues::AllNpuChunkQueues;
 use super::direction_matching::MessageWithSenderStepNumber;
-use super::group::AllLaunchedRankGroups;
+use super::group::RankGroupsOfProgramLaunches;
 use super::recorded::TotalWaitAndCausingRank;
 use super::requests::RendezvousWithheldMessages;
 use super::run::CollectiveRun;
 use super::runs::CollectiveRuns;
 use super::schedule_cache::ScheduleCache;
 use crate::CollectiveRecord;
-use crate::discipline::EngineCollectiveBackend;
+use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::{Fabric, InFlightMessageContext};
@@ -21,10 +21,10 @@ use chakram_hardware::collective::ScriptMemberEvent;
 use chakram_hardware::network::NetworkBackend;
 
 /// Simulates collectives message by message: the steps of chunks through stages, queues and endpoints.
-pub struct CollectiveMessageSimulator<'a, M: EngineCollectiveBackend> {
+pub struct CollectiveMessageSimulator<'a, M: RequiredCollectiveBackendTraits> {
     pub(super) backend: &'a mut M,
     pub(super) settings: RunSettings<'a>,
-    pub groups: AllLaunchedRankGroups<'a>,
+    pub groups: RankGroupsOfProgramLaunches<'a>,
     pub runs: CollectiveRuns,
     pub(super) schedules: ScheduleCache<M::Stage>,
     pub(super) queues: AllNpuChunkQueues,
@@ -37,13 +37,13 @@ pub struct CollectiveMessageSimulator<'a, M: EngineCollectiveBackend> {
     pub(super) rehearsed_ends: Option<Vec<(Time, Position)>>,
 }
 
-impl<'a, M: EngineCollectiveBackend> CollectiveMessageSimulator<'a, M> {
+impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
     pub fn new(backend: &'a mut M, settings: RunSettings<'a>) -> Self {
         let mixed_directions = backend.matches_by_sender();
         Self {
             backend,
             settings,
-            groups: AllLaunchedRankGroups::default(),
+            groups: RankGroupsOfProgramLaunches::default(),
             runs: CollectiveRuns::default(),
             schedules: ScheduleCache::default(),
             queues: AllNpuChunkQueues::default(),

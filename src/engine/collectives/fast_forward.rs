@@ -8,20 +8,20 @@
 //! until now. Messages that it sends at this instant are submitted together with the other message.
 
 use super::Collectives;
-use super::lone_run::LoneRunMainLoopStopPoint;
-use crate::discipline::EngineCollectiveBackend;
+use super::lone_run::MainLoopProgressForLoneRun;
+use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
 use crate::ids::RunIndex;
 use chakram_base::ids::{MemberIndex, Npu};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{ClosedFormLinkReservations, NetworkBackend};
+use chakram_hardware::network::{CollectiveLinkReservations, NetworkBackend};
 
 /// Members that arrive at the same time and start together.
 pub(super) type MembersArrivingTogether = (Time, Vec<MemberIndex>);
 
-impl<M: EngineCollectiveBackend> Collectives<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// If the collective's links can be reserved, computes the collective's end analytically: all members start at
     /// `now`, and the collective takes `span`. Returns true on success.
     pub(super) fn fast_forward<N: NetworkBackend>(
@@ -90,7 +90,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         &mut self,
         fabric: &mut Fabric<'_, N>,
         id: RunIndex,
-        mut what: impl FnMut(&mut dyn ClosedFormLinkReservations, Npu, usize) -> bool,
+        mut what: impl FnMut(&mut dyn CollectiveLinkReservations, Npu, usize) -> bool,
     ) -> bool {
         let extent = &self.chunks.groups[self.chunks.runs[id].group].plan.extent;
         let Some(links) = fabric.reservable_links_mut() else {
@@ -168,7 +168,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
             Vec::new()
         };
         self.release_reservation(fabric, id, number);
-        let present = LoneRunMainLoopStopPoint {
+        let present = MainLoopProgressForLoneRun {
             now,
             done: effects.progress.settlement_count() > settled,
             rounds: effects.progress.round_count(),

@@ -1,7 +1,7 @@
 //! The groups of launches in flight, with the launch order of each group's collectives.
 
 use super::launch_order::GroupCollectiveLaunchOrder;
-use crate::dataflow::ProgramFirstIndices;
+use crate::dataflow::FirstInstanceAndGroupIndices;
 use crate::ids::{
     GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupMember, ReplayGroupId, RunIndex,
 };
@@ -11,7 +11,7 @@ use std::ops::{Index, IndexMut};
 
 /// A group of one launch in flight.
 #[derive(Debug)]
-pub struct LaunchedRankGroup<'a> {
+pub struct RankGroupOfLaunch<'a> {
     pub plan: &'a PlacedRankGroup,
     pub(super) order: GroupCollectiveLaunchOrder,
     /// Plan of the program that the launch executes.
@@ -28,7 +28,7 @@ pub struct LaunchedRankGroup<'a> {
     pub(super) number: u32,
 }
 
-impl LaunchedRankGroup<'_> {
+impl RankGroupOfLaunch<'_> {
     /// Returns the instance of a rank, or `None` if the rank has no trace.
     #[inline]
     pub fn instance_of_rank(&self, rank: Rank) -> Option<InstanceIndex> {
@@ -57,14 +57,14 @@ impl LaunchedRankGroup<'_> {
 
 /// The groups of all launches in flight.
 #[derive(Debug, Default)]
-pub struct AllLaunchedRankGroups<'a> {
-    all: Vec<LaunchedRankGroup<'a>>,
+pub struct RankGroupsOfProgramLaunches<'a> {
+    all: Vec<RankGroupOfLaunch<'a>>,
     /// Number of groups in all launches so far.
     launched: u32,
 }
 
-impl<'a> Index<GroupIndex> for AllLaunchedRankGroups<'a> {
-    type Output = LaunchedRankGroup<'a>;
+impl<'a> Index<GroupIndex> for RankGroupsOfProgramLaunches<'a> {
+    type Output = RankGroupOfLaunch<'a>;
 
     #[inline]
     fn index(&self, group: GroupIndex) -> &Self::Output {
@@ -72,21 +72,21 @@ impl<'a> Index<GroupIndex> for AllLaunchedRankGroups<'a> {
     }
 }
 
-impl IndexMut<GroupIndex> for AllLaunchedRankGroups<'_> {
+impl IndexMut<GroupIndex> for RankGroupsOfProgramLaunches<'_> {
     #[inline]
     fn index_mut(&mut self, group: GroupIndex) -> &mut Self::Output {
         &mut self.all[group.index()]
     }
 }
 
-impl<'a> AllLaunchedRankGroups<'a> {
+impl<'a> RankGroupsOfProgramLaunches<'a> {
     /// Adds the groups of a launch. The launch's instances begin at `first_instance`. Returns the index of the first
     /// group. `only` is true if the run consists of this single launch.
     pub fn add_groups(
         &mut self,
         plan: &'a ReplayPlan,
         first_instance: InstanceIndex,
-        numbers: ProgramFirstIndices,
+        numbers: FirstInstanceAndGroupIndices,
         only: bool,
     ) -> GroupIndex {
         let first = GroupIndex(self.all.len() as u32);
@@ -94,7 +94,7 @@ impl<'a> AllLaunchedRankGroups<'a> {
             self.all.reserve_exact(plan.groups.len());
         }
         let groups = (numbers.first_group.0..).zip(&plan.groups);
-        self.all.extend(groups.map(|(id, group)| LaunchedRankGroup {
+        self.all.extend(groups.map(|(id, group)| RankGroupOfLaunch {
             plan: group,
             order: GroupCollectiveLaunchOrder::new(group),
             program: plan,

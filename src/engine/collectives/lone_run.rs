@@ -3,7 +3,7 @@
 
 use super::Collectives;
 use super::fast_forward::MembersArrivingTogether;
-use crate::discipline::EngineCollectiveBackend;
+use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::event::PackedEvent;
 use crate::event_loop::{self, EventRoundHandler};
@@ -19,7 +19,7 @@ use std::vec::IntoIter;
 
 /// Progress of the main loop at which the simulation of a collective stops.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LoneRunMainLoopStopPoint {
+pub(super) struct MainLoopProgressForLoneRun {
     pub now: Time,
     /// True if the main loop has finished all rounds of the instant that contain events of the collective. False if the
     /// main loop has finished only `rounds` rounds.
@@ -29,7 +29,7 @@ pub(super) struct LoneRunMainLoopStopPoint {
     pub all: bool,
 }
 
-impl LoneRunMainLoopStopPoint {
+impl MainLoopProgressForLoneRun {
     /// Returns true if a simulation that has handled `handled` rounds of the instant `at` has reached this point.
     fn is_reached(self, at: Time, handled: u32) -> bool {
         at >= self.now && !self.done && handled >= self.rounds
@@ -42,7 +42,7 @@ impl LoneRunMainLoopStopPoint {
 /// loop has run out of events since the instant began or the last members arrived, the simulation also handles all its
 /// events at this instant. Otherwise it executes as many rounds as the main loop. The main loop then submits the
 /// messages of the simulation's last round together with its own messages.
-struct LoneCollectiveLoop<'x, 'a, 'f, N, M: EngineCollectiveBackend> {
+struct LoneCollectiveLoop<'x, 'a, 'f, N, M: RequiredCollectiveBackendTraits> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,
     own: &'x mut Effects,
@@ -50,19 +50,19 @@ struct LoneCollectiveLoop<'x, 'a, 'f, N, M: EngineCollectiveBackend> {
     /// Members that have not arrived yet, grouped by arrival time.
     waves: Peekable<IntoIter<MembersArrivingTogether>>,
     arriving: Option<Vec<MemberIndex>>,
-    present: Option<LoneRunMainLoopStopPoint>,
+    present: Option<MainLoopProgressForLoneRun>,
     /// Current instant; `handled` is the number of rounds already handled at this instant.
     at: Time,
     handled: u32,
     round: Vec<PackedEvent>,
 }
 
-impl<N: NetworkBackend, M: EngineCollectiveBackend> EventRoundHandler
+impl<N: NetworkBackend, M: RequiredCollectiveBackendTraits> EventRoundHandler
     for LoneCollectiveLoop<'_, '_, '_, N, M>
 {
     fn next(&mut self) -> Option<Time> {
         let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
-        let is_reached = |present: LoneRunMainLoopStopPoint| {
+        let is_reached = |present: MainLoopProgressForLoneRun| {
             wave.is_none() && present.is_reached(self.at, self.handled)
         };
         if present.is_some_and(is_reached) {
@@ -114,7 +114,7 @@ impl<N: NetworkBackend, M: EngineCollectiveBackend> EventRoundHandler
     }
 }
 
-impl<M: EngineCollectiveBackend> Collectives<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Simulates a collective up to the `present` or to the collective's end. Each of `waves` contains the members that
     /// arrive at the same time. No other queue may contain an event of the collective.
     pub(super) fn replay_alone<N: NetworkBackend>(
@@ -123,7 +123,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         own: &mut Effects,
         id: RunIndex,
         waves: Vec<MembersArrivingTogether>,
-        present: Option<LoneRunMainLoopStopPoint>,
+        present: Option<MainLoopProgressForLoneRun>,
     ) {
         let mut alone = LoneCollectiveLoop {
             collectives: self,

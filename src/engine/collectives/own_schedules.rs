@@ -2,13 +2,13 @@
 //! possible only if the replay matches collectives in issue order.
 
 use super::{Collectives, IssueMismatch, MemberCollectiveCall};
-use crate::discipline::EngineCollectiveBackend;
+use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::ids::{InstanceNode, LaunchGroupMember, RunIndex};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
-impl<M: EngineCollectiveBackend> Collectives<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Returns the schedule of a member whose collective differs from the other members'. If it and another member on a
     /// common line would exchange different messages, returns the other member as the error.
     fn find_differing_schedule(

@@ -5,10 +5,10 @@
 //! waits for have started (see [`CommTiming`]), and ends after its own duration.
 
 use super::run::CollectiveRun;
-use super::{Collectives, LaunchedRankGroup};
+use super::{Collectives, RankGroupOfLaunch};
 use crate::CommTiming;
 use crate::dataflow::Dataflow;
-use crate::discipline::EngineCollectiveBackend;
+use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::ids::RunIndex;
@@ -35,7 +35,7 @@ impl CommTiming {
     /// Returns true if `member`'s part in a collective can begin only after `other` has started.
     pub(crate) fn waits_for_recorded_end(
         self,
-        group: &LaunchedRankGroup<'_>,
+        group: &RankGroupOfLaunch<'_>,
         sequence: u32,
         member: MemberIndex,
         other: MemberIndex,
@@ -52,7 +52,7 @@ impl CommTiming {
     }
 }
 
-impl<M: EngineCollectiveBackend> Collectives<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Begins the part of each member that no longer waits for another member. Must be called after the last event at
     /// `now` if members of the collective started at `now`.
     pub fn begin_member_parts(
@@ -134,7 +134,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         &self,
         flow: &Dataflow<'_>,
         run: &CollectiveRun,
-        running: &LaunchedRankGroup<'_>,
+        running: &RankGroupOfLaunch<'_>,
     ) -> TotalWaitAndCausingRank {
         let group = running.plan;
         let root =

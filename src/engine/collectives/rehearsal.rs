@@ -20,7 +20,7 @@
 
 use super::Collectives;
 use super::run::CollectiveRun;
-use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use crate::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
@@ -28,7 +28,7 @@ use crate::ids::RunIndex;
 use crate::plan::{NONE, PlacedRankGroup};
 use chakram_base::ids::{NodeIndex, Position};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedCollectiveLinkUse};
+use chakram_hardware::network::{NetworkBackend, RehearsableLinks, RehearsedCollectiveUseOfLink};
 use chakram_trace::format::CollectiveKind;
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(super) struct CollectiveRehearsalResult {
     /// End time and position of each member, in order of time.
     pub ends: Vec<(Span, Position)>,
     /// The collective's use of each link.
-    pub links: Vec<RehearsedCollectiveLinkUse>,
+    pub links: Vec<RehearsedCollectiveUseOfLink>,
 }
 
 impl CollectiveRehearsalResult {
@@ -56,7 +56,7 @@ impl CollectiveRehearsalResult {
     fn new(
         pattern: Vec<Span>,
         mut ends: Vec<(Span, Position)>,
-        links: Vec<RehearsedCollectiveLinkUse>,
+        links: Vec<RehearsedCollectiveUseOfLink>,
     ) -> Option<Self> {
         ends.sort_unstable();
         let last = pattern.iter().max().copied().unwrap_or_default();
@@ -71,7 +71,7 @@ impl CollectiveRehearsalResult {
 
 /// Progress of a schedule's trial runs (rehearsals).
 #[derive(Clone, Debug, Default)]
-pub(super) enum ScheduleRehearsalState {
+pub(super) enum ScheduleRehearsalAvailability {
     /// No collective of the schedule has run.
     #[default]
     Unused,
@@ -113,7 +113,7 @@ fn relative_arrival_times(run: &CollectiveRun, together: bool) -> Vec<Span> {
     since.collect()
 }
 
-impl<M: EngineCollectiveBackend> Collectives<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Tries to settle a collective's new arrivals without simulating its messages. If `all` members have arrived, the
     /// collective takes the times of a trial run (a rehearsal). Otherwise, the collective keeps its links reserved.
     /// Returns true on success.
@@ -286,7 +286,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         if !needs_all_members(run) || run.progress.is_some() {
             return false;
         }
-        let ScheduleRehearsalState::Known(known) =
+        let ScheduleRehearsalAvailability::Known(known) =
             self.chunks.schedules.rehearsals_of_schedule(run.schedule)
         else {
             return false;
@@ -347,12 +347,12 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         let may_skew = needs_all_members(run);
         let cached = self.chunks.schedules.schedule_mut(schedule);
         match &cached.rehearsal {
-            ScheduleRehearsalState::Impossible => return None,
-            ScheduleRehearsalState::Unused if N::SHARED => {
-                cached.rehearsal = ScheduleRehearsalState::UsedOnce;
+            ScheduleRehearsalAvailability::Impossible => return None,
+            ScheduleRehearsalAvailability::Unused if N::SHARED => {
+                cached.rehearsal = ScheduleRehearsalAvailability::UsedOnce;
                 return None;
             }
-            ScheduleRehearsalState::Known(known) => {
+            ScheduleRehearsalAvailability::Known(known) => {
                 let mut known_ones = known.iter();
                 if let Some(found) = known_ones.find(|one| one.pattern == own) {
                     return Some((Arc::clone(found), 0));
@@ -361,7 +361,7 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
                     return None;
                 }
             }
-            ScheduleRehearsalState::Unused | ScheduleRehearsalState::UsedOnce => {}
+            ScheduleRehearsalAvailability::Unused | ScheduleRehearsalAvailability::UsedOnce => {}
         }
         if !together && !may_skew {
             return None;
@@ -379,16 +379,18 @@ impl<M: EngineCollectiveBackend> Collectives<'_, M> {
         };
         let state = &mut self.chunks.schedules.schedule_mut(schedule).rehearsal;
         match (&found, &mut *state) {
-            (Some(found), ScheduleRehearsalState::Known(known)) => {
+            (Some(found), ScheduleRehearsalAvailability::Known(known)) => {
                 if !N::SHARED && known.len() == MOST_PATTERNS_APART {
                     known.remove(0);
                 }
                 known.push(Arc::clone(found));
             }
-            (Some(found), _) => *state = ScheduleRehearsalState::Known(vec![Arc::clone(found)]),
+            (Some(found), _) => {
+                *state = ScheduleRehearsalAvailability::Known(vec![Arc::clone(found)])
+            }
             // Without contention, the rehearsal may have failed only because of this pattern of arrivals.
             (None, _) if !N::SHARED => {}
-            (None, _) => *state = ScheduleRehearsalState::Impossible,
+            (None, _) => *state = ScheduleRehearsalAvailability::Impossible,
         }
         found.map(|found| (found, messages))
     }

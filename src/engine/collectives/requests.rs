@@ -6,7 +6,7 @@
 
 use super::executor::CollectiveMessageSimulator;
 use super::run::MemberChunkStageAndPosition;
-use crate::discipline::EngineCollectiveBackend;
+use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::fabric::{Fabric, InFlightMessageContext};
 use crate::ids::{ChunkAtMember, CollectiveStageStep};
@@ -37,7 +37,7 @@ impl RendezvousWithheldMessages {
     }
 }
 
-impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Sends a rendezvous request to every source from which a member expects messages now.
     pub(super) fn request_messages<N: NetworkBackend>(
         &mut self,

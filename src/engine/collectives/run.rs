@@ -12,12 +12,12 @@ use super::fast_forward::MembersArrivingTogether;
 use super::recorded::TotalWaitAndCausingRank;
 use super::rehearsal::CollectiveRehearsalResult;
 use super::schedule_cache::{ScheduleCache, ScheduleStageRef};
-use crate::discipline::EngineCollectiveBackend;
+use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::ids::{CellIndex, GroupIndex, SharedStage};
 use crate::plan::{NONE, PlacedRankGroup};
 use chakram_base::ids::{MemberIndex, NodeIndex, Position, Rank, StageIndex};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::{ChunkStageRoutes, CollectiveRequest, MemberLinePosition};
+use chakram_hardware::collective::{ChunkStageSequences, CollectiveRequest, MemberLinePosition};
 use chakram_hardware::network::OperationPortRange;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -182,7 +182,7 @@ pub(super) struct ParticipantChunkStageAndPosition {
 
 /// Admissions of one member's chunks to one phase.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct MemberChunksAdmittedToPhase {
+pub(super) struct OneMemberPhaseAdmissions {
     /// Index of the next passage in the admission order of the phase.
     pub next: u32,
     /// Number of the member's chunks in the phase.
@@ -200,7 +200,7 @@ pub(super) struct MemberChunkProgressTable {
     /// ([`CollectiveMatchingRules::queue_slot`](chakram_hardware::collective::CollectiveMatchingRules::queue_slot)).
     pub queue_slots: Vec<u16>,
     /// Admission progress by position and phase, if chunks are admitted in a fixed order.
-    pub admission: Vec<MemberChunksAdmittedToPhase>,
+    pub admission: Vec<OneMemberPhaseAdmissions>,
     /// Number of messages that arrived before their receiver entered the stage, indexed by cell and shared stage index.
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that arrived after their stage had begun, but before their step. A key consists
@@ -273,7 +273,7 @@ impl CollectiveRun {
     pub(super) fn reset_for_next_collective<S: Copy>(
         &mut self,
         of: CollectiveAtFirstArrival,
-        schedule: &ChunkStageRoutes<S>,
+        schedule: &ChunkStageSequences<S>,
     ) {
         (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
         (self.request, self.root) = (Some(of.request), of.root);
@@ -357,7 +357,7 @@ impl CollectiveRun {
             cells: vec![outside; cells],
             queue_slots: vec![0; cells * self.length],
             waiting: vec![0; cells * self.length],
-            admission: vec![MemberChunksAdmittedToPhase::default(); members * phases],
+            admission: vec![OneMemberPhaseAdmissions::default(); members * phases],
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,
@@ -417,7 +417,7 @@ impl CollectiveRun {
     #[inline]
     pub(super) fn chunk_of_cell_or_first<S: Copy>(
         &self,
-        schedule: &ChunkStageRoutes<S>,
+        schedule: &ChunkStageSequences<S>,
         cell: CellIndex,
     ) -> u32 {
         if schedule.is_uniform() {
@@ -440,7 +440,7 @@ impl CollectiveRun {
     // Always inlined: returned through memory, the struct would stall the processor, which cannot forward several small
     // stores to one large load.
     #[inline(always)]
-    pub(super) fn stage_of_cell<M: EngineCollectiveBackend>(
+    pub(super) fn stage_of_cell<M: RequiredCollectiveBackendTraits>(
         &self,
         cell: CellIndex,
         schedules: &ScheduleCache<M::Stage>,

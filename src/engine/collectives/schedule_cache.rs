@@ -1,11 +1,11 @@
 //! Caches the schedules of collectives. Equal collectives share one schedule.
 
-use super::rehearsal::ScheduleRehearsalState;
+use super::rehearsal::ScheduleRehearsalAvailability;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{
-    ChunkStageRoutes, CollectiveRequest, SameInstantOrderAfterMessages,
+    ChunkStageSequences, CollectiveRequest, MemberOrderChangeByMessages,
 };
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
@@ -24,14 +24,14 @@ pub(super) struct ScheduleStageRef {
 /// A schedule, with its closed form once that is computed.
 #[derive(Debug)]
 pub(super) struct ScheduleWithClosedForm<S> {
-    pub schedule: ChunkStageRoutes<S>,
+    pub schedule: ChunkStageSequences<S>,
     /// Duration of the collective if all members start together and nothing else is in flight. The outer `None` means
     /// that the duration is not computed yet, and the inner `None` that no closed form is proven exact.
     pub closed: Option<Option<Span>>,
     /// Reorderings from the order in which members begin to the order in which they end. Used if events are handled in
     /// insertion order. `None` if the order of ends is not proven.
-    pub end_order: Option<Vec<SameInstantOrderAfterMessages>>,
-    pub rehearsal: ScheduleRehearsalState,
+    pub end_order: Option<Vec<MemberOrderChangeByMessages>>,
+    pub rehearsal: ScheduleRehearsalAvailability,
 }
 
 /// All schedules that the collectives of a replay have used.
@@ -58,7 +58,7 @@ impl<S: Copy> ScheduleCache<S> {
         request: &CollectiveRequest,
         root: Position,
         variant: u64,
-        work_out: impl FnOnce() -> ChunkStageRoutes<S>,
+        work_out: impl FnOnce() -> ChunkStageSequences<S>,
     ) -> u32 {
         let key = (group, request.kind, request.bytes, root, variant);
         *self.index.entry(key).or_insert_with(|| {
@@ -66,14 +66,14 @@ impl<S: Copy> ScheduleCache<S> {
                 schedule: work_out(),
                 closed: None,
                 end_order: None,
-                rehearsal: ScheduleRehearsalState::default(),
+                rehearsal: ScheduleRehearsalAvailability::default(),
             });
             self.cached.len() as u32 - 1
         })
     }
 
     #[inline]
-    pub fn get(&self, number: u32) -> &ChunkStageRoutes<S> {
+    pub fn get(&self, number: u32) -> &ChunkStageSequences<S> {
         &self.cached[number as usize].schedule
     }
 
@@ -83,7 +83,7 @@ impl<S: Copy> ScheduleCache<S> {
     }
 
     #[inline]
-    pub fn rehearsals_of_schedule(&self, number: u32) -> &ScheduleRehearsalState {
+    pub fn rehearsals_of_schedule(&self, number: u32) -> &ScheduleRehearsalAvailability {
         &self.cached[number as usize].rehearsal
     }
 

@@ -7,7 +7,7 @@
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::CollectiveMessageSimulator;
-use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use crate::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::{Fabric, InFlightMessageContext};
@@ -15,9 +15,9 @@ use crate::ids::ChunkAtMember;
 use chakram_base::ids::{OpIndex, Position};
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::collective::{ScriptAction, ScriptMemberEvent, ScriptMemberKey};
-use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverProgramPosition};
+use chakram_hardware::network::{MessagePositionInReceiverProgram, NetworkBackend, NetworkMessage};
 
-impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the script's next actions.
     pub(super) fn handle_script_event<N: NetworkBackend>(
         &mut self,
@@ -180,7 +180,7 @@ impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
             tell_injected: !self.settings.sends_end_on_arrival,
             sole_sender: false,
             order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from.0,
-            turn: ReceiverProgramPosition::default(),
+            turn: MessagePositionInReceiverProgram::default(),
         };
         let key = (ends.0.0, run.number + 1, run.sequence, 0, part.into());
         fabric.submit_message::<M::Order>(now, key, message, effects);

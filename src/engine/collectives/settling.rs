@@ -4,7 +4,7 @@
 use super::Collectives;
 use super::run::CollectiveRun;
 use crate::ReplayRefusal;
-use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use crate::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use crate::effects::{Effects, LoopFollowUpWork};
 use crate::event::{EventClass, PackedEvent};
 use crate::fabric::Fabric;
@@ -39,7 +39,7 @@ fn check_simulation_size(run: &CollectiveRun, members: usize) -> Option<ReplayRe
         )
     })
 }
-impl<M: EngineCollectiveBackend> Collectives<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Starts the members that arrived at this instant, if events are handled in insertion order. If all members
     /// arrived at this instant, tries to compute the collective's end analytically. Otherwise, starts the members one
     /// by one, in the order of arrival.

@@ -3,11 +3,11 @@
 
 use super::executor::CollectiveMessageSimulator;
 use super::run::CollectiveRun;
-use crate::discipline::{EngineCollectiveBackend, EventOrderDiscipline};
+use crate::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use crate::ids::{ChunkAtMember, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
-impl<M: EngineCollectiveBackend> CollectiveMessageSimulator<'_, M> {
+impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     /// Returns the shared index of a cell's current stage (a cell is a chunk at a member): the index of the
     /// corresponding stage in the first member's schedule. Members with different collectives may pass phases in
     /// different orders. Messages are matched by line, so both ends of a message need the same number.

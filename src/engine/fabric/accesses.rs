@@ -19,7 +19,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{
-    ChunkArrivalAtNpuPort, MOST_CHUNKS, MemoryAttachment, MemoryPortPlacement, RemoteMemory,
+    ChunkArrivalAtNpuPort, MOST_CHUNKS, MemoryAttachment, MemoryPortNpus, RemoteMemory,
     RemoteMemoryAccess, RemoteMemorySimulation,
 };
 use chakram_hardware::network::{
@@ -154,7 +154,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
     /// Submits the chunks of loads and stores of one memory to the NPUs' ports.
     fn submit_chunks(&mut self, now: Time, memory: usize, effects: &mut Effects) {
-        let Some(RemoteMemoryState {
+        let Some(RemoteMemoryServiceAndEndpoint {
             service: NetworkPortsOrMemoryModel::Model(model),
             first: Some(endpoint),
         }) = &mut self.memories[memory]
@@ -236,7 +236,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 
 /// State of a remote memory in a run.
 #[derive(Debug)]
-pub(super) struct RemoteMemoryState<'a> {
+pub(super) struct RemoteMemoryServiceAndEndpoint<'a> {
     service: NetworkPortsOrMemoryModel<'a>,
     /// First endpoint of the memory if accesses cross the network, otherwise `None`. Accesses on the network may
     /// contend with messages and be counted as traffic.
@@ -248,7 +248,7 @@ pub(super) struct RemoteMemoryState<'a> {
 enum NetworkPortsOrMemoryModel<'a> {
     /// The network serves accesses at memory ports.
     Ports {
-        ports: &'a MemoryPortPlacement,
+        ports: &'a MemoryPortNpus,
         /// Index of the port that each NPU uses, or [`NONE`] before the NPU's first access.
         nearest: Vec<u32>,
     },
@@ -256,7 +256,7 @@ enum NetworkPortsOrMemoryModel<'a> {
     Model(RemoteMemorySimulation),
 }
 
-impl<'a> RemoteMemoryState<'a> {
+impl<'a> RemoteMemoryServiceAndEndpoint<'a> {
     /// Creates idle memories for the machine of `prepared`: the unnamed memory, if any, and then the named memories.
     pub(super) fn create_remote_memories<N: NetworkBackend>(
         prepared: &CompiledReplay<'a>,

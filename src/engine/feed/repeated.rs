@@ -2,7 +2,8 @@
 
 use super::{LaunchFeed, TrainingStepStartAndEnd};
 use crate::launch::{
-    FeedRequestBuffer, LaunchRankReleaseMode, LaunchRecord, LaunchRequest, LaunchSerial,
+    BegunLaunchRecord, FeedLaunchAndReleaseRequests, LaunchRankReleaseMode, LaunchRequest,
+    LaunchSerial,
 };
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
@@ -45,7 +46,7 @@ impl RepeatedLaunchFeed {
     }
 
     /// Starts `step` on `rank`. The first rank that starts a step also launches it.
-    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut FeedRequestBuffer) {
+    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut FeedLaunchAndReleaseRequests) {
         if step == self.steps.len() as u64 {
             let serial = queue.begin_launch(LaunchRequest {
                 program: self.program,
@@ -75,7 +76,7 @@ impl LaunchFeed for RepeatedLaunchFeed {
         }
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
         if self.steps.is_empty() {
             let serial = queue.begin_launch(LaunchRequest {
                 program: self.program,
@@ -96,9 +97,9 @@ impl LaunchFeed for RepeatedLaunchFeed {
     fn on_rank_ended(
         &mut self,
         now: Time,
-        launch: &LaunchRecord,
+        launch: &BegunLaunchRecord,
         rank: Rank,
-        queue: &mut FeedRequestBuffer,
+        queue: &mut FeedLaunchAndReleaseRequests,
     ) {
         let step = launch.tag + 1;
         match self.starts.get(step as usize) {
@@ -112,7 +113,12 @@ impl LaunchFeed for RepeatedLaunchFeed {
         &self.times
     }
 
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut FeedRequestBuffer) {
+    fn on_launch_ended(
+        &mut self,
+        now: Time,
+        ended: &BegunLaunchRecord,
+        _queue: &mut FeedLaunchAndReleaseRequests,
+    ) {
         self.steps[ended.tag as usize] = None;
         // Every rank executes its steps in order, so the steps also end in order.
         self.times.push(TrainingStepStartAndEnd {

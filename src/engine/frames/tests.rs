@@ -1,6 +1,6 @@
 //! Tests that the memory of a run is bounded by the number of launches in flight, not by the number of all launches.
 
-use crate::host_launches::DurationSourcesWithDefaults;
+use crate::host_launches::ResolvedReplayDurationSources;
 use crate::run_programs::{RunProgramsAndFeeds, create_native_backend};
 use crate::{CompiledReplay, Engine, ReplayOptions, TimedLaunchFeed};
 use chakram_base::ids::Rank;
@@ -11,7 +11,7 @@ use chakram_hardware::network::ContentionFreeNetwork;
 use chakram_trace::format::Op;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{Sink, TraceWriter};
-use chakram_trace::graph::{DependencyPolicy, Graph};
+use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// Returns a workload of one rank with one kernel of `ns` nanoseconds.
@@ -28,7 +28,7 @@ fn kernel(ns: u64) -> Workload {
     };
     writer.receive_node(&node, &[]).unwrap();
     let (graph, binding) =
-        Graph::read_graph(&writer.into_inner(), 0, DependencyPolicy::Both).unwrap();
+        Graph::read_graph(&writer.into_inner(), 0, EnforcedDependencyKinds::Both).unwrap();
     let mut builder = WorkloadBuilder::default();
     let graph = builder.add_graph(graph);
     builder
@@ -79,7 +79,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
             &machine,
             &[],
             std::iter::empty(),
-            &DurationSourcesWithDefaults::default(),
+            &ResolvedReplayDurationSources::default(),
             &ChunkCountChoiceCache::default(),
         ),
         &mut (),

@@ -1,6 +1,6 @@
 //! Rendezvous between ranks: a message is sent only after its receiver has requested it.
 
-use super::{MessageChannelQueues, Messages};
+use super::{Messages, OneChannelMessageQueues};
 use crate::dataflow::Dataflow;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
@@ -61,7 +61,7 @@ impl Messages<'_> {
         let op = message.op;
         fabric.withhold_message(message);
         let channel = self.request_channels[pair as usize];
-        let MessageChannelQueues {
+        let OneChannelMessageQueues {
             asked, expected, ..
         } = &mut self.channels[channel as usize];
         match asked {

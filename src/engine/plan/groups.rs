@@ -1,10 +1,10 @@
 //! Determines which members take part in each communicator (group slot), and where the machine places them.
 
 use super::{BoundGroupSlot, CoordinatesInSomeDimensions, NONE, PlacedRankGroup, ReplayPlan};
-use crate::EngineCollectiveBackend;
+use crate::RequiredCollectiveBackendTraits;
 use crate::ids::ReplayGroupId;
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Rank};
-use chakram_hardware::collective::GroupMembers;
+use chakram_hardware::collective::CollectiveMemberNpus;
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 impl ReplayPlan {
     /// Finds the group on the machine for each communicator (group slot) of each instance.
-    pub(super) fn bind_groups<M: EngineCollectiveBackend>(
+    pub(super) fn bind_groups<M: RequiredCollectiveBackendTraits>(
         &mut self,
         workload: &Workload,
         machine: &Machine,
@@ -90,7 +90,7 @@ impl ReplayPlan {
         }
     }
 
-    fn bind_group<M: EngineCollectiveBackend>(
+    fn bind_group<M: RequiredCollectiveBackendTraits>(
         &self,
         id: GroupId,
         name: Option<String>,
@@ -101,7 +101,7 @@ impl ReplayPlan {
     ) -> PlacedRankGroup {
         let npus: Vec<Npu> = members.iter().map(|m| self.npu_of[m.index()]).collect();
         let named = name.is_some();
-        let party = GroupMembers { npus: &npus, named };
+        let party = CollectiveMemberNpus { npus: &npus, named };
         let extent = backend.place_group(party, machine.topology());
         let paths = extent.phases.iter();
         let paths = paths.map(|phase| backend.collect_paths(&extent, phase, machine.topology()));

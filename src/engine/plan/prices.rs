@@ -235,33 +235,36 @@ pub(super) fn compute_graph_durations(
 fn slots_with_mixed_lanes(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     /// The group slots whose nodes use a lane.
     #[derive(Clone, Copy, PartialEq)]
-    enum LaneGroupSlots {
+    enum CollectiveGroupsUsingLane {
         Nobody,
         Slot(u32),
         Several,
     }
     let count = lanes.iter().filter(|&&lane| lane != NONE).max();
-    let mut users = vec![LaneGroupSlots::Nobody; count.map_or(0, |&lane| lane as usize + 1)];
+    let mut users =
+        vec![CollectiveGroupsUsingLane::Nobody; count.map_or(0, |&lane| lane as usize + 1)];
     for node in graph.nodes() {
         let lane = lanes[graph.lane(node) as usize];
         if lane == NONE {
             continue;
         }
         let user = match graph.kind(node) {
-            NodeKind::Collective => LaneGroupSlots::Slot(graph.collective_of(node).group),
-            _ => LaneGroupSlots::Several,
+            NodeKind::Collective => {
+                CollectiveGroupsUsingLane::Slot(graph.collective_of(node).group)
+            }
+            _ => CollectiveGroupsUsingLane::Several,
         };
         let known = &mut users[lane as usize];
         *known = match *known {
-            LaneGroupSlots::Nobody => user,
+            CollectiveGroupsUsingLane::Nobody => user,
             same if same == user => same,
-            _ => LaneGroupSlots::Several,
+            _ => CollectiveGroupsUsingLane::Several,
         };
     }
     let mut mixed = vec![false; graph.group_slots().len()];
     for call in graph.calls() {
         let lane = lanes[graph.lane(call.node) as usize];
-        mixed[call.group as usize] |= users[lane as usize] == LaneGroupSlots::Several;
+        mixed[call.group as usize] |= users[lane as usize] == CollectiveGroupsUsingLane::Several;
     }
     mixed
 }

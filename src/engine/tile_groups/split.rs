@@ -1,8 +1,8 @@
 //! Splits tile groups: members that differ are then simulated separately, each with a copy of the leader's state.
 
 use super::{
-    FirstTileGroupSplit, GROUPED, IncompleteGroupStep, InstanceGroupSimulatedAsOne,
-    InstanceGroupsSimulatedAsOne, TileGroupSynchronousStep, is_shared,
+    FirstTileGroupDivergence, GROUPED, IncompleteGroupStep, InstanceGroupSimulatedAsOne,
+    InstanceGroupsSimulatedAsOne, TileGroupSameRoundNodeStep, is_shared,
 };
 use crate::dataflow::{Dataflow, pack_node, unpack_node};
 use crate::effects::Effects;
@@ -44,7 +44,7 @@ impl InstanceGroupsSimulatedAsOne {
         let number = self.uneven.pop()?;
         let group = &mut self.groups[number as usize];
         let announced =
-            |open: &IncompleteGroupStep| open.step == TileGroupSynchronousStep::Announced;
+            |open: &IncompleteGroupStep| open.step == TileGroupSameRoundNodeStep::Announced;
         // Different end times alone do not split a group, because each member gets its own end event. The group is
         // split only if these events end the node in different rounds.
         if let Some(place) = group.open.iter().position(announced) {
@@ -152,7 +152,7 @@ impl InstanceGroupsSimulatedAsOne {
                 let (node, step) = (open.node, open.step);
                 // All members of this part have taken the step, so their leader carries it out for the whole part.
                 if present.len() == run.len() {
-                    if step == TileGroupSynchronousStep::Queued
+                    if step == TileGroupSameRoundNodeStep::Queued
                         && flow.instance(run[0]).is_gathering_on_shared_lane(node)
                     {
                         own.parked -= 1;
@@ -174,13 +174,13 @@ impl InstanceGroupsSimulatedAsOne {
         let mut steps = Vec::new();
         for (leader, node, step, present) in after {
             match step {
-                TileGroupSynchronousStep::Queued => {
+                TileGroupSameRoundNodeStep::Queued => {
                     steps.push(StepTakenByWholePart::Queue(leader, node))
                 }
-                TileGroupSynchronousStep::Announced => {
+                TileGroupSameRoundNodeStep::Announced => {
                     steps.push(StepTakenByWholePart::Announce(leader, node, present))
                 }
-                TileGroupSynchronousStep::Ended => {
+                TileGroupSameRoundNodeStep::Ended => {
                     steps.push(StepTakenByWholePart::End(leader, node))
                 }
             }
@@ -203,7 +203,7 @@ impl InstanceGroupsSimulatedAsOne {
             let one = one.next().copied().unwrap_or(members[0]);
             flow.rank_of(one).rank
         };
-        let split = FirstTileGroupSplit {
+        let split = FirstTileGroupDivergence {
             at: now,
             node: escape_name(leader.graph.name(node)).to_string(),
             ahead: rank(true),

@@ -22,7 +22,7 @@ use chakram_base::units::Span;
 
 /// Rings and trees over several nodes, along a dimension between nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CollectivesAcrossNodes {
+pub struct CrossNodeNcclParameters {
     /// Fraction of the rate of links within a node that NCCL's fastest protocol reaches.
     pub share: f64,
     /// The links between nodes to which NCCL's latencies apply, or `None` if they apply to any links.
@@ -30,7 +30,7 @@ pub struct CollectivesAcrossNodes {
 }
 
 /// Constants of a protocol: microseconds, and the part of the rate that the protocol reaches.
-struct NcclProtocolTimes {
+struct NcclProtocolTimeConstants {
     is_tree: bool,
     start: f64,
     /// Time of a step between nodes.
@@ -42,16 +42,16 @@ struct NcclProtocolTimes {
 
 /// NCCL's constants. LL within nodes takes 1.8 times 0.6 us if there are several nodes. LL reaches 35 GB/s on four
 /// nodes of H100s with 400 GB/s, and 19 of 200 GB/s on nodes of A100s; LL128 and trees reach 0.92 of the rate.
-const PROTOCOLS: [NcclProtocolTimes; 6] = [
-    NcclProtocolTimes::over_rings([6.6, 2.7, 1.08], 0.09),
-    NcclProtocolTimes::over_rings([14.0, 4.0, 1.9], 0.92),
-    NcclProtocolTimes::over_rings([8.4, 14.0, 3.4], 1.0),
-    NcclProtocolTimes::over_trees([6.8, 5.0, 1.08], 0.09),
-    NcclProtocolTimes::over_trees([14.0, 8.5, 1.25], 0.85),
-    NcclProtocolTimes::over_trees([8.4, 14.0, 4.0], 0.92),
+const PROTOCOLS: [NcclProtocolTimeConstants; 6] = [
+    NcclProtocolTimeConstants::over_rings([6.6, 2.7, 1.08], 0.09),
+    NcclProtocolTimeConstants::over_rings([14.0, 4.0, 1.9], 0.92),
+    NcclProtocolTimeConstants::over_rings([8.4, 14.0, 3.4], 1.0),
+    NcclProtocolTimeConstants::over_trees([6.8, 5.0, 1.08], 0.09),
+    NcclProtocolTimeConstants::over_trees([14.0, 8.5, 1.25], 0.85),
+    NcclProtocolTimeConstants::over_trees([8.4, 14.0, 4.0], 0.92),
 ];
 
-impl NcclProtocolTimes {
+impl NcclProtocolTimeConstants {
     const fn over_rings([start, step, inner]: [f64; 3], part: f64) -> Self {
         Self {
             is_tree: false,
@@ -98,7 +98,7 @@ impl NcclProtocolTimes {
 /// sub-grid of the machine, and if the group's outermost dimension has no `across`. `across` has one entry per
 /// dimension.
 pub fn time_across_nodes(
-    across: &[Option<CollectivesAcrossNodes>],
+    across: &[Option<CrossNodeNcclParameters>],
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupPlacement, &Topology),
 ) -> Option<Span> {
@@ -155,7 +155,7 @@ mod tests {
         let extent = GroupPlacement::new(&npus, &topology);
         let across = [
             None,
-            Some(CollectivesAcrossNodes {
+            Some(CrossNodeNcclParameters {
                 share: 0.5,
                 measured_at: None,
             }),

@@ -6,8 +6,8 @@
 //! credits. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources are
 //! computed on demand, so message schedules are never materialised.
 
-use super::{ChunkStageRoutes, MemberLinePosition, SendStepWithConditions};
-use crate::group::{GroupPlacement, LineMemberPaths, PhaseDimensionSizeAndStride};
+use super::{ChunkStageSequences, MemberLinePosition, SendStepWithConditions};
+use crate::group::{GroupPlacement, PathsToNextAndAnyMember, PhaseDimensionSizeAndStride};
 use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::{Npu, Position, StageIndex};
@@ -17,7 +17,7 @@ use std::ops::Range;
 
 /// A change of the order in which members act at the same instant, when they receive the messages in one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SameInstantOrderAfterMessages {
+pub struct MemberOrderChangeByMessages {
     /// Index of the stage in which the messages are sent.
     pub stage: StageIndex,
     /// Indices of the messages in the stage.
@@ -43,7 +43,7 @@ pub struct CollectiveRequest {
 
 /// Members of a collective's group, and whether the trace names it.
 #[derive(Clone, Copy, Debug)]
-pub struct GroupMembers<'a> {
+pub struct CollectiveMemberNpus<'a> {
     /// The NPU of each member, in the group's order.
     pub npus: &'a [Npu],
     /// True if the trace names a group. Otherwise all ranks take part, except along dimensions that the collective
@@ -192,7 +192,7 @@ pub struct EndpointBusTransfer {
 
 /// Reason for a bus transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StageStartOrReception {
+pub enum BusTransferReason {
     /// The start of the member's stage.
     Start,
     /// The reception of a message. Receptions of the stage are counted from 0.
@@ -252,7 +252,7 @@ pub trait CollectiveBackend {
     type Stage: Copy + fmt::Debug;
 
     /// Locates a group's members on the machine, and splits the group into phases.
-    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupPlacement;
+    fn place_group(&self, party: CollectiveMemberNpus<'_>, topology: &Topology) -> GroupPlacement;
 
     /// Returns the paths of messages in `phase`, if they are equal for all members. Called once for each group.
     fn collect_paths(
@@ -260,13 +260,13 @@ pub trait CollectiveBackend {
         extent: &GroupPlacement,
         phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
-    ) -> LineMemberPaths;
+    ) -> PathsToNextAndAnyMember;
 
     /// Returns the path that all messages of a stage share, or `None` if paths differ.
     fn uniform_path(
         &self,
         stage: &Self::Stage,
-        paths: &LineMemberPaths,
+        paths: &PathsToNextAndAnyMember,
     ) -> Option<PathLatencyAndRates>;
 
     /// Returns a key for everything that affects a request's execution, except its group, root, kind and bytes.
@@ -278,8 +278,8 @@ pub trait CollectiveBackend {
         &self,
         request: &CollectiveRequest,
         extent: &GroupPlacement,
-        paths: &[LineMemberPaths],
-    ) -> ChunkStageRoutes<Self::Stage>;
+        paths: &[PathsToNextAndAnyMember],
+    ) -> ChunkStageSequences<Self::Stage>;
 
     /// Returns true if a stage runs as two concurrent *strands*, each with half of the buffer. One strand uses the
     /// members' positions, and the other strand uses the [`MemberLinePosition::reversed`] positions.
@@ -323,9 +323,9 @@ pub trait CollectiveBackend {
     /// [`Self::collect_paths`].
     fn closed_form(
         &self,
-        chunk_schedule: &ChunkStageRoutes<Self::Stage>,
+        chunk_schedule: &ChunkStageSequences<Self::Stage>,
         extent: &GroupPlacement,
-        paths: &[LineMemberPaths],
+        paths: &[PathsToNextAndAnyMember],
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span>;
 
@@ -333,9 +333,9 @@ pub trait CollectiveBackend {
     /// traffic. `begins` is the time at which each position begins. Returns `None` if no formula is proven exact.
     fn time_late_members(
         &self,
-        _chunk_schedule: &ChunkStageRoutes<Self::Stage>,
+        _chunk_schedule: &ChunkStageSequences<Self::Stage>,
         _extent: &GroupPlacement,
-        _paths: &[LineMemberPaths],
+        _paths: &[PathsToNextAndAnyMember],
         _begins: &[Span],
     ) -> Option<Vec<Span>> {
         None
@@ -385,7 +385,7 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
         stage: &Self::Stage,
         queue_slot: u16,
         line: MemberLinePosition,
-        of: StageStartOrReception,
+        of: BusTransferReason,
         ticket: TransferCompletionToken,
     ) -> EndpointBusTransfer;
 
@@ -428,21 +428,21 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
 
 /// Events of an instant are sorted by their content, so an unrelated event never changes the order of other events.
 #[derive(Debug)]
-pub enum EventsInContentOrder {}
+pub enum EventContentOrderMarker {}
 
 /// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim. Nodes take lanes in the
 /// order of their ids, and collectives and messages are matched in issue order. A member proceeds without waiting for
 /// other events of the instant, and a send completes when its message has arrived.
 #[derive(Debug)]
-pub enum EventsInInsertionOrder {}
+pub enum EventInsertionOrderMarker {}
 
 /// Rules for matching collectives, including collectives that members issue in different orders.
 pub trait CollectiveMatchingRules: CollectiveBackend {
-    /// The order of events at an instant: [`EventsInContentOrder`] or [`EventsInInsertionOrder`].
+    /// The order of events at an instant: [`EventContentOrderMarker`] or [`EventInsertionOrderMarker`].
     type Order;
 
     /// Returns true if collectives are matched in issue order, false if in program order. Called only in
-    /// [`EventsInInsertionOrder`].
+    /// [`EventInsertionOrderMarker`].
     fn matches_in_issue_order(&self) -> bool {
         true
     }
@@ -460,13 +460,13 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     /// Returns successive changes of the members' order: from the order in which members begin the collective of
     /// `chunk_schedule` to the order in which they end it, if all end at the same instant. The collective must have a
     /// closed form. Returns `None` if the order is not proven; a caller that needs it then simulates the collective
-    /// message by message. Called only in [`EventsInInsertionOrder`].
+    /// message by message. Called only in [`EventInsertionOrderMarker`].
     fn order_of_ends(
         &self,
-        _chunk_schedule: &ChunkStageRoutes<Self::Stage>,
+        _chunk_schedule: &ChunkStageSequences<Self::Stage>,
         _extent: &GroupPlacement,
         _quiet: &UncontendedMessageCostFunctions<'_>,
-    ) -> Option<Vec<SameInstantOrderAfterMessages>> {
+    ) -> Option<Vec<MemberOrderChangeByMessages>> {
         None
     }
 
@@ -482,7 +482,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Notifies the backend that a member joins a collective; `named` is true if the member's trace names the group.
-    /// Called only in [`EventsInInsertionOrder`].
+    /// Called only in [`EventInsertionOrderMarker`].
     fn on_join(
         &mut self,
         _now: Time,
@@ -494,7 +494,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Notifies the backend that a ready node of `npu` would never start in ASTRA-sim, because no running node remains
-    /// to wake it. Called only in [`EventsInInsertionOrder`].
+    /// to wake it. Called only in [`EventInsertionOrderMarker`].
     fn on_idle(&mut self, _npu: Npu) {}
 
     /// Returns true if members may enter a stage in different directions or trees. Messages are then matched by sender.

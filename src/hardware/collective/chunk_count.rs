@@ -39,10 +39,10 @@ use super::line_cost::LineMessageCosts;
 use super::routes::route_collective;
 use super::stage_flow::StageMessagePrograms;
 use super::{
-    ChunkCountOrderAndOverlap, ChunkStageRoutes, CollectiveAlgorithm, CollectiveStagePrimitive,
+    ChunkCountOrderAndOverlap, ChunkStageSequences, CollectiveAlgorithm, CollectiveStagePrimitive,
     DimensionAlgorithmChoice, StageWithAlgorithm,
 };
-use crate::group::{GroupPlacement, LineMemberPaths};
+use crate::group::{GroupPlacement, PathsToNextAndAnyMember};
 use crate::topology::{PathLatencyAndRates, Topology};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::Npu;
@@ -104,10 +104,10 @@ impl From<ChunkCountOrderAndOverlap> for ChunkingAndChosenAlgorithms {
     }
 }
 
-type ChoiceKey = (CollectiveKind, u64, bool, Vec<PhaseKey>);
+type ChoiceKey = (CollectiveKind, u64, bool, Vec<PhaseExtentAndPathsKey>);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PhaseKey {
+struct PhaseExtentAndPathsKey {
     dimension: usize,
     size: u32,
     both_ways: bool,
@@ -131,12 +131,12 @@ fn path_key(path: PathLatencyAndRates) -> [u64; 3] {
 
 /// Properties of a collective that affect its number of chunks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkCountProblem<'a> {
+pub(super) struct ChunkCountSearchInputs<'a> {
     pub of: (CollectiveKind, u64),
     pub extent: &'a GroupPlacement,
     pub topology: &'a Topology,
     /// For each phase of `extent`, the paths between members, if they are equal for all members.
-    pub paths: &'a [LineMemberPaths],
+    pub paths: &'a [PathsToNextAndAnyMember],
     pub choices: &'a [DimensionAlgorithmChoice],
 }
 
@@ -165,7 +165,7 @@ impl ChunkCountChoiceCache {
     /// Returns the machine's chunking. If it states no number of chunks, chooses one.
     pub(super) fn resolve_chunks(
         &self,
-        collective: &ChunkCountProblem<'_>,
+        collective: &ChunkCountSearchInputs<'_>,
         pipeline: ChunkCountOrderAndOverlap,
     ) -> ChunkingAndChosenAlgorithms {
         if pipeline.chunks.is_some() {
@@ -203,7 +203,7 @@ fn candidate_counts(most: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(1), next)
 }
 
-impl ChunkCountProblem<'_> {
+impl ChunkCountSearchInputs<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
     /// form. Also returns true on tiles: there, members' routes cross, so the time of several chunks cannot be
     /// predicted.
@@ -230,7 +230,7 @@ impl ChunkCountProblem<'_> {
         let phases = phases.map(|(phase, paths)| {
             let line = 0..phase.size;
             let alike = paths.next.is_some() && paths.any.is_some();
-            PhaseKey {
+            PhaseExtentAndPathsKey {
                 dimension: phase.dimension,
                 size: phase.size,
                 both_ways: self.extent.is_evenly_spaced_ring(phase, self.topology),
@@ -249,7 +249,7 @@ impl ChunkCountProblem<'_> {
         &self,
         pipeline: ChunkCountOrderAndOverlap,
         chunks: u32,
-    ) -> ChunkStageRoutes<StageWithAlgorithm> {
+    ) -> ChunkStageSequences<StageWithAlgorithm> {
         let pipeline = ChunkCountOrderAndOverlap {
             chunks: NonZeroU32::new(chunks),
             ..pipeline
@@ -287,7 +287,7 @@ impl ChunkCountProblem<'_> {
             ] {
                 let mut choices = algorithms.clone();
                 choices[phase.dimension] = DimensionAlgorithmChoice::Named(tree);
-                let other = ChunkCountProblem {
+                let other = ChunkCountSearchInputs {
                     choices: &choices,
                     ..*self
                 };
@@ -494,7 +494,7 @@ impl ChunkCountProblem<'_> {
     /// interval, while that chunk's life continues.
     fn estimate_collective_time(
         &self,
-        plan: &ChunkStageRoutes<StageWithAlgorithm>,
+        plan: &ChunkStageSequences<StageWithAlgorithm>,
         costs: &[StageLifeAndInterval],
         pipeline: ChunkCountOrderAndOverlap,
     ) -> Span {
@@ -524,7 +524,8 @@ impl ChunkCountProblem<'_> {
         capacity.push(u32::MAX);
         let routes = (0..plan.chunk_count()).map(|chunk| plan.route_of_chunk(chunk) as u32);
         let length = parts * plan.stages_per_chunk();
-        let plan = ChunkStageRoutes::with_routes(vec![(); spans.len()], length, routes.collect());
+        let plan =
+            ChunkStageSequences::with_routes(vec![(); spans.len()], length, routes.collect());
         let stages = FlowShopInput {
             spans: &spans,
             queue_of: &queue_of,
@@ -539,7 +540,7 @@ impl ChunkCountProblem<'_> {
     /// and after the phase.
     fn lower_bound(
         &self,
-        plan: &ChunkStageRoutes<StageWithAlgorithm>,
+        plan: &ChunkStageSequences<StageWithAlgorithm>,
         costs: &[StageLifeAndInterval],
     ) -> Span {
         let length = plan.stages_per_chunk();

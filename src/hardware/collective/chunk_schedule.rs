@@ -4,7 +4,7 @@
 //! routes have the same number of stages. They differ in the order of phases and in the size of the chunks. Chunks of
 //! the same size that visit the phases in the same order share one route.
 //!
-//! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the whole
+//! A chunk may have to wait before a stage. An [`ChunkAdmissionOrderPerPhase`] fixes the order of chunks in each phase for the whole
 //! collective, identically at every member. If each member chose its own order, a member could occupy a phase that
 //! another member's partners need, and the collective could deadlock. ASTRA-sim deadlocks in this way if it has fewer
 //! active chunks than chunks.
@@ -23,7 +23,7 @@ pub struct ChunkAndEnteredStage {
 
 /// The order in which chunks enter the stages of each phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdmissionOrder {
+pub struct ChunkAdmissionOrderPerPhase {
     /// For each phase of the group, the chunks that pass through it, in the order in which they enter.
     pub order: Vec<Vec<ChunkAndEnteredStage>>,
     /// For each phase, the maximum number of chunks that a member has in it at once, at least 1.
@@ -32,17 +32,17 @@ pub struct AdmissionOrder {
 
 /// Routes of a collective's chunks through their stages.
 #[derive(Clone, Debug)]
-pub struct ChunkStageRoutes<S> {
+pub struct ChunkStageSequences<S> {
     stages: Vec<S>,
     length: usize,
     route_of: Vec<u32>,
     chunks: u32,
     strands: u32,
-    admission: Option<AdmissionOrder>,
+    admission: Option<ChunkAdmissionOrderPerPhase>,
     measured: Option<Span>,
 }
 
-impl<S: Copy> ChunkStageRoutes<S> {
+impl<S: Copy> ChunkStageSequences<S> {
     /// Creates `chunks` chunks that all pass through `stages`.
     pub fn with_uniform_chunks(stages: Vec<S>, chunks: u32) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl<S: Copy> ChunkStageRoutes<S> {
     }
 
     /// Returns the schedule with `admission` as the order in which chunks enter each phase.
-    pub fn with_admission(self, admission: AdmissionOrder) -> Self {
+    pub fn with_admission(self, admission: ChunkAdmissionOrderPerPhase) -> Self {
         Self {
             admission: Some(admission),
             ..self
@@ -167,7 +167,7 @@ impl<S: Copy> ChunkStageRoutes<S> {
 
     /// Returns the order in which chunks are admitted to each phase, or `None` if the order is not fixed.
     #[inline]
-    pub fn admission_order(&self) -> Option<&AdmissionOrder> {
+    pub fn admission_order(&self) -> Option<&ChunkAdmissionOrderPerPhase> {
         self.admission.as_ref()
     }
 }

@@ -5,7 +5,7 @@
 //! policy selects one of the waiting chunks. A chunk that ends a stage joins the queue of its next stage before the
 //! free place is refilled.
 
-use super::{ChunkAndEnteredStage, ChunkStageRoutes};
+use super::{ChunkAndEnteredStage, ChunkStageSequences};
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
 use std::cmp::Reverse;
@@ -39,7 +39,7 @@ impl WaitingChunkPriority {
 /// Inputs of the flow shop, by stage and queue.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowShopInput<'a> {
-    /// Duration of each stage of each route, in the order of [`ChunkStageRoutes::all_stages`].
+    /// Duration of each stage of each route, in the order of [`ChunkStageSequences::all_stages`].
     pub spans: &'a [Span],
     /// Queue index of each stage; queues are numbered from 0.
     pub queue_of: &'a [u32],
@@ -53,7 +53,7 @@ pub struct FlowShopInput<'a> {
 
 /// Outcome of a flow shop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowShopResult {
+pub struct FlowShopEndAndQueueOrder {
     /// Time at which the last chunk leaves its last stage.
     pub end: Span,
     /// For each queue, the stages of chunks in the order in which they began.
@@ -62,7 +62,7 @@ pub struct FlowShopResult {
 
 /// The passage of a chunk through a stage, reported when the passage begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BegunStagePassage {
+pub struct StageBeginAndAdmittingPassage {
     /// The chunk and the stage.
     pub entry: ChunkAndEnteredStage,
     /// Time at which the stage begins.
@@ -98,7 +98,7 @@ impl FlowShopQueue {
 }
 
 struct FlowShopSimulation<'a, S, F> {
-    chunk_schedule: &'a ChunkStageRoutes<S>,
+    chunk_schedule: &'a ChunkStageSequences<S>,
     stages: FlowShopInput<'a>,
     queues: Vec<FlowShopQueue>,
     /// The current or next stage of each chunk.
@@ -111,7 +111,7 @@ struct FlowShopSimulation<'a, S, F> {
     on_begin: F,
 }
 
-impl<S: Copy, F: FnMut(BegunStagePassage)> FlowShopSimulation<'_, S, F> {
+impl<S: Copy, F: FnMut(StageBeginAndAdmittingPassage)> FlowShopSimulation<'_, S, F> {
     /// Returns the index of a chunk's current stage in the lists of all stages.
     fn index(&self, chunk: u32) -> usize {
         self.chunk_schedule.route_of_chunk(chunk) * self.chunk_schedule.stages_per_chunk()
@@ -136,7 +136,7 @@ impl<S: Copy, F: FnMut(BegunStagePassage)> FlowShopSimulation<'_, S, F> {
             let stage = StageIndex(stage);
             let entry = ChunkAndEnteredStage { chunk, stage };
             self.order[queue as usize].push(entry);
-            (self.on_begin)(BegunStagePassage {
+            (self.on_begin)(StageBeginAndAdmittingPassage {
                 entry,
                 begin: now,
                 admitted_by,
@@ -163,18 +163,18 @@ impl<S: Copy, F: FnMut(BegunStagePassage)> FlowShopSimulation<'_, S, F> {
 
 /// Simulates how the chunks of `chunk_schedule` pass through their stages. All chunks are ready at time 0.
 pub fn simulate_flow_shop<S: Copy>(
-    chunk_schedule: &ChunkStageRoutes<S>,
+    chunk_schedule: &ChunkStageSequences<S>,
     stages: FlowShopInput<'_>,
-) -> FlowShopResult {
+) -> FlowShopEndAndQueueOrder {
     simulate_flow_shop_observed(chunk_schedule, stages, |_| ())
 }
 
 /// Like [`simulate_flow_shop`], but also calls `on_begin` at the beginning of each passage.
 pub fn simulate_flow_shop_observed<S: Copy>(
-    chunk_schedule: &ChunkStageRoutes<S>,
+    chunk_schedule: &ChunkStageSequences<S>,
     stages: FlowShopInput<'_>,
-    on_begin: impl FnMut(BegunStagePassage),
-) -> FlowShopResult {
+    on_begin: impl FnMut(StageBeginAndAdmittingPassage),
+) -> FlowShopEndAndQueueOrder {
     let queues = stages
         .queue_of
         .iter()
@@ -216,7 +216,7 @@ pub fn simulate_flow_shop_observed<S: Copy>(
         }
     }
     let order = shop.order;
-    FlowShopResult { end, order }
+    FlowShopEndAndQueueOrder { end, order }
 }
 
 #[cfg(test)]
@@ -233,7 +233,7 @@ mod tests {
             intra: WaitingChunkPriority::Fifo,
         };
         simulate_flow_shop(
-            &ChunkStageRoutes::with_uniform_chunks(vec![(); spans.len()], chunks),
+            &ChunkStageSequences::with_uniform_chunks(vec![(); spans.len()], chunks),
             stages,
         )
         .end
@@ -273,7 +273,7 @@ mod tests {
         // The chunks take two routes over queues 0 and 1. Chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1.
         // Chunk 1 takes 3 ns in queue 1, then 3 ns in queue 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
-        let chunk_schedule = ChunkStageRoutes::with_routes(vec![(); 4], 2, vec![0, 1, 0]);
+        let chunk_schedule = ChunkStageSequences::with_routes(vec![(); 4], 2, vec![0, 1, 0]);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,
@@ -282,7 +282,8 @@ mod tests {
                 back: &[false; 4],
                 intra,
             };
-            let FlowShopResult { end, order } = simulate_flow_shop(&chunk_schedule, stages);
+            let FlowShopEndAndQueueOrder { end, order } =
+                simulate_flow_shop(&chunk_schedule, stages);
             let chunks = |queue: usize| order[queue].iter().map(|p| p.chunk).collect::<Vec<_>>();
             (end.0 / 1000, chunks(0), chunks(1))
         };
@@ -312,7 +313,7 @@ mod tests {
         // goes out at 6-8 ns although chunk 1 is back, because the previous chunk was returning. Chunk 1 returns at
         // 8-10 ns, and chunk 2 at 10-12 ns.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
-        let chunk_schedule = ChunkStageRoutes::with_uniform_chunks(vec![(); 3], 3);
+        let chunk_schedule = ChunkStageSequences::with_uniform_chunks(vec![(); 3], 3);
         let order = |intra| {
             let stages = FlowShopInput {
                 spans: &spans,
@@ -321,7 +322,8 @@ mod tests {
                 back: &[false, false, true],
                 intra,
             };
-            let FlowShopResult { end, order } = simulate_flow_shop(&chunk_schedule, stages);
+            let FlowShopEndAndQueueOrder { end, order } =
+                simulate_flow_shop(&chunk_schedule, stages);
             let passages = order[0].iter().map(|p| (p.chunk, p.stage.0));
             (end.0 / 1000, passages.collect::<Vec<_>>())
         };

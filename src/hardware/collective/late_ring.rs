@@ -13,7 +13,7 @@
 //! times of a simulation of each message, at a fraction of its cost.
 
 use super::{CollectiveAlgorithm, CollectiveStagePrimitive, StageWithAlgorithm};
-use crate::group::{GroupPlacement, LineMemberPaths};
+use crate::group::{GroupPlacement, PathsToNextAndAnyMember};
 use chakram_base::ids::Position;
 use chakram_base::units::Span;
 
@@ -35,7 +35,7 @@ struct OneRingMemberStageTimes {
 pub(super) fn time_late_members(
     stages: &[StageWithAlgorithm],
     extent: &GroupPlacement,
-    paths: &[LineMemberPaths],
+    paths: &[PathsToNextAndAnyMember],
     begins: &[Span],
 ) -> Option<Vec<Span>> {
     let first = stages.first()?.stage.phase;

@@ -13,25 +13,26 @@
 //! Chunks therefore pass through every line exactly as in the computed schedule.
 
 use super::backend::{
-    BusEventScheduler, ChunkQueueIndexAndCapacity, CollectiveAlgorithmsFormatter,
-    CollectiveBackend, CollectiveEndpointModel, CollectiveMatchingRules, CollectiveRequest,
-    EndpointBusTransfer, EndpointMessageProcessing, EventsInContentOrder, GroupMembers,
-    PostedReceive, ScriptAction, ScriptMemberEvent, ScriptMemberKey, StageStartOrReception,
-    TransferCompletionToken, UncontendedMessageCostFunctions,
+    BusEventScheduler, BusTransferReason, ChunkQueueIndexAndCapacity,
+    CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
+    CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
+    EndpointMessageProcessing, EventContentOrderMarker, PostedReceive, ScriptAction,
+    ScriptMemberEvent, ScriptMemberKey, TransferCompletionToken, UncontendedMessageCostFunctions,
 };
 use super::chunk_count::{
-    ChunkCountChoiceCache, ChunkCountProblem, concurrent_chunks_in_tree, is_in_tree,
+    ChunkCountChoiceCache, ChunkCountSearchInputs, concurrent_chunks_in_tree, is_in_tree,
 };
 use super::flow_shop::{self, simulate_flow_shop};
 use super::routes::route_collective;
 use super::{
-    AdmissionOrder, ChunkCountOrderAndOverlap, ChunkStageRoutes, CollectiveAlgorithm,
-    CollectiveCurve, CollectiveStage, CollectiveStagePrimitive, CollectivesAcrossNodes,
-    DimensionAlgorithmChoice, DimensionVisitOrder, FittedCollectiveProtocol, MemberLinePosition,
-    NamedScriptedAlgorithm, PairBytesByPhase, ScriptExecutor, SendStepWithConditions,
-    StageWithAlgorithm, across_nodes, curve, late_ring, protocol, stage_assignment,
+    ChunkAdmissionOrderPerPhase, ChunkCountOrderAndOverlap, ChunkStageSequences,
+    CollectiveAlgorithm, CollectiveCurve, CollectiveStage, CollectiveStagePrimitive,
+    CrossNodeNcclParameters, DimensionAlgorithmChoice, DimensionVisitOrder,
+    FittedCollectiveProtocol, MemberLinePosition, NamedScriptedAlgorithm, PairBytesByPhase,
+    ScriptExecutor, SendStepWithConditions, StageWithAlgorithm, across_nodes, curve, late_ring,
+    protocol, stage_assignment,
 };
-use crate::group::{GroupPlacement, LineMemberPaths, PhaseDimensionSizeAndStride};
+use crate::group::{GroupPlacement, PathsToNextAndAnyMember, PhaseDimensionSizeAndStride};
 use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{Span, Time, UnroundedBufferShare};
@@ -56,7 +57,7 @@ pub struct NativeBackend<'a> {
     /// The library's protocols in each dimension, for collectives without a curve. May be empty.
     pub protocols: &'a [Vec<FittedCollectiveProtocol>],
     /// The library's rings and trees over several nodes, for each dimension. The list may be empty.
-    pub across_nodes: &'a [Option<CollectivesAcrossNodes>],
+    pub across_nodes: &'a [Option<CrossNodeNcclParameters>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].
     pub splits: Vec<&'a PairBytesByPhase>,
@@ -69,7 +70,7 @@ pub struct NativeBackend<'a> {
 impl CollectiveBackend for NativeBackend<'_> {
     type Stage = StageWithAlgorithm;
 
-    fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupPlacement {
+    fn place_group(&self, party: CollectiveMemberNpus<'_>, topology: &Topology) -> GroupPlacement {
         GroupPlacement::new(party.npus, topology)
     }
 
@@ -78,7 +79,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         extent: &GroupPlacement,
         phase: &PhaseDimensionSizeAndStride,
         topology: &Topology,
-    ) -> LineMemberPaths {
+    ) -> PathsToNextAndAnyMember {
         extent.common_line_paths(phase, topology)
     }
 
@@ -86,7 +87,7 @@ impl CollectiveBackend for NativeBackend<'_> {
     fn uniform_path(
         &self,
         assignment: &StageWithAlgorithm,
-        paths: &LineMemberPaths,
+        paths: &PathsToNextAndAnyMember,
     ) -> Option<PathLatencyAndRates> {
         assignment.uniform_path(paths)
     }
@@ -99,8 +100,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         &self,
         request: &CollectiveRequest,
         extent: &GroupPlacement,
-        paths: &[LineMemberPaths],
-    ) -> ChunkStageRoutes<StageWithAlgorithm> {
+        paths: &[PathsToNextAndAnyMember],
+    ) -> ChunkStageSequences<StageWithAlgorithm> {
         let fits = |custom: &NamedScriptedAlgorithm| {
             custom.applies_to(request.kind, extent.member_count())
         };
@@ -119,12 +120,12 @@ impl CollectiveBackend for NativeBackend<'_> {
                 script: Some(script as u16),
                 splits: None,
             };
-            return ChunkStageRoutes::with_uniform_chunks(vec![scripted], 1);
+            return ChunkStageSequences::with_uniform_chunks(vec![scripted], 1);
         }
         let lie = (extent, self.topology);
         let splits = request.splits.map(|number| self.splits[number as usize]);
         let of = (request.kind, request.buffer);
-        let counted = ChunkCountProblem {
+        let counted = ChunkCountSearchInputs {
             of,
             extent,
             topology: self.topology,
@@ -188,7 +189,7 @@ impl CollectiveBackend for NativeBackend<'_> {
         let order = self
             .simulate_phases(&chunk_schedule, &spans, &capacity)
             .order;
-        chunk_schedule.with_admission(AdmissionOrder { order, capacity })
+        chunk_schedule.with_admission(ChunkAdmissionOrderPerPhase { order, capacity })
     }
 
     #[inline]
@@ -262,7 +263,7 @@ impl CollectiveBackend for NativeBackend<'_> {
             let paths: Vec<_> = phases
                 .map(|phase| extent.common_line_paths(phase, topology))
                 .collect();
-            let counted = ChunkCountProblem {
+            let counted = ChunkCountSearchInputs {
                 of,
                 extent,
                 topology,
@@ -293,9 +294,9 @@ impl CollectiveBackend for NativeBackend<'_> {
 
     fn closed_form(
         &self,
-        chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
+        chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
         extent: &GroupPlacement,
-        paths: &[LineMemberPaths],
+        paths: &[PathsToNextAndAnyMember],
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span> {
         if let Some(span) = chunk_schedule.measured_time() {
@@ -344,9 +345,9 @@ impl CollectiveBackend for NativeBackend<'_> {
 
     fn time_late_members(
         &self,
-        chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
+        chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
         extent: &GroupPlacement,
-        paths: &[LineMemberPaths],
+        paths: &[PathsToNextAndAnyMember],
         begins: &[Span],
     ) -> Option<Vec<Span>> {
         let is_single = chunk_schedule.chunk_count() == 1;
@@ -426,7 +427,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
         _: &StageWithAlgorithm,
         _: u16,
         _: MemberLinePosition,
-        _: StageStartOrReception,
+        _: BusTransferReason,
         _: TransferCompletionToken,
     ) -> EndpointBusTransfer {
         unreachable!("endpoints take no time")
@@ -473,7 +474,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
 }
 
 impl CollectiveMatchingRules for NativeBackend<'_> {
-    type Order = EventsInContentOrder;
+    type Order = EventContentOrderMarker;
 
     #[inline]
     fn queue_slot(&mut self, _: Npu, _: &StageWithAlgorithm) -> u16 {
@@ -498,7 +499,7 @@ impl NativeBackend<'_> {
     /// only queue at the ports, where their upward messages would delay the downward ones that members wait for.
     fn phase_capacities(
         &self,
-        chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
+        chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
         extent: &GroupPlacement,
     ) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
@@ -516,10 +517,10 @@ impl NativeBackend<'_> {
     /// stage.
     fn simulate_phases(
         &self,
-        chunk_schedule: &ChunkStageRoutes<StageWithAlgorithm>,
+        chunk_schedule: &ChunkStageSequences<StageWithAlgorithm>,
         spans: &[Span],
         capacity: &[u32],
-    ) -> flow_shop::FlowShopResult {
+    ) -> flow_shop::FlowShopEndAndQueueOrder {
         let phases = chunk_schedule
             .all_stages()
             .iter()
@@ -547,7 +548,7 @@ impl NativeBackend<'_> {
         &self,
         assignment: &StageWithAlgorithm,
         extent: &GroupPlacement,
-        paths: &[LineMemberPaths],
+        paths: &[PathsToNextAndAnyMember],
     ) -> Span {
         assignment.closed_form(extent, paths).unwrap_or_else(|| {
             let phase = &extent.phases[assignment.stage.phase];
@@ -564,7 +565,10 @@ impl NativeBackend<'_> {
 impl StageWithAlgorithm {
     /// Returns the path that all messages share, or `None` if paths differ.
     #[inline]
-    pub(super) fn uniform_path(&self, paths: &LineMemberPaths) -> Option<PathLatencyAndRates> {
+    pub(super) fn uniform_path(
+        &self,
+        paths: &PathsToNextAndAnyMember,
+    ) -> Option<PathLatencyAndRates> {
         if self.algorithm == CollectiveAlgorithm::Ring {
             paths.next
         } else {
@@ -575,7 +579,7 @@ impl StageWithAlgorithm {
     pub(super) fn closed_form(
         &self,
         extent: &GroupPlacement,
-        paths: &[LineMemberPaths],
+        paths: &[PathsToNextAndAnyMember],
     ) -> Option<Span> {
         let path = self.uniform_path(&paths[self.stage.phase])?;
         let n = extent.phases[self.stage.phase].size;

@@ -2,7 +2,7 @@
 
 use super::inter_dimension::{ChunkOrderAndSize, choose_routes};
 use super::{
-    ChunkCountOrderAndOverlap, ChunkProperties, ChunkStageRoutes, CollectiveAlgorithm,
+    ChunkCountOrderAndOverlap, ChunkShareAndPhaseOrder, ChunkStageSequences, CollectiveAlgorithm,
     DimensionAlgorithmChoice, StageWithAlgorithm, assign_stages,
 };
 use crate::group::GroupPlacement;
@@ -19,7 +19,7 @@ pub(super) fn route_collective(
     (extent, topology): (&GroupPlacement, &Topology),
     choices: &[DimensionAlgorithmChoice],
     pipeline: ChunkCountOrderAndOverlap,
-) -> ChunkStageRoutes<StageWithAlgorithm> {
+) -> ChunkStageSequences<StageWithAlgorithm> {
     // A chunk has at least one byte, but an empty collective still has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
     let chunks = pipeline.chunks.map_or(1, NonZeroU32::get).min(most);
@@ -28,7 +28,7 @@ pub(super) fn route_collective(
         choose_routes(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
     let add = |way: &ChunkOrderAndSize, mirrored, all: &mut Vec<StageWithAlgorithm>| {
-        let chunk = ChunkProperties {
+        let chunk = ChunkShareAndPhaseOrder {
             whole: way.share_of_buffer(whole, chunks),
             order: &way.order,
             // All routes have the same number of stages, so all of them or none may fuse an all-reduce.
@@ -49,11 +49,11 @@ pub(super) fn route_collective(
         for route in route_of.iter_mut().skip(1).step_by(2) {
             *route += ways.len() as u32;
         }
-        return ChunkStageRoutes::with_routes(all, length, route_of);
+        return ChunkStageSequences::with_routes(all, length, route_of);
     }
     match &ways[..] {
-        [_] => ChunkStageRoutes::with_uniform_chunks(all, chunks),
-        _ => ChunkStageRoutes::with_routes(all, length, route_of),
+        [_] => ChunkStageSequences::with_uniform_chunks(all, chunks),
+        _ => ChunkStageSequences::with_routes(all, length, route_of),
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
         sizes: &[(u32, f64)],
         bytes: u64,
         (inter, chunks): (DimensionVisitOrder, u32),
-    ) -> ChunkStageRoutes<StageWithAlgorithm> {
+    ) -> ChunkStageSequences<StageWithAlgorithm> {
         let dimensions = sizes.iter().map(|&(size, rate)| TopologyDimension {
             name: String::new(),
             shape: DimensionShape::Switch,

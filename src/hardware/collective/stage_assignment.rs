@@ -25,7 +25,7 @@ pub struct StageWithAlgorithm {
 
 /// The properties that differ between the chunks of a collective.
 #[derive(Clone, Copy, Debug)]
-pub struct ChunkProperties<'a> {
+pub struct ChunkShareAndPhaseOrder<'a> {
     /// The chunk's share of the collective's buffer.
     pub whole: UnroundedBufferShare,
     /// The phases in the order in which the chunk goes outward ([`decompose_collective`]).
@@ -60,7 +60,7 @@ pub fn assign_stages(
     extent: &GroupPlacement,
     topology: &Topology,
     choices: &[DimensionAlgorithmChoice],
-    chunk: &ChunkProperties<'_>,
+    chunk: &ChunkShareAndPhaseOrder<'_>,
     out: &mut Vec<StageWithAlgorithm>,
 ) {
     let line = |d: usize| LineMessageCosts::new(extent, &extent.phases[d], topology);
@@ -174,7 +174,7 @@ mod tests {
         order: &[usize],
     ) -> Vec<(usize, CollectiveStagePrimitive, u64)> {
         let (topology, extent) = machine(&[4, 2, 3]);
-        let chunk = ChunkProperties {
+        let chunk = ChunkShareAndPhaseOrder {
             whole: UnroundedBufferShare::from_bytes(1 << 30),
             order,
             fuses: true,
@@ -248,7 +248,7 @@ mod tests {
     fn people_are_told_what_is_used() {
         let (topology, extent) = machine(&[8, 6]);
         let describe = |choices: [DimensionAlgorithmChoice; 2], kind, bytes| {
-            let chunk = ChunkProperties {
+            let chunk = ChunkShareAndPhaseOrder {
                 whole: UnroundedBufferShare::from_bytes(bytes),
                 order: outward_phases(&extent),
                 fuses: true,

@@ -56,7 +56,7 @@ impl HeadWidthFactors {
 /// If [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`; otherwise `w = 1`. `n` is the number of
 /// waves: the number of tiles (128 queries of one head each) divided by the number of multiprocessors.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionCurve {
+pub struct AttentionKernelTimeCurve {
     /// Duration of the shortest kernel, in seconds.
     pub start: f64,
     /// Fraction of the peak that long sequences reach.
@@ -88,7 +88,7 @@ pub struct AttentionSizes {
     pub element: f64,
 }
 
-impl AttentionCurve {
+impl AttentionKernelTimeCurve {
     /// Returns the time, in seconds, of a forward kernel at `peak` operations per second.
     pub fn predict_seconds(&self, of: &AttentionSizes, peak: f64, memory: Bandwidth) -> f64 {
         let [b, a, v, q, s, w] = of.sizes.map(|size| size as f64);

@@ -2,8 +2,8 @@
 //! NPU class.
 
 use super::{
-    AttentionCurve, AttentionSizes, GemmCurve, KernelTraceFacts, MeasuredGemms, MeasuredKernels,
-    PeakRatesByFormat, PowerThrottling,
+    AttentionKernelTimeCurve, AttentionSizes, GemmCurve, KernelTraceFacts, MeasuredGemms,
+    MeasuredKernels, PeakRatesByFormat, PowerThrottling,
 };
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernelClass};
@@ -54,7 +54,7 @@ pub struct CurveKernelDuration {
 /// Factors on an NPU's rates under continuous load and a power limit. A factor of 1 means the rate of the measured
 /// curves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SustainedRateFactors {
+pub struct PowerLimitedRateFactors {
     /// Factor by which continuous load and a power limit change the rate of matrix multiplications.
     pub products: f64,
     /// Factor by which a power limit changes the rate of attention.
@@ -63,7 +63,7 @@ pub struct SustainedRateFactors {
     pub throttling: Option<PowerThrottling>,
 }
 
-impl Default for SustainedRateFactors {
+impl Default for PowerLimitedRateFactors {
     fn default() -> Self {
         Self {
             products: 1.0,
@@ -83,13 +83,13 @@ pub struct KernelCurves {
     /// Measured shapes that correct the time curve of matrix multiplications, by number format.
     pub products: [Option<MeasuredGemms>; Dtype::COUNT],
     /// Curve of attention, by number format.
-    pub attention: [Option<AttentionCurve>; Dtype::COUNT],
+    pub attention: [Option<AttentionKernelTimeCurve>; Dtype::COUNT],
     /// Name of the attention kernel that was measured, or `None` if unknown.
     pub attention_kernel: Option<String>,
     /// Curve of memory-bound kernels, for all number formats.
     pub moving: Option<MemoryBoundCurve>,
     /// Factors for continuous load that the curves above already include.
-    pub kept: SustainedRateFactors,
+    pub kept: PowerLimitedRateFactors,
     /// Time of a kernel that begins while a collective runs on the NPU, divided by its time alone. Collectives slow
     /// kernels down, because they use some multiprocessors and memory bandwidth.
     pub beside_collectives: Option<f64>,

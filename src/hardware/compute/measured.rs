@@ -37,7 +37,7 @@ pub struct MeasuredTimeAtFlopsAndBytes {
 
 /// Times of the kernels with one name and format, and their relative errors (one standard deviation).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MeasuredKernelTimesByWork {
+pub struct SameKernelTimesByWorkAmount {
     /// Times in ascending order of FLOPs, then bytes.
     times: Vec<MeasuredTimeAtFlopsAndBytes>,
     /// Pairs (work, seconds) in ascending order of work; each value of work occurs once.
@@ -52,7 +52,7 @@ pub struct MeasuredKernelTimesByWork {
     between: f64,
 }
 
-impl MeasuredKernelTimesByWork {
+impl SameKernelTimesByWorkAmount {
     /// Returns `None` if `times` is empty, has the same FLOPs and bytes twice, or contains a time below zero.
     pub fn new(
         mut times: Vec<MeasuredTimeAtFlopsAndBytes>,
@@ -137,7 +137,7 @@ impl MeasuredKernelTimesByWork {
 /// Measured kernels of an NPU class, by name and number format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredKernels {
-    by_name: BTreeMap<String, Vec<(Option<Dtype>, MeasuredKernelTimesByWork)>>,
+    by_name: BTreeMap<String, Vec<(Option<Dtype>, SameKernelTimesByWorkAmount)>>,
     /// Shortest measured time of all kernels in seconds; infinite if no kernel was measured.
     shortest: f64,
     /// NPU class of all measurements, or `None` if unknown.
@@ -194,7 +194,7 @@ impl MeasuredKernels {
         &mut self,
         name: String,
         dtype: Option<Dtype>,
-        kernel: MeasuredKernelTimesByWork,
+        kernel: SameKernelTimesByWorkAmount,
     ) -> bool {
         let least = kernel.by_work.iter().map(|&(_, seconds)| seconds);
         let least = least.fold(f64::INFINITY, f64::min);
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn times_are_met_where_they_were_measured_and_bent_between() {
         let times = vec![time(400, 8, 4.0), time(100, 9, 1.0), time(100, 7, 3.0)];
-        let kernel = MeasuredKernelTimesByWork::new(times, 0.1, 0.3).unwrap();
+        let kernel = SameKernelTimesByWorkAmount::new(times, 0.1, 0.3).unwrap();
         assert_eq!(kernel.interpolate_seconds(100, 7, 0.5), (3.0, 0.1));
         assert_eq!(kernel.interpolate_seconds(400, 8, 0.5), (4.0, 0.1));
         // A kernel with 100 FLOPs but a different number of bytes takes the mean of the times with 100 FLOPs: (1 + 3) /
@@ -257,7 +257,7 @@ mod tests {
             (2000, 5.0),
         ];
         let times = times.map(|(flops, seconds)| time(flops, 1, seconds));
-        let kernel = MeasuredKernelTimesByWork::new(times.to_vec(), 0.0, 0.0).unwrap();
+        let kernel = SameKernelTimesByWorkAmount::new(times.to_vec(), 0.0, 0.0).unwrap();
         // Above the largest work, the time per operation is (10 + 40 + 5) / (1000 + 1500 + 2000) seconds. Below the
         // smallest work, the time per operation is (1 + 5) / (100 + 200) seconds.
         assert_eq!(kernel.interpolate_seconds(9000, 1, 0.5).0, 110.0);
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn kernels_without_flops_go_by_bytes() {
         let kernel =
-            MeasuredKernelTimesByWork::new(vec![time(0, 0, 1.0), time(0, 100, 3.0)], 0.0, 0.0);
+            SameKernelTimesByWorkAmount::new(vec![time(0, 0, 1.0), time(0, 100, 3.0)], 0.0, 0.0);
         let kernel = kernel.unwrap();
         // Between zero work and the first size with work, the time is linear.
         assert_eq!(kernel.interpolate_seconds(0, 50, 0.1).0, 2.0);
@@ -278,18 +278,19 @@ mod tests {
     #[test]
     fn kernels_within_others_take_no_time() {
         let times = vec![time(1, 1, 0.0), time(2, 1, 2.0)];
-        let kernel = MeasuredKernelTimesByWork::new(times, 0.0, 0.0).unwrap();
+        let kernel = SameKernelTimesByWorkAmount::new(times, 0.0, 0.0).unwrap();
         assert_eq!(kernel.interpolate_seconds(1, 1, 0.5).0, 0.0);
         assert_eq!(kernel.interpolate_seconds(1, 2, 0.5).0, 1.0);
-        let kernel = MeasuredKernelTimesByWork::new(vec![time(1, 1, 0.0)], 0.0, 0.0).unwrap();
+        let kernel = SameKernelTimesByWorkAmount::new(vec![time(1, 1, 0.0)], 0.0, 0.0).unwrap();
         assert_eq!(kernel.interpolate_seconds(4, 4, 0.5).0, 0.0);
     }
 
     #[test]
     fn names_and_formats_are_told_apart() {
         let mut all = MeasuredKernels::default();
-        let kernel =
-            |seconds| MeasuredKernelTimesByWork::new(vec![time(1, 1, seconds)], 0.0, 0.0).unwrap();
+        let kernel = |seconds| {
+            SameKernelTimesByWorkAmount::new(vec![time(1, 1, seconds)], 0.0, 0.0).unwrap()
+        };
         assert!(all.add_kernel("mm".to_owned(), None, kernel(1.0)));
         assert!(all.add_kernel("mm".to_owned(), Some(Dtype::Fp32), kernel(2.0)));
         assert!(!all.add_kernel("mm".to_owned(), None, kernel(3.0)));
@@ -312,12 +313,12 @@ mod tests {
 
     #[test]
     fn tables_that_say_nothing_are_none() {
-        assert_eq!(MeasuredKernelTimesByWork::new(vec![], 0.0, 0.0), None);
+        assert_eq!(SameKernelTimesByWorkAmount::new(vec![], 0.0, 0.0), None);
         let twice = vec![time(1, 1, 1.0), time(1, 1, 2.0)];
-        assert_eq!(MeasuredKernelTimesByWork::new(twice, 0.0, 0.0), None);
+        assert_eq!(SameKernelTimesByWorkAmount::new(twice, 0.0, 0.0), None);
         for bad in [-1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(
-                MeasuredKernelTimesByWork::new(vec![time(1, 1, bad)], 0.0, 0.0),
+                SameKernelTimesByWorkAmount::new(vec![time(1, 1, bad)], 0.0, 0.0),
                 None
             );
         }

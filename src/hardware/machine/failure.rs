@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// A part of a machine that can fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FailedPart {
+pub enum FailedNpuOrNamedLinks {
     /// An NPU, and everything that runs on it.
     Npu(Npu),
     /// All links, in both directions, between two vertices of the network, identified by name: `0-1`,
@@ -20,7 +20,7 @@ pub enum FailedPart {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedPartAndTime {
     /// The NPU or the links that fail.
-    pub part: FailedPart,
+    pub part: FailedNpuOrNamedLinks,
     /// Time at which the part stops working.
     pub at: Time,
 }
@@ -38,7 +38,7 @@ impl FailedPartAndTime {
     }
 }
 
-impl FromStr for FailedPart {
+impl FromStr for FailedNpuOrNamedLinks {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -66,7 +66,7 @@ impl FromStr for FailedPartAndTime {
     }
 }
 
-impl fmt::Display for FailedPart {
+impl fmt::Display for FailedNpuOrNamedLinks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Npu(npu) => write!(f, "NPU {npu}"),
@@ -92,8 +92,11 @@ mod tests {
             part,
             at: Time::ZERO + Span::from_ns(1000 * us),
         };
-        assert_eq!(at("3@2ms"), Ok(of(FailedPart::Npu(Npu(3)), 2000)));
-        let link = |text: &str| FailedPart::Link(text.to_owned());
+        assert_eq!(
+            at("3@2ms"),
+            Ok(of(FailedNpuOrNamedLinks::Npu(Npu(3)), 2000))
+        );
+        let link = |text: &str| FailedNpuOrNamedLinks::Link(text.to_owned());
         assert_eq!(at("0-1@ 500 us"), Ok(of(link("0-1"), 500)));
         let switch = "0-rail@1 switch at 0";
         assert_eq!(at(&format!("{switch}@1 us")), Ok(of(link(switch), 1)));

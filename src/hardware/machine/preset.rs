@@ -13,7 +13,7 @@ use std::borrow::Cow;
 
 /// Text of a machine file, and its name for errors.
 #[derive(Clone, Debug)]
-pub struct NamedMachineFileText {
+pub struct PresetOrMachineFileText {
     /// The preset's name, or the path as given.
     pub file: String,
     /// Text of the machine file.
@@ -35,9 +35,9 @@ pub fn names_file(name: &str) -> bool {
 /// # Errors
 ///
 /// Fails if there is no such preset, the preset has a fixed size, or the file cannot be read.
-pub fn find_source(name: &str) -> Result<NamedMachineFileText, MachineError> {
+pub fn find_source(name: &str) -> Result<PresetOrMachineFileText, MachineError> {
     if is_chip_graph_name(name) {
-        return Ok(NamedMachineFileText {
+        return Ok(PresetOrMachineFileText {
             file: name.to_owned(),
             text: Cow::Owned(chips::build_graph_machine_text(name)?),
         });
@@ -47,7 +47,7 @@ pub fn find_source(name: &str) -> Result<NamedMachineFileText, MachineError> {
             file: name.to_owned(),
             source,
         })?;
-        return Ok(NamedMachineFileText {
+        return Ok(PresetOrMachineFileText {
             file: name.to_owned(),
             text: Cow::Owned(text),
         });
@@ -57,7 +57,7 @@ pub fn find_source(name: &str) -> Result<NamedMachineFileText, MachineError> {
     } else {
         read_preset_text(name)?
     };
-    Ok(NamedMachineFileText {
+    Ok(PresetOrMachineFileText {
         file: name.to_owned(),
         text,
     })

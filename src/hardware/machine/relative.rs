@@ -17,7 +17,7 @@
 
 use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
-use crate::machine::NamedMachineFileText;
+use crate::machine::PresetOrMachineFileText;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigLiteral, ConfigTable, did_you_mean,
     find_nearest, quote_for_message,
@@ -92,13 +92,13 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
 /// # Errors
 ///
 /// Fails if there is no such machine.
-pub fn find_machine_or_npu_source(name: &str) -> Result<NamedMachineFileText, MachineError> {
+pub fn find_machine_or_npu_source(name: &str) -> Result<PresetOrMachineFileText, MachineError> {
     let head = format!("\n[npu.{name}]");
     let mut presets = PRESETS.iter();
     match preset::find_source(name) {
         Err(error @ MachineError::Unknown { .. }) => {
             let found = presets.find(|preset| preset.text.contains(&head));
-            let found = found.map(|preset| NamedMachineFileText {
+            let found = found.map(|preset| PresetOrMachineFileText {
                 file: preset.name.to_owned(),
                 text: Cow::Borrowed(preset.text),
             });
@@ -115,7 +115,7 @@ pub fn find_machine_or_npu_source(name: &str) -> Result<NamedMachineFileText, Ma
 /// Fails if `from` is invalid, has several classes of NPUs, or lacks a value that a given number should replace.
 pub fn derive_relative_machine(
     name: &str,
-    from: &NamedMachineFileText,
+    from: &PresetOrMachineFileText,
     sheet: &DatasheetNumbers,
 ) -> Result<String, MachineError> {
     let document = ConfigDocument::parse(&from.text, &from.file)?;

@@ -2,7 +2,7 @@
 
 use super::class_prices::ClassStackCurvesAndHost;
 use super::{Machine, NpuClass, build};
-use crate::compute::{AttentionCurve, GemmCurve, KernelCurves};
+use crate::compute::{AttentionKernelTimeCurve, GemmCurve, KernelCurves};
 use chakram_base::config::{ConfigError, ConfigField};
 use chakram_base::dtype::Dtype;
 
@@ -14,7 +14,7 @@ pub struct SoftwareStackCurvesAndHosts {
 
 /// A part of the machine that a software stack replaces: a curve, or launch times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StackReplacedPart {
+pub struct NameOfStackReplacedPart {
     /// Name of the NPU class.
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
@@ -54,7 +54,7 @@ impl Machine {
     pub fn with_stack(
         &self,
         prices: &SoftwareStackCurvesAndHosts,
-    ) -> (Self, Vec<StackReplacedPart>) {
+    ) -> (Self, Vec<NameOfStackReplacedPart>) {
         let mut machine = self.clone();
         let mut parts = Vec::new();
         let has_one_class = machine.classes.len() == 1;
@@ -64,7 +64,7 @@ impl Machine {
             replace_kernel_curves(class, &own.kernels, &mut parts);
             if let (Some(host), true) = (own.host, has_one_class) {
                 machine.host = Some(host);
-                parts.push(StackReplacedPart {
+                parts.push(NameOfStackReplacedPart {
                     class: class.name.clone(),
                     part: "host",
                     what: String::new(),
@@ -79,12 +79,12 @@ impl Machine {
 fn replace_kernel_curves(
     class: &mut NpuClass,
     own: &KernelCurves,
-    parts: &mut Vec<StackReplacedPart>,
+    parts: &mut Vec<NameOfStackReplacedPart>,
 ) {
     let curves = &mut class.curves;
     let kept = curves.kept;
     let mut add = |part: &'static str, what: String| {
-        parts.push(StackReplacedPart {
+        parts.push(NameOfStackReplacedPart {
             class: class.name.clone(),
             part,
             what,
@@ -115,7 +115,7 @@ fn replace_kernel_curves(
             continue;
         };
         let before = curves.attention[dtype as usize];
-        curves.attention[dtype as usize] = Some(AttentionCurve {
+        curves.attention[dtype as usize] = Some(AttentionKernelTimeCurve {
             compute: kept.attention * curve.compute,
             decode: curve.decode.or(before.and_then(|before| before.decode)),
             ..curve

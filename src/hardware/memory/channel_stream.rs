@@ -4,7 +4,9 @@
 //! when the stream begins: byte x passes at S(x) = begin + x / bandwidth. A stream has two stages: the channel and the
 //! port.
 
-use super::chunked_access::{ChunkArrivalAtNpuPort, ChunkTimeByPlace, ChunkedAccessesInFlight};
+use super::chunked_access::{
+    ChunkArrivalAtNpuPort, ChunkTimeBeforeAndInPort, ChunkedAccessesInFlight,
+};
 use super::{AccessEnd, MemoryNetworkAttachment, RemoteMemoryAccess};
 use chakram_base::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
@@ -12,7 +14,7 @@ use std::collections::BinaryHeap;
 
 /// The accesses of all channels, including those that still wait for their channel.
 #[derive(Debug)]
-pub(super) struct ChannelAccessesWaitingOrStreaming {
+pub(super) struct AllChannelsMemoryAccesses {
     channel: Bandwidth,
     through: MemoryNetworkAttachment,
     chunks: ChunkedAccessesInFlight,
@@ -43,7 +45,7 @@ pub(super) fn chunk_times(
     [channel, through.port_bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
 }
 
-impl ChannelAccessesWaitingOrStreaming {
+impl AllChannelsMemoryAccesses {
     /// Creates the state without accesses; `latency` is the channel's latency plus the port's latency.
     pub fn new(channel: Bandwidth, through: &MemoryNetworkAttachment, latency: Span) -> Self {
         Self {
@@ -60,7 +62,7 @@ impl ChannelAccessesWaitingOrStreaming {
     /// Starts the stream of an access that occupies its channel from `begin` on.
     pub fn begin_stream(&mut self, begin: Time, access: RemoteMemoryAccess) {
         let [front, port] = chunk_times(self.channel, &self.through, access.bytes);
-        let times = ChunkTimeByPlace {
+        let times = ChunkTimeBeforeAndInPort {
             front,
             port,
             longest: front.max(port),

@@ -72,7 +72,7 @@ pub(super) fn chunk_count(bytes: f64, chunk_bytes: f64) -> u64 {
 
 /// Seconds that one chunk takes in all stages before the port together, in the port, and in the longest stage.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChunkTimeByPlace {
+pub(super) struct ChunkTimeBeforeAndInPort {
     pub front: f64,
     pub port: f64,
     pub longest: f64,
@@ -135,7 +135,7 @@ impl ChunkedAccessesInFlight {
         access: RemoteMemoryAccess,
         chunk_bytes: f64,
         weight: f64,
-        times: ChunkTimeByPlace,
+        times: ChunkTimeBeforeAndInPort,
     ) -> u32 {
         // The difference is negative if the port alone takes longer than all earlier stages; chunks then count as
         // streamed early.

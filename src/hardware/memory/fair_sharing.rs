@@ -24,8 +24,10 @@
 //! The stream's time and the fill are each rounded once, to the nearest picosecond. The order of accesses that begin at
 //! the same instant affects only the last bits of sums.
 
-use super::chunked_access::{ChunkArrivalAtNpuPort, ChunkTimeByPlace, ChunkedAccessesInFlight};
-use super::pool_layout::{PORTS, PathServerStageAndWeight, PoolServerPaths};
+use super::chunked_access::{
+    ChunkArrivalAtNpuPort, ChunkTimeBeforeAndInPort, ChunkedAccessesInFlight,
+};
+use super::pool_layout::{NpuPathsOverPoolServers, PORTS, PathServerStageAndWeight};
 use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
@@ -40,7 +42,7 @@ const ALIKE: f64 = 1.0 + 1e-9;
 
 /// The stream of an access in flight.
 #[derive(Clone, Copy, Debug)]
-struct AccessStream {
+struct InFlightAccessStream {
     access: RemoteMemoryAccess,
     /// Bytes that had not yet passed at time `since`.
     left: f64,
@@ -60,9 +62,9 @@ struct AccessStream {
 /// The accesses in flight in one layout.
 #[derive(Debug)]
 pub(super) struct FairSharedPoolAccesses {
-    layout: PoolServerPaths,
+    layout: NpuPathsOverPoolServers,
     latency: Span,
-    streams: Vec<AccessStream>,
+    streams: Vec<InFlightAccessStream>,
     /// Chunked accesses, if network ports are used.
     chunks: Option<ChunkedAccessesInFlight>,
     /// Times at which streams end or reach the next position that a chunk waits for, each with the stream's index. Used
@@ -94,7 +96,7 @@ struct ServerLoadSums {
 impl FairSharedPoolAccesses {
     /// Creates the state without accesses. If `chunks` is given, the chunks determine the ends of accesses.
     pub fn new(
-        layout: PoolServerPaths,
+        layout: NpuPathsOverPoolServers,
         latency: Span,
         chunks: Option<ChunkedAccessesInFlight>,
     ) -> Self {
@@ -117,7 +119,7 @@ impl FairSharedPoolAccesses {
     }
 
     pub fn begin_access(&mut self, now: Time, access: RemoteMemoryAccess) {
-        self.streams.push(AccessStream {
+        self.streams.push(InFlightAccessStream {
             access,
             left: access.bytes as f64,
             since: now,
@@ -273,7 +275,7 @@ impl FairSharedPoolAccesses {
             stream.fill = Some(Span::from_seconds(all - longest));
             if let Some(chunks) = &mut self.chunks {
                 let port = std::mem::take(&mut self.stages[PORTS as usize]);
-                let times = ChunkTimeByPlace {
+                let times = ChunkTimeBeforeAndInPort {
                     front: self.stages.iter().sum(),
                     port,
                     longest,
@@ -320,7 +322,7 @@ impl FairSharedPoolAccesses {
     }
 }
 
-impl AccessStream {
+impl InFlightAccessStream {
     /// Continues the stream at `rate` from `now` on.
     fn set_rate(&mut self, now: Time, rate: f64) {
         // An unchanged rate keeps `since`, so that the stream's end is not rounded again.

@@ -29,7 +29,7 @@
 //! NPU; for stores, the switches reduce n parts on the way to the memory.
 
 use super::SwitchLevel;
-use super::pool_layout::PoolServerPaths;
+use super::pool_layout::NpuPathsOverPoolServers;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
@@ -70,14 +70,20 @@ impl HierarchicalPool {
     }
 
     /// Returns the servers of a pool whose groups each have bandwidth `group`.
-    pub(super) fn build_layout(&self, group: Bandwidth, npus: u32) -> PoolServerPaths {
+    pub(super) fn build_layout(&self, group: Bandwidth, npus: u32) -> NpuPathsOverPoolServers {
         let nodes = [SwitchLevel {
             fan_in: self.npus_per_node,
             bandwidth: self.node_bandwidth,
         }];
         let memories = f64::from(self.groups) * group.bytes_per_second();
         let port = self.in_node_bandwidth;
-        PoolServerPaths::build_switch_tree(npus, memories, port, self.bytes_per_round(), &nodes)
+        NpuPathsOverPoolServers::build_switch_tree(
+            npus,
+            memories,
+            port,
+            self.bytes_per_round(),
+            &nodes,
+        )
     }
 }
 

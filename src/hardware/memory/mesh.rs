@@ -29,7 +29,7 @@
 //! Every NPU receives bytes over links in the middle. If the mesh is the bottleneck, it therefore slows all NPUs
 //! equally. Every link is a server.
 
-use super::pool_layout::{BETWEEN, PathServerStageAndWeight, PoolServerPaths};
+use super::pool_layout::{BETWEEN, NpuPathsOverPoolServers, PathServerStageAndWeight};
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
@@ -63,12 +63,13 @@ impl MeshPool {
     }
 
     /// Returns the servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolServerPaths {
+    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> NpuPathsOverPoolServers {
         let (columns, rows) = (self.columns, self.rows);
         let stations = columns * rows;
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
-        let mut layout = PoolServerPaths::new(npus, stations, memories, self.npu_bandwidth, round);
+        let mut layout =
+            NpuPathsOverPoolServers::new(npus, stations, memories, self.npu_bandwidth, round);
         // Each station of the mesh has links to the right, to the left, up and down. Links beyond the mesh's edge have
         // servers too, but no access uses them.
         let links = [(); 4].map(|()| layout.add_servers(stations, self.link_bandwidth));

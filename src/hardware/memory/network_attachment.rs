@@ -1,6 +1,6 @@
 //! The network's stage of an access to remote memory: the NPU's own port, between a switch and the NPU.
 
-use crate::topology::{MemoryEndpoint, MemorySite, Topology};
+use crate::topology::{MemoryAtNpuOrFabric, MemorySiteAndLink, Topology};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
 /// Maximum number of chunks per access. The limit bounds the cost of a replay, because each chunk takes one or two
@@ -39,9 +39,9 @@ impl MemoryNetworkAttachment {
     }
 
     /// Returns the memory's endpoint, which is beyond the switch of the dimension.
-    pub fn memory_endpoint(&self) -> MemoryEndpoint {
-        MemoryEndpoint {
-            site: MemorySite::Fabric(self.dimension),
+    pub fn memory_endpoint(&self) -> MemorySiteAndLink {
+        MemorySiteAndLink {
+            site: MemoryAtNpuOrFabric::Fabric(self.dimension),
             bandwidth: self.bandwidth,
             latency: self.latency,
         }

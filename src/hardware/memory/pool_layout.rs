@@ -38,7 +38,7 @@ impl PathServerStageAndWeight {
 
 /// The servers of a design, and the path of each NPU over them.
 #[derive(Debug)]
-pub(super) struct PoolServerPaths {
+pub(super) struct NpuPathsOverPoolServers {
     /// Bytes per second of each server.
     rates: Vec<f64>,
     /// Path of an access from each station, without the NPU's port. A station is a group of NPUs whose paths differ
@@ -63,7 +63,7 @@ const FIRST_PORT: u32 = 1;
 /// Index of the first stage between the memories and the ports. The numbering of stages does not affect the result.
 pub(super) const BETWEEN: u32 = 2;
 
-impl PoolServerPaths {
+impl NpuPathsOverPoolServers {
     /// Creates a layout with memories, and with ports for `npus` NPUs. The memories have `memories` bytes per second in
     /// total, and the NPUs are spread evenly over `stations`. In one round, each link sends one chunk, and all memories
     /// together send `round` bytes.

@@ -22,12 +22,12 @@ pub struct RemoteMemorySimulation {
     /// Bandwidth of a channel, or of the ports after it if that is lower.
     bandwidth: Bandwidth,
     whole_ns: bool,
-    state: AttachmentState,
+    state: RemoteMemoryModelByAttachment,
     ports: PortBetweenChannelAndNpu,
 }
 
 #[derive(Debug)]
-enum AttachmentState {
+enum RemoteMemoryModelByAttachment {
     Channels(channels::MemoryChannelFreeTimes),
     Shared(Box<fair_sharing::FairSharedPoolAccesses>),
     /// A model that the caller implements.
@@ -42,7 +42,7 @@ enum PortBetweenChannelAndNpu {
     /// A network port without contention, and the channel's own bandwidth.
     Alone(MemoryNetworkAttachment, Bandwidth),
     /// A network port shared with messages.
-    Shared(Box<channel_stream::ChannelAccessesWaitingOrStreaming>),
+    Shared(Box<channel_stream::AllChannelsMemoryAccesses>),
 }
 
 impl RemoteMemorySimulation {
@@ -53,7 +53,7 @@ impl RemoteMemorySimulation {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
         let latency =
             memory.latency + through.map_or(Span::ZERO, MemoryNetworkAttachment::link_latency);
-        let shared = |mut layout: pool_layout::PoolServerPaths| {
+        let shared = |mut layout: pool_layout::NpuPathsOverPoolServers| {
             if through.is_some() {
                 layout.make_ports_full_duplex();
             }
@@ -61,15 +61,17 @@ impl RemoteMemorySimulation {
             let chunks = through.map(|through| {
                 chunked_access::ChunkedAccessesInFlight::new(through.port_bandwidth(), latency)
             });
-            AttachmentState::Shared(Box::new(fair_sharing::FairSharedPoolAccesses::new(
-                layout, latency, chunks,
-            )))
+            RemoteMemoryModelByAttachment::Shared(Box::new(
+                fair_sharing::FairSharedPoolAccesses::new(layout, latency, chunks),
+            ))
         };
         let state = match memory.attachment.pool_design() {
             Some(design) => shared(design.build_layout(one, npus)),
             None => {
                 let sharers = memory.attachment.npus_per_channel(npus).unwrap_or(1);
-                AttachmentState::Channels(channels::MemoryChannelFreeTimes::new(sharers))
+                RemoteMemoryModelByAttachment::Channels(channels::MemoryChannelFreeTimes::new(
+                    sharers,
+                ))
             }
         };
         Self {
@@ -80,7 +82,7 @@ impl RemoteMemorySimulation {
             ports: match through {
                 None => PortBetweenChannelAndNpu::None,
                 Some(through) if contended => PortBetweenChannelAndNpu::Shared(Box::new(
-                    channel_stream::ChannelAccessesWaitingOrStreaming::new(one, through, latency),
+                    channel_stream::AllChannelsMemoryAccesses::new(one, through, latency),
                 )),
                 Some(through) => PortBetweenChannelAndNpu::Alone(through.clone(), one),
             },
@@ -93,7 +95,7 @@ impl RemoteMemorySimulation {
             latency: memory.latency,
             bandwidth: memory.bandwidth,
             whole_ns: false,
-            state: AttachmentState::Own(model),
+            state: RemoteMemoryModelByAttachment::Own(model),
             ports: PortBetweenChannelAndNpu::None,
         }
     }
@@ -113,12 +115,14 @@ impl RemoteMemorySimulation {
         };
         let span = self.latency + transfer;
         let free = match &mut self.state {
-            AttachmentState::Channels(channels) => channels.reserve_channel(now, access.npu, span),
-            AttachmentState::Shared(sharing) => {
+            RemoteMemoryModelByAttachment::Channels(channels) => {
+                channels.reserve_channel(now, access.npu, span)
+            }
+            RemoteMemoryModelByAttachment::Shared(sharing) => {
                 sharing.begin_access(now, access);
                 return None;
             }
-            AttachmentState::Own(model) => model.begin_access(now, &access).max(now),
+            RemoteMemoryModelByAttachment::Own(model) => model.begin_access(now, &access).max(now),
         };
         match &mut self.ports {
             PortBetweenChannelAndNpu::None => Some(free),
@@ -140,7 +144,7 @@ impl RemoteMemorySimulation {
     #[inline]
     pub fn is_unsettled(&self) -> bool {
         match (&self.state, &self.ports) {
-            (AttachmentState::Shared(sharing), _) => sharing.is_unsettled(),
+            (RemoteMemoryModelByAttachment::Shared(sharing), _) => sharing.is_unsettled(),
             (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.is_unsettled(),
             _ => false,
         }
@@ -151,7 +155,7 @@ impl RemoteMemorySimulation {
     /// must identify this division. Calls scheduled earlier then have no effect.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
-            (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),
+            (RemoteMemoryModelByAttachment::Shared(sharing), _) => sharing.settle_rates(now),
             (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.settle_streams(),
             _ => None,
         }
@@ -161,7 +165,9 @@ impl RemoteMemorySimulation {
     /// number `settlement` was scheduled.
     pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
-            (AttachmentState::Shared(sharing), _) => sharing.end_accesses(now, settlement, take),
+            (RemoteMemoryModelByAttachment::Shared(sharing), _) => {
+                sharing.end_accesses(now, settlement, take)
+            }
             (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.on_stream_ended(now, settlement),
             _ => {}
         }
@@ -170,7 +176,7 @@ impl RemoteMemorySimulation {
     /// Returns true if more chunks are in flight to ports than memory allows; the replay then fails.
     pub fn is_full(&self) -> bool {
         match (&self.state, &self.ports) {
-            (AttachmentState::Shared(sharing), _) => sharing.is_full(),
+            (RemoteMemoryModelByAttachment::Shared(sharing), _) => sharing.is_full(),
             (_, PortBetweenChannelAndNpu::Shared(lines)) => lines.is_full(),
             _ => false,
         }
@@ -186,7 +192,9 @@ impl RemoteMemorySimulation {
         take: impl FnMut(AccessEnd),
     ) {
         match (&mut self.state, &mut self.ports) {
-            (AttachmentState::Shared(sharing), _) => sharing.serve_due_chunks(now, serve, take),
+            (RemoteMemoryModelByAttachment::Shared(sharing), _) => {
+                sharing.serve_due_chunks(now, serve, take)
+            }
             (_, PortBetweenChannelAndNpu::Shared(lines)) => {
                 lines.serve_due_chunks(now, serve, take)
             }

@@ -29,7 +29,7 @@
 //! Every link is a server. An access passes the links towards its station. The j-th link before the station (from 0)
 //! carries the bytes of all memories on its side that are more than j stations away.
 
-use super::pool_layout::{BETWEEN, PathServerStageAndWeight, PoolServerPaths};
+use super::pool_layout::{BETWEEN, NpuPathsOverPoolServers, PathServerStageAndWeight};
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
@@ -59,11 +59,11 @@ impl RingPool {
     }
 
     /// Returns the servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolServerPaths {
+    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> NpuPathsOverPoolServers {
         let k = self.groups;
         let round = f64::from(k) * self.chunk.0 as f64;
         let memories = f64::from(k) * memory.bytes_per_second();
-        let mut layout = PoolServerPaths::new(npus, k, memories, self.npu_bandwidth, round);
+        let mut layout = NpuPathsOverPoolServers::new(npus, k, memories, self.npu_bandwidth, round);
         // The upward links of all stations come first, then the downward links.
         let up = layout.add_servers(2 * k, self.link_bandwidth);
         let down = up + k;

@@ -22,7 +22,7 @@
 //! server.
 
 use super::SwitchLevel;
-use super::pool_layout::PoolServerPaths;
+use super::pool_layout::NpuPathsOverPoolServers;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
@@ -64,10 +64,10 @@ impl MultiLevelSwitchPool {
     }
 
     /// Returns the servers of a pool whose memories have bandwidth `memory` each.
-    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> PoolServerPaths {
+    pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> NpuPathsOverPoolServers {
         let memories = f64::from(self.groups) * memory.bytes_per_second();
         let port = self.npu_bandwidth;
-        PoolServerPaths::build_switch_tree(
+        NpuPathsOverPoolServers::build_switch_tree(
             npus,
             memories,
             port,

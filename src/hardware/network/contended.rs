@@ -55,14 +55,14 @@
 
 use super::servers::QueueingServerTable;
 use super::{
-    ClosedFormLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
-    NetworkBackend, NetworkEvent, NetworkMessage, TileLinkAndPortBusyTimes,
+    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
+    NetworkBackend, NetworkEvent, NetworkMessage, TiledMachineBusyLinksAndPorts,
 };
 use crate::topology::{DimensionShape, LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Span, Time, UnroundedBufferShare};
-use in_flight::InFlightMessage;
-use route::{RouteCursor, RouteServer, iter_servers_between, servers_of_npu};
+use in_flight::InFlightMessageAtNextServer;
+use route::{RouteCursor, RouteServerAndLinksToNext, iter_servers_between, servers_of_npu};
 use std::marker::PhantomData;
 
 pub use route::PortsOrLinksOnRoute;
@@ -72,7 +72,7 @@ mod in_flight;
 pub(super) mod route;
 
 /// Determines the servers for which messages contend.
-pub trait ContentionLocation {
+pub trait PortOrLinkContention {
     /// Name in machine files and reports.
     const NAME: &'static str;
 
@@ -86,11 +86,11 @@ pub struct ContendedNetwork<'a, D> {
     topology: &'a Topology,
     servers: QueueingServerTable,
     /// Messages in flight, by op.
-    in_flight: Vec<Option<InFlightMessage>>,
+    in_flight: Vec<Option<InFlightMessageAtNextServer>>,
     detail: PhantomData<D>,
 }
 
-impl<'a, D: ContentionLocation> ContendedNetwork<'a, D> {
+impl<'a, D: PortOrLinkContention> ContendedNetwork<'a, D> {
     /// Creates the network without messages in flight.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl<'a, D: ContentionLocation> ContendedNetwork<'a, D> {
     }
 }
 
-impl<D: ContentionLocation> NetworkBackend for ContendedNetwork<'_, D> {
+impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
     const NAME: &'static str = D::NAME;
     const SHARED: bool = true;
 
@@ -139,7 +139,8 @@ impl<D: ContentionLocation> NetworkBackend for ContendedNetwork<'_, D> {
             .path
             .or_else(|| self.topology.path_between_npus(a, b))
             .expect("a message goes from one NPU to another");
-        let in_flight = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
+        let in_flight =
+            InFlightMessageAtNextServer::new(now, (message, &path), D::REACH, self.topology);
         let mut ahead = in_flight.remaining_route();
         // Announce the message at all later servers, so that they do not count as idle before it has passed.
         while let Some(stop) = ahead.next(self.topology) {
@@ -166,8 +167,8 @@ impl<D: ContentionLocation> NetworkBackend for ContendedNetwork<'_, D> {
         Some(access::serve_access(self, now, transfer))
     }
 
-    fn occupancy(&self) -> Option<TileLinkAndPortBusyTimes> {
-        TileLinkAndPortBusyTimes::of_tiles(self.topology, &self.servers)
+    fn occupancy(&self) -> Option<TiledMachineBusyLinksAndPorts> {
+        TiledMachineBusyLinksAndPorts::of_tiles(self.topology, &self.servers)
     }
 
     fn uncontended_time(&self, (a, b): (Npu, Npu), amount: UnroundedBufferShare) -> Option<Span> {
@@ -191,7 +192,7 @@ impl<D: ContentionLocation> NetworkBackend for ContendedNetwork<'_, D> {
         }
     }
 
-    fn reservable_links_mut(&mut self) -> Option<&mut dyn ClosedFormLinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
         Some(self)
     }
 
@@ -231,7 +232,7 @@ impl<D: ContentionLocation> NetworkBackend for ContendedNetwork<'_, D> {
     }
 }
 
-impl<D: ContentionLocation> ClosedFormLinkReservations for ContendedNetwork<'_, D> {
+impl<D: PortOrLinkContention> CollectiveLinkReservations for ContendedNetwork<'_, D> {
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
         servers_of_npu(D::REACH, self.topology, npu, dimension)
             .all(|place| self.servers.is_idle(now, place))

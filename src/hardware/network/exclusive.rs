@@ -19,12 +19,12 @@
 use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::iter_servers_between;
 use super::rehearsed_links::{
-    LinkClaimsUntilLastTransfer, LinkRehearsal, RehearsableLinks, RehearsedCollectiveLinkUse,
+    LinkClaimsUntilLastTransfer, LinkRehearsal, RehearsableLinks, RehearsedCollectiveUseOfLink,
 };
 use super::servers::{QueueingServerId, QueueingServerTable};
 use super::{
-    ClosedFormLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
-    NetworkBackend, NetworkEvent, NetworkMessage, TileLinkAndPortBusyTimes,
+    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
+    NetworkBackend, NetworkEvent, NetworkMessage, TiledMachineBusyLinksAndPorts,
 };
 use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::{EndpointId, Npu};
@@ -78,8 +78,8 @@ impl<'a> ExclusiveNetwork<'a> {
 
 impl ExclusiveNetwork<'_> {
     /// Returns true if the links in `uses` are idle and unreserved.
-    fn are_idle(&self, now: Time, uses: &[RehearsedCollectiveLinkUse]) -> bool {
-        let is_idle = |link: &RehearsedCollectiveLinkUse| {
+    fn are_idle(&self, now: Time, uses: &[RehearsedCollectiveUseOfLink]) -> bool {
+        let is_idle = |link: &RehearsedCollectiveUseOfLink| {
             self.links.is_idle(now, link.place)
                 && self.claims.owner_of_server(now, link.place).is_none()
         };
@@ -94,13 +94,18 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         self.rehearsal = Some(LinkRehearsal::new(links));
     }
 
-    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedCollectiveLinkUse>> {
+    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedCollectiveUseOfLink>> {
         let (links, uses) = self.rehearsal.take()?.end_rehearsal(start, &self.links);
         self.links = links;
         uses
     }
 
-    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32) -> bool {
+    fn repeat_uses(
+        &mut self,
+        now: Time,
+        uses: &[RehearsedCollectiveUseOfLink],
+        claim: u32,
+    ) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
@@ -112,7 +117,12 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         true
     }
 
-    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32) -> bool {
+    fn reserve_uses(
+        &mut self,
+        now: Time,
+        uses: &[RehearsedCollectiveUseOfLink],
+        claim: u32,
+    ) -> bool {
         if !self.are_idle(now, uses) {
             return false;
         }
@@ -122,13 +132,13 @@ impl RehearsableLinks for ExclusiveNetwork<'_> {
         true
     }
 
-    fn release_uses(&mut self, uses: &[RehearsedCollectiveLinkUse], claim: u32) {
+    fn release_uses(&mut self, uses: &[RehearsedCollectiveUseOfLink], claim: u32) {
         for link in uses {
             self.claims.clear(link.place, claim);
         }
     }
 
-    fn retract_uses(&mut self, start: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32) {
+    fn retract_uses(&mut self, start: Time, uses: &[RehearsedCollectiveUseOfLink], claim: u32) {
         for link in uses {
             let free = self.links.busy_until(link.place);
             if free > start + link.free {
@@ -184,15 +194,15 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
-    fn occupancy(&self) -> Option<TileLinkAndPortBusyTimes> {
-        TileLinkAndPortBusyTimes::of_tiles(self.topology, &self.links)
+    fn occupancy(&self) -> Option<TiledMachineBusyLinksAndPorts> {
+        TiledMachineBusyLinksAndPorts::of_tiles(self.topology, &self.links)
     }
 
     fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }
 
-    fn reservable_links_mut(&mut self) -> Option<&mut dyn ClosedFormLinkReservations> {
+    fn reservable_links_mut(&mut self) -> Option<&mut dyn CollectiveLinkReservations> {
         Some(self)
     }
 
@@ -226,7 +236,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
 
 /// In this network, only collectives that reuse the times of a rehearsal (an earlier simulation on idle links) reserve
 /// links. Each link is reserved separately, not by NPU and dimension.
-impl ClosedFormLinkReservations for ExclusiveNetwork<'_> {
+impl CollectiveLinkReservations for ExclusiveNetwork<'_> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false
     }

@@ -61,7 +61,7 @@ use std::sync::Arc;
 
 /// A message, load or store in flight with unsent bytes.
 #[derive(Clone, Debug)]
-struct UnsentMessageStream {
+struct TransferWithUnsentBytes {
     op: OpIndex,
     order: u32,
     tells: bool,
@@ -90,7 +90,7 @@ struct UnsentMessageStream {
     is_fixed: bool,
 }
 
-impl UnsentMessageStream {
+impl TransferWithUnsentBytes {
     /// Returns the links that the stream occupies.
     fn links(&self) -> &[LinkMessageFraction] {
         &self.route[self.active.0 as usize..self.active.1 as usize]
@@ -120,7 +120,7 @@ impl UnsentMessageStream {
 /// A message whose bytes have all left, but not all arrived.
 #[derive(Clone, Debug)]
 struct DepartedMessage {
-    stream: UnsentMessageStream,
+    stream: TransferWithUnsentBytes,
     arrives: Time,
 }
 
@@ -134,12 +134,12 @@ pub struct FairSharingNetwork<'a> {
     /// True if devices store and forward whole messages.
     stores: bool,
     /// Messages that wait to enter their next link, by op.
-    between: BTreeMap<OpIndex, UnsentMessageStream>,
+    between: BTreeMap<OpIndex, TransferWithUnsentBytes>,
     bundled_routes: BundledRouteFinder,
     /// Routes between NPUs and memories, and all routes if links may fail.
     routes: BTreeMap<(EndpointId, EndpointId), RouteLinksAndFractions>,
     /// Streams in flight, by slot.
-    streams: Vec<Option<UnsentMessageStream>>,
+    streams: Vec<Option<TransferWithUnsentBytes>>,
     free_slots: Vec<u32>,
     /// Slots of streams that wait for a rate.
     entering: Vec<u32>,
@@ -246,7 +246,7 @@ impl<'a> FairSharingNetwork<'a> {
         };
         let latency = route.latency + self.segment_wait(ends, amount);
         let size = amount.bytes as f64 / amount.parts as f64;
-        let stream = UnsentMessageStream {
+        let stream = TransferWithUnsentBytes {
             op,
             order,
             tells,
@@ -272,7 +272,7 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Adds a stream without a rate. Rates are computed later at the same instant, so no byte moves before that.
-    fn add_stream(&mut self, mut stream: UnsentMessageStream) {
+    fn add_stream(&mut self, mut stream: TransferWithUnsentBytes) {
         stream.sequence = self.sequence;
         self.sequence += 1;
         let slot = self.free_slots.pop().unwrap_or(self.streams.len() as u32);
@@ -284,7 +284,7 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Makes `stream` enter the link with index `at` on its route.
-    fn enter_link(&mut self, now: Time, mut stream: UnsentMessageStream, at: u32) {
+    fn enter_link(&mut self, now: Time, mut stream: TransferWithUnsentBytes, at: u32) {
         let link = self.links[stream.route[at as usize].0 as usize];
         stream.active = (at, at + 1);
         stream.latency = link.latency;

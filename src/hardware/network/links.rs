@@ -3,7 +3,7 @@
 //! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception. Along such a dimension, an NPU
 //! has one server for all messages that it sends, and one for all that it receives.
 
-use super::contended::{ContendedNetwork, ContentionLocation, PortsOrLinksOnRoute};
+use super::contended::{ContendedNetwork, PortOrLinkContention, PortsOrLinksOnRoute};
 
 /// The network in which every link is a server.
 pub type LinkContentionNetwork<'a> = ContendedNetwork<'a, ContentionAtEveryLink>;
@@ -12,7 +12,7 @@ pub type LinkContentionNetwork<'a> = ContendedNetwork<'a, ContentionAtEveryLink>
 #[derive(Debug)]
 pub enum ContentionAtEveryLink {}
 
-impl ContentionLocation for ContentionAtEveryLink {
+impl PortOrLinkContention for ContentionAtEveryLink {
     const NAME: &'static str = "links";
     const REACH: PortsOrLinksOnRoute = PortsOrLinksOnRoute::Links;
 }

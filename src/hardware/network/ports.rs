@@ -7,7 +7,7 @@
 //! messages do not contend. Each direction of a port is as fast as a link
 //! ([`TopologyDimension::link_bandwidth`](crate::topology::TopologyDimension::link_bandwidth)).
 
-use super::contended::{ContendedNetwork, ContentionLocation, PortsOrLinksOnRoute};
+use super::contended::{ContendedNetwork, PortOrLinkContention, PortsOrLinksOnRoute};
 
 /// The network in which ports are the servers.
 pub type PortContentionNetwork<'a> = ContendedNetwork<'a, ContentionAtNpuPorts>;
@@ -16,7 +16,7 @@ pub type PortContentionNetwork<'a> = ContendedNetwork<'a, ContentionAtNpuPorts>;
 #[derive(Debug)]
 pub enum ContentionAtNpuPorts {}
 
-impl ContentionLocation for ContentionAtNpuPorts {
+impl PortOrLinkContention for ContentionAtNpuPorts {
     const NAME: &'static str = "ports";
     const REACH: PortsOrLinksOnRoute = PortsOrLinksOnRoute::Ports;
 }

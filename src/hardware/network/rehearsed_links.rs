@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Use of one link by a rehearsed collective. Times are relative to the collective's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RehearsedCollectiveLinkUse {
+pub struct RehearsedCollectiveUseOfLink {
     /// The link that the collective uses.
     pub place: QueueingServerId,
     /// Time at which the last transfer over the link was submitted.
@@ -27,25 +27,31 @@ pub trait RehearsableLinks {
 
     /// Ends the rehearsal and restores the other traffic. Returns the use of links by the rehearsal's transfers, with
     /// times since `start`, or `None` if a transfer took no time.
-    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedCollectiveLinkUse>>;
+    fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedCollectiveUseOfLink>>;
 
     /// If all links are idle, reserves them for the owner `claim`, and records that a rehearsed operation uses them
     /// from `now` on. Returns true if all links were idle.
-    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32) -> bool;
+    fn repeat_uses(&mut self, now: Time, uses: &[RehearsedCollectiveUseOfLink], claim: u32)
+    -> bool;
 
     /// Undoes [`Self::repeat_uses`] at `start`, so that the operation can be simulated again. Removes later transfers
     /// on links that the operation had already released; [`Self::restore_traffic`] puts them back.
-    fn retract_uses(&mut self, start: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32);
+    fn retract_uses(&mut self, start: Time, uses: &[RehearsedCollectiveUseOfLink], claim: u32);
 
     /// Puts back transfers that [`Self::retract_uses`] removed.
     fn restore_traffic(&mut self);
 
     /// If all links of a rehearsed operation are idle, reserves them for the owner `claim` from `now` until
     /// [`Self::release_uses`]. Returns true if all links were idle.
-    fn reserve_uses(&mut self, now: Time, uses: &[RehearsedCollectiveLinkUse], claim: u32) -> bool;
+    fn reserve_uses(
+        &mut self,
+        now: Time,
+        uses: &[RehearsedCollectiveUseOfLink],
+        claim: u32,
+    ) -> bool;
 
     /// Ends reservations made by [`Self::reserve_uses`].
-    fn release_uses(&mut self, uses: &[RehearsedCollectiveLinkUse], claim: u32);
+    fn release_uses(&mut self, uses: &[RehearsedCollectiveUseOfLink], claim: u32);
 }
 
 /// A rehearsal in progress.
@@ -84,7 +90,10 @@ impl LinkRehearsal {
         self,
         start: Time,
         links: &QueueingServerTable,
-    ) -> (QueueingServerTable, Option<Vec<RehearsedCollectiveLinkUse>>) {
+    ) -> (
+        QueueingServerTable,
+        Option<Vec<RehearsedCollectiveUseOfLink>>,
+    ) {
         let used = |((dimension, side, npu), last): (_, Time)| {
             let npu = Npu(npu);
             let place = QueueingServerId {
@@ -92,7 +101,7 @@ impl LinkRehearsal {
                 side,
                 npu,
             };
-            RehearsedCollectiveLinkUse {
+            RehearsedCollectiveUseOfLink {
                 place,
                 last: last.since(start),
                 free: links.busy_until(place).since(start),

@@ -3,7 +3,7 @@
 //! A server is busy until a given time. Messages are reported in order of arrival, so this time is all that it stores
 //! about its queue.
 
-use crate::topology::{MemorySite, Topology};
+use crate::topology::{MemoryAtNpuOrFabric, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Span, Time};
 
@@ -29,7 +29,7 @@ pub struct QueueingServerId {
 
 /// State of one server of the network.
 #[derive(Clone, Copy, Debug)]
-struct QueueingServerBusyTimes {
+struct QueueingServerState {
     /// Time until which the server is busy with the messages that have arrived.
     free: Time,
     /// Total time for which the server has been busy.
@@ -39,7 +39,7 @@ struct QueueingServerBusyTimes {
     claim: u32,
 }
 
-const IDLE: QueueingServerBusyTimes = QueueingServerBusyTimes {
+const IDLE: QueueingServerState = QueueingServerState {
     free: Time::ZERO,
     busy: Span::ZERO,
     coming: 0,
@@ -56,13 +56,13 @@ impl QueueingServerId {
         };
         let number = memory.0.wrapping_sub(topology.npu_count());
         Some(match topology.memory_at(memory)?.site {
-            MemorySite::Fabric(dimension) => Self {
+            MemoryAtNpuOrFabric::Fabric(dimension) => Self {
                 dimension,
                 side,
                 npu: Npu(npu.0),
             },
             // Loads and stores share one server, because the memory's rate covers both.
-            MemorySite::Npu(_) => Self {
+            MemoryAtNpuOrFabric::Npu(_) => Self {
                 dimension: topology.dimensions().len(),
                 side: OUT,
                 npu: Npu(number),
@@ -75,7 +75,7 @@ impl QueueingServerId {
 #[derive(Debug)]
 pub struct QueueingServerTable {
     /// Servers by dimension and side, then by NPU; the last rows are links of memories.
-    rows: Vec<Vec<QueueingServerBusyTimes>>,
+    rows: Vec<Vec<QueueingServerState>>,
     /// Number of claimed servers.
     claimed: u32,
 }
@@ -90,7 +90,7 @@ impl QueueingServerTable {
     }
 
     #[inline]
-    fn server_mut(&mut self, place: QueueingServerId) -> &mut QueueingServerBusyTimes {
+    fn server_mut(&mut self, place: QueueingServerId) -> &mut QueueingServerState {
         let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
         // State grows only to the highest NPU used, so small jobs on large machines need little memory.
@@ -101,7 +101,7 @@ impl QueueingServerTable {
     }
 
     #[inline]
-    fn get(&self, place: QueueingServerId) -> QueueingServerBusyTimes {
+    fn get(&self, place: QueueingServerId) -> QueueingServerState {
         let row = &self.rows[SIDES * place.dimension + place.side];
         row.get(place.npu.index()).copied().unwrap_or(IDLE)
     }

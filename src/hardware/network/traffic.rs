@@ -1,6 +1,6 @@
 //! Counts the bytes that messages and memory accesses send over each link, under any network model.
 
-use super::ReroutedMessage;
+use super::ReroutedMessageBytes;
 use crate::topology::Topology;
 use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkMessageFraction};
 use chakram_base::ids::EndpointId;
@@ -21,7 +21,7 @@ pub struct LinkTrafficBytes<'a> {
 
 /// Identifies the dimension or the memory of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkDimensionOrMemory {
+pub enum DimensionOrMemoryOfLink {
     /// A link of the dimension with this index.
     Dimension(u32),
     /// The link between an NPU and its memory, which loads and stores share.
@@ -32,7 +32,7 @@ pub enum LinkDimensionOrMemory {
 #[derive(Clone, Debug, PartialEq)]
 pub struct BytesOverOneLink {
     /// Dimension or memory of the link.
-    pub place: LinkDimensionOrMemory,
+    pub place: DimensionOrMemoryOfLink,
     /// True if the link starts at an NPU, false if it starts at a switch.
     pub from_npu: bool,
     /// Name of the vertex at the link's start.
@@ -80,7 +80,7 @@ impl<'a> LinkTrafficBytes<'a> {
     }
 
     /// Moves the bytes `moved` from their former routes to routes over `graph`, which excludes the failed links.
-    pub fn move_failed_bytes(&mut self, graph: Arc<LinkGraph>, moved: &[ReroutedMessage]) {
+    pub fn move_failed_bytes(&mut self, graph: Arc<LinkGraph>, moved: &[ReroutedMessageBytes]) {
         for bytes in moved {
             self.add_bytes(bytes.ends, -bytes.unsent);
         }
@@ -104,8 +104,8 @@ impl<'a> LinkTrafficBytes<'a> {
             let from = self.graph.vertex_name(link.from);
             Some(BytesOverOneLink {
                 place: memory.map_or(
-                    LinkDimensionOrMemory::Dimension(link.dimension),
-                    LinkDimensionOrMemory::Memory,
+                    DimensionOrMemoryOfLink::Dimension(link.dimension),
+                    DimensionOrMemoryOfLink::Memory,
                 ),
                 from_npu: memory.is_none() && self.graph.is_npu(link.from),
                 to: self.graph.vertex_name(link.to),

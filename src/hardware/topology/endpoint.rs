@@ -11,7 +11,7 @@ use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte};
 
 /// Location of a memory in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemorySite {
+pub enum MemoryAtNpuOrFabric {
     /// At an NPU, with its own link. Other NPUs reach it over the links of the network.
     Npu(Npu),
     /// Beyond the fabric of this dimension. Every NPU reaches it through its own port into the dimension.
@@ -20,9 +20,9 @@ pub enum MemorySite {
 
 /// A memory in the network, and the link that connects it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MemoryEndpoint {
+pub struct MemorySiteAndLink {
     /// Location of the memory in the network.
-    pub site: MemorySite,
+    pub site: MemoryAtNpuOrFabric,
     /// Rate of the memory's own link, or of the NPU's port if it has none.
     pub bandwidth: Bandwidth,
     /// Time from the start of sending to the arrival of the first byte.
@@ -31,13 +31,13 @@ pub struct MemoryEndpoint {
 
 impl Topology {
     /// Returns the topology with `memories` as endpoints after the NPUs.
-    pub fn with_memories(self, memories: Vec<MemoryEndpoint>) -> Self {
+    pub fn with_memories(self, memories: Vec<MemorySiteAndLink>) -> Self {
         Self { memories, ..self }
     }
 
     /// Returns the memory at an endpoint, or `None` if the endpoint is an NPU.
     #[inline]
-    pub fn memory_at(&self, endpoint: EndpointId) -> Option<&MemoryEndpoint> {
+    pub fn memory_at(&self, endpoint: EndpointId) -> Option<&MemorySiteAndLink> {
         let index = endpoint.0.checked_sub(self.npus)?;
         self.memories.get(index as usize)
     }
@@ -51,7 +51,7 @@ impl Topology {
     /// Returns true if an endpoint is a memory at an NPU, with its own link.
     pub fn has_own_link(&self, endpoint: EndpointId) -> bool {
         let site = self.memory_at(endpoint).map(|memory| memory.site);
-        matches!(site, Some(MemorySite::Npu(_)))
+        matches!(site, Some(MemoryAtNpuOrFabric::Npu(_)))
     }
 
     /// Returns the NPUs of two endpoints, one of which must be an NPU. A memory beyond a fabric counts as located at
@@ -59,8 +59,8 @@ impl Topology {
     pub fn npus_of_endpoints(&self, (from, to): (EndpointId, EndpointId)) -> (Npu, Npu) {
         let seat = |one: EndpointId, other: EndpointId| match self.memory_at(one).map(|m| m.site) {
             None => Npu(one.0),
-            Some(MemorySite::Npu(npu)) => npu,
-            Some(MemorySite::Fabric(_)) => Npu(other.0),
+            Some(MemoryAtNpuOrFabric::Npu(npu)) => npu,
+            Some(MemoryAtNpuOrFabric::Fabric(_)) => Npu(other.0),
         };
         (seat(from, to), seat(to, from))
     }
@@ -81,8 +81,8 @@ impl Topology {
     pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
         let memories = self.memories.iter().map(|memory| {
             let seat = match memory.site {
-                MemorySite::Npu(npu) => npu.0,
-                MemorySite::Fabric(_) => 0,
+                MemoryAtNpuOrFabric::Npu(npu) => npu.0,
+                MemoryAtNpuOrFabric::Fabric(_) => 0,
             };
             DirectedLink {
                 from: seat,
@@ -114,8 +114,10 @@ impl Topology {
         };
         route.latency += at.latency;
         let own: Vec<u32> = match at.site {
-            MemorySite::Npu(_) => vec![graph.all_links().len() as u32 + memory.0 - self.npus],
-            MemorySite::Fabric(dimension) => {
+            MemoryAtNpuOrFabric::Npu(_) => {
+                vec![graph.all_links().len() as u32 + memory.0 - self.npus]
+            }
+            MemoryAtNpuOrFabric::Fabric(dimension) => {
                 let links = (0..).zip(graph.all_links());
                 let joins = |&(number, link): &(u32, &DirectedLink)| {
                     let npu = if is_load { link.to } else { link.from };
@@ -140,7 +142,7 @@ impl Topology {
     }
 }
 
-impl MemoryEndpoint {
+impl MemorySiteAndLink {
     /// Appends the memory's link to the path `way`.
     fn extend_path(
         &self,
@@ -193,15 +195,15 @@ mod tests {
             dimension(DimensionShape::Mesh, 4, 200.0, 50),
             dimension(DimensionShape::Switch, 2, 200.0, 500),
         ];
-        let memory = |site, gb, ns| MemoryEndpoint {
+        let memory = |site, gb, ns| MemorySiteAndLink {
             site,
             bandwidth: rate(gb),
             latency: Span::from_ns(ns),
         };
         let plain = Topology::new(dimensions).unwrap();
         plain.with_switching(switching).with_memories(vec![
-            memory(MemorySite::Npu(Npu(3)), 40.0, 300),
-            memory(MemorySite::Fabric(1), 200.0, 500),
+            memory(MemoryAtNpuOrFabric::Npu(Npu(3)), 40.0, 300),
+            memory(MemoryAtNpuOrFabric::Fabric(1), 200.0, 500),
         ])
     }
 

@@ -24,7 +24,7 @@ mod route;
 pub use build::{DimensionLinks, LinkGraphFault};
 pub use bundles::BundledRouteFinder;
 pub use change::{LinkRateAndLatencyChange, UnmatchedLinkChange};
-pub use clos::{ClosChildrenAndUplinks, ClosNetworkNpuScope};
+pub use clos::{ChildrenAndUplinksByClosLevel, ClosNetworkRailWiring};
 
 /// Maximum number of NPUs of a link graph. If each NPU forwards messages, the graph stores the distances between all
 /// pairs, with 2 bytes each: 512 MB for this number.

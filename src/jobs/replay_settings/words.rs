@@ -1,7 +1,7 @@
 //! Parses the words of options.
 
 use super::MachineValueChange;
-use crate::FilesOfCustomAlgorithm;
+use crate::CustomAlgorithmKindAndPrefix;
 use chakram_analysis::edit::JobEdit;
 use chakram_base::config::{self, ConfigDocument, ConfigLiteral};
 use chakram_base::ids::{MAX_NPUS, Npu, Rank};
@@ -183,7 +183,7 @@ pub(super) fn parse_machine_value(text: &str) -> Result<MachineValueChange, Stri
 }
 
 /// Parses `KIND=PREFIX`.
-pub(super) fn parse_custom_files(text: &str) -> Result<FilesOfCustomAlgorithm, String> {
+pub(super) fn parse_custom_files(text: &str) -> Result<CustomAlgorithmKindAndPrefix, String> {
     let (name, prefix) = text
         .split_once('=')
         .filter(|(_, prefix)| !prefix.is_empty())
@@ -197,7 +197,7 @@ pub(super) fn parse_custom_files(text: &str) -> Result<FilesOfCustomAlgorithm, S
             all.join(", ")
         ));
     };
-    Ok(FilesOfCustomAlgorithm {
+    Ok(CustomAlgorithmKindAndPrefix {
         kind: *kind,
         prefix: prefix.into(),
     })

@@ -5,8 +5,8 @@ use super::{CollectiveRow, LongestAwaitedRank};
 use crate::Report;
 use crate::csv::{CsvColumn, decimal_cell};
 use crate::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
-    SectionTableRow,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
+    SectionNote, SectionTableRow,
 };
 use crate::summary::{groups_of, mean_span};
 use crate::table::{left_aligned_column, right_aligned_column};
@@ -39,10 +39,10 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
 
 /// Key for merging rows: the group's role. Groups without a role are never merged, so their key is the index of the
 /// report row.
-type RowMergeKey<'r> = Result<&'r str, usize>;
+type GroupRoleMergeKey<'r> = Result<&'r str, usize>;
 
 /// Key of a table row: role (or index of the report row), kind, number of members, and algorithm.
-type CollectiveRowKey<'r> = (RowMergeKey<'r>, CollectiveKind, u32, &'r str);
+type CollectiveRowKey<'r> = (GroupRoleMergeKey<'r>, CollectiveKind, u32, &'r str);
 
 /// Groups report rows that are shown as one table row. Returns the indices of each group's rows, in order of first
 /// occurrence.
@@ -67,7 +67,7 @@ const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2
 /// Returns the table of collectives, if there are any.
 pub fn build_collective_sections(
     report: &Report,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> Vec<ReportTableWithNotes> {
     if report.collectives.is_empty() {
         return Vec::new();
@@ -173,11 +173,14 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionTableRow {
 }
 
 /// Returns the table of exposed communication, if there is any.
-pub fn build_exposed_sections(report: &Report, medium: ReportMedium) -> Vec<ReportTableWithNotes> {
+pub fn build_exposed_sections(
+    report: &Report,
+    medium: ReportTextDetailsOrPage,
+) -> Vec<ReportTableWithNotes> {
     if report.exposed.is_empty() {
         return Vec::new();
     }
-    let mut sums: BTreeMap<(RowMergeKey<'_>, u32), (usize, Span)> = BTreeMap::new();
+    let mut sums: BTreeMap<(GroupRoleMergeKey<'_>, u32), (usize, Span)> = BTreeMap::new();
     for (i, row) in report.exposed.iter().enumerate() {
         let whose = row.role.as_deref().ok_or(i);
         let (groups, sum) = sums.entry((whose, row.members)).or_default();

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A replay of 2 s on 16 NPUs with 8,000 tokens per second.
-const BASIS: ReplayCostInputs = ReplayCostInputs {
+const BASIS: ReplayFiguresForCosts = ReplayFiguresForCosts {
     npus: 16.0,
     makespan: 2.0,
     tokens_per_s: Some(8000.0),
@@ -32,7 +32,7 @@ fn money_follows_from_hours_of_npus() {
     near(high, 1.5 * 40.0 / 28.8);
     let [low, high] = cost.dollars_90.unwrap();
     near(low + high, 2.3 * 80.0 / 3600.0);
-    let silent = ReplayCostInputs {
+    let silent = ReplayFiguresForCosts {
         tokens_per_s: None,
         ends: None,
         ..BASIS
@@ -61,7 +61,7 @@ fn a_run_takes_its_tokens_over_tokens_a_second() {
     near(high, 7.5e9 / 3600.0);
     assert_eq!(run.kernel_energy_j, None);
     // The energy is 3 kW for 1.25e8 s. Without a price, there is no cost.
-    let lit = ReplayCostInputs {
+    let lit = ReplayFiguresForCosts {
         watts: Some(3000.0),
         ..BASIS
     };

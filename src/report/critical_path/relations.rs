@@ -24,7 +24,7 @@ pub struct InstanceNodeId {
 
 /// A rank's nodes in a run; ranks with equal traces share the graph.
 #[derive(Debug)]
-pub struct RankNodeNumbering<'a> {
+pub struct RankGraphWithNumberOffsets<'a> {
     pub graph: &'a Graph,
     /// Number of the instance's first node.
     pub first: u32,
@@ -35,7 +35,7 @@ pub struct RankNodeNumbering<'a> {
     lanes: Vec<u32>,
 }
 
-impl RankNodeNumbering<'_> {
+impl RankGraphWithNumberOffsets<'_> {
     #[inline]
     pub fn node_number(&self, node: NodeIndex) -> usize {
         self.first as usize + node.index()
@@ -60,7 +60,7 @@ impl RankNodeNumbering<'_> {
 pub struct NodeNumbersAndPartners<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub comm: CommTiming,
-    pub instances: Vec<RankNodeNumbering<'a>>,
+    pub instances: Vec<RankGraphWithNumberOffsets<'a>>,
     /// Number of nodes, summed over instances.
     pub nodes: usize,
     /// Number of collective nodes; each member of a collective has one.
@@ -84,7 +84,7 @@ impl<'a> NodeNumbersAndPartners<'a> {
             let own = prepared.lanes_of(InstanceId(i));
             let count = own.flatten().max().map_or(0, |lane| lane as usize + 1);
             let own = prepared.lanes_of(InstanceId(i));
-            instances.push(RankNodeNumbering {
+            instances.push(RankGraphWithNumberOffsets {
                 graph,
                 first: nodes as u32,
                 first_call: member_calls as u32,

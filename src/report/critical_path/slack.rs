@@ -1,8 +1,8 @@
 //! Slack: how much later each node could have ended without delaying the end of the run.
 
-use super::CategorySlackRow;
+use super::OffPathCategorySlackRow;
 use super::recorder::{NodeStartAndEnd, RunRecorder};
-use super::relations::{InstanceNodeId, NONE, RankNodeNumbering, known_index};
+use super::relations::{InstanceNodeId, NONE, RankGraphWithNumberOffsets, known_index};
 use crate::CriticalPathSegment;
 use crate::NpuTimeCategory;
 use chakram_base::ids::NodeIndex;
@@ -54,7 +54,7 @@ impl LatestTimesOfRun<'_> {
     fn latest_start_of(
         &self,
         place: InstanceId,
-        instance: &RankNodeNumbering<'_>,
+        instance: &RankGraphWithNumberOffsets<'_>,
         node: NodeIndex,
     ) -> Time {
         let number = instance.node_number(node);
@@ -115,7 +115,7 @@ pub fn compute_slack_rows(
     run: &RunRecorder<'_>,
     path: &[CriticalPathSegment],
     makespan: Time,
-) -> Vec<CategorySlackRow> {
+) -> Vec<OffPathCategorySlackRow> {
     let relations = &run.relations;
     let mut on_path = vec![false; relations.nodes];
     for &CriticalPathSegment { instance, node, .. } in path {
@@ -167,7 +167,7 @@ pub fn compute_slack_rows(
     let medians = median_slack_by_category(medians, &limits, &on_path);
     let rows = NpuTimeCategory::KEYS.iter().zip(sums).zip(medians);
     let rows = rows.filter_map(|((category, sums), median)| {
-        Some(CategorySlackRow {
+        Some(OffPathCategorySlackRow {
             category: (*category).to_owned(),
             nodes: sums.nodes,
             time: sums.time,

@@ -4,7 +4,8 @@ use super::CriticalPathSummary;
 use crate::NpuTimeCategory;
 use crate::Report;
 use crate::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
+    SectionNote,
 };
 use crate::summary::{format_thousands, kind_label};
 use crate::table::{left_aligned_column, right_aligned_column};
@@ -15,7 +16,10 @@ use chakram_base::units::{Span, Time};
 const NAMED: usize = 3;
 
 /// Returns a table of the path's time and the slack, by category.
-pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportTableWithNotes> {
+pub fn build_path_sections(
+    report: &Report,
+    medium: ReportTextDetailsOrPage,
+) -> Vec<ReportTableWithNotes> {
     let path = report.critical_path.as_ref();
     let Some(path) = path.filter(|path| path.segments > 0) else {
         return Vec::new();
@@ -64,7 +68,7 @@ pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportT
         path, makespan, medium,
     )));
     let mut sections = vec![section];
-    if medium == ReportMedium::Page {
+    if medium == ReportTextDetailsOrPage::Page {
         sections.extend([
             build_longest_parts_section(report),
             build_operators_section(path, makespan),
@@ -144,7 +148,11 @@ const OPERATORS: usize = 20;
 
 /// Describes the path in one sentence, as in `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm
 /// 3.0 %`.
-fn describe_path(path: &CriticalPathSummary, makespan: Span, medium: ReportMedium) -> String {
+fn describe_path(
+    path: &CriticalPathSummary,
+    makespan: Span,
+    medium: ReportTextDetailsOrPage,
+) -> String {
     let longest = path.operators.iter().take(NAMED);
     let longest = longest.map(|row| {
         format!(

@@ -5,13 +5,13 @@ use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 
 /// Maps a value range to a range of positions in drawing units.
 #[derive(Clone, Copy, Debug)]
-pub struct AxisScale {
+pub struct LinearOrLogAxisScale {
     values: (f64, f64),
     places: (f64, f64),
     logarithmic: bool,
 }
 
-impl AxisScale {
+impl LinearOrLogAxisScale {
     /// Creates a linear scale that maps 0 to `places.0` and `most` to `places.1`.
     pub fn linear_scale(most: f64, places: (f64, f64)) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn axes_name_round_values() {
-        let scale = AxisScale::linear_scale(11.7, (0.0, 117.0));
+        let scale = LinearOrLogAxisScale::linear_scale(11.7, (0.0, 117.0));
         // Six steps must cover 11.7: 11.7 / 6 = 1.95, which is rounded up to 2.
         assert_eq!(scale.tick_values(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!(
@@ -158,19 +158,19 @@ mod tests {
         );
         // The values differ by less than a factor of 3, so the axis covers only 97.6 to 130.4. The step, slightly more
         // than 6, is rounded up to 10.
-        let scale = AxisScale::fitting_scale((100.0, 128.0), (0.0, 1.0));
+        let scale = LinearOrLogAxisScale::fitting_scale((100.0, 128.0), (0.0, 1.0));
         assert_eq!(scale.tick_values(), [100.0, 110.0, 120.0, 130.0]);
-        let scale = AxisScale::fitting_scale((1.0, 10.0), (0.0, 1.0));
+        let scale = LinearOrLogAxisScale::fitting_scale((1.0, 10.0), (0.0, 1.0));
         assert_eq!(scale.tick_values(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
-        let scale = AxisScale::fitting_scale((1.0, 100.0), (0.0, 1.0));
+        let scale = LinearOrLogAxisScale::fitting_scale((1.0, 100.0), (0.0, 1.0));
         assert_eq!(
             scale.tick_values(),
             [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
         );
-        let scale = AxisScale::logarithmic_scale((30.0, 4000.0), (0.0, 3.0));
+        let scale = LinearOrLogAxisScale::logarithmic_scale((30.0, 4000.0), (0.0, 3.0));
         assert_eq!(scale.tick_values(), [10.0, 100.0, 1000.0, 10_000.0]);
         assert!((scale.position_of_value(1000.0) - 2.0).abs() < 1e-12);
-        let scale = AxisScale::logarithmic_scale((30.0, 40.0), (0.0, 1.0));
+        let scale = LinearOrLogAxisScale::logarithmic_scale((30.0, 40.0), (0.0, 1.0));
         assert_eq!(scale.tick_values(), [10.0, 20.0, 50.0, 100.0]);
     }
 }

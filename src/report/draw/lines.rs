@@ -1,6 +1,6 @@
 //! Step charts: lines of values over time. Each value is constant until the next value.
 
-use super::axis::AxisScale;
+use super::axis::LinearOrLogAxisScale;
 use super::svg::{DrawingRect, SvgDrawing};
 use super::{AxisValueFormatFn, FOOT, WIDTH};
 
@@ -42,8 +42,8 @@ pub fn draw_lines(
         width: WIDTH - LEFT - 40.0,
         height: HEIGHT - 8.0,
     };
-    let time = AxisScale::linear_scale(end as f64, (area.x, area.x + area.width));
-    let height = AxisScale::linear_scale(most, (HEIGHT, area.y));
+    let time = LinearOrLogAxisScale::linear_scale(end as f64, (area.x, area.x + area.width));
+    let height = LinearOrLogAxisScale::linear_scale(most, (HEIGHT, area.y));
     time.draw_ticks_below(&mut svg, area, formats.0);
     height.draw_ticks_left(&mut svg, area, formats.1);
     if let Some(limit) = limit {

@@ -1,6 +1,6 @@
 //! Ribbon charts: one row of consecutive intervals, with a mark wherever the place (such as the rank) changes.
 
-use super::axis::AxisScale;
+use super::axis::LinearOrLogAxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{AxisValueFormatFn, FOOT, WIDTH, gantt};
 
@@ -11,7 +11,7 @@ const SIDE: f64 = 20.0;
 
 /// A section of the ribbon that belongs to one place (such as a rank).
 #[derive(Clone, Debug)]
-pub struct RibbonSectionOfPlace {
+pub struct PlaceSpansInRibbon {
     /// Name of the place, drawn above the section.
     pub place: String,
     /// Intervals of the section, in order of time.
@@ -22,7 +22,7 @@ pub struct RibbonSectionOfPlace {
 /// above it if the name fits.
 pub fn draw_ribbon(
     name: &str,
-    stretches: &[RibbonSectionOfPlace],
+    stretches: &[PlaceSpansInRibbon],
     end: u64,
     format: AxisValueFormatFn<'_>,
 ) -> String {
@@ -33,7 +33,7 @@ pub fn draw_ribbon(
         width: WIDTH - 3.0 * SIDE,
         height: HEIGHT,
     };
-    let scale = AxisScale::linear_scale(end as f64, (area.x, area.x + area.width));
+    let scale = LinearOrLogAxisScale::linear_scale(end as f64, (area.x, area.x + area.width));
     scale.draw_ticks_below(&mut svg, area, format);
     let mut row = gantt::NarrowGanttSpans::default();
     for span in stretches.iter().flat_map(|stretch| &stretch.spans) {

@@ -2,7 +2,7 @@
 //! the kernels' NPUs.
 
 use super::AxisValueFormatFn;
-use super::axis::AxisScale;
+use super::axis::LinearOrLogAxisScale;
 use super::scatter::{ScatterPoint, chart_area, start_chart_with_axes, value_range};
 use super::svg::TextAnchor;
 
@@ -32,8 +32,9 @@ pub fn draw_roofline(
     let up = points.iter().map(|point| point.y);
     let up = up.chain(roofs.iter().map(|roof| roof.flops_per_s));
     let area = chart_area(LEFT, HEIGHT);
-    let right = AxisScale::logarithmic_scale(value_range(across), (area.x, area.x + area.width));
-    let up = AxisScale::logarithmic_scale(value_range(up), (HEIGHT, area.y));
+    let right =
+        LinearOrLogAxisScale::logarithmic_scale(value_range(across), (area.x, area.x + area.width));
+    let up = LinearOrLogAxisScale::logarithmic_scale(value_range(up), (HEIGHT, area.y));
     let names = (
         "FLOPs per byte between kernel and memory",
         "achieved FLOP/s",

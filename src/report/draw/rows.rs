@@ -1,6 +1,6 @@
 //! Rows of rectangles with labels over one common axis, used by bar and Gantt charts.
 
-use super::axis::AxisScale;
+use super::axis::LinearOrLogAxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{AxisValueFormatFn, FOOT, LABELS, ROW, WIDTH};
 use crate::text::cut_middle;
@@ -8,7 +8,7 @@ use crate::text::cut_middle;
 /// A chart of rows, while it is being drawn.
 pub(super) struct RowChart {
     pub svg: SvgDrawing,
-    scale: AxisScale,
+    scale: LinearOrLogAxisScale,
 }
 
 impl RowChart {
@@ -22,7 +22,7 @@ impl RowChart {
             width: WIDTH - LABELS - 40.0,
             height,
         };
-        let scale = AxisScale::linear_scale(most as f64, (area.x, area.x + area.width));
+        let scale = LinearOrLogAxisScale::linear_scale(most as f64, (area.x, area.x + area.width));
         scale.draw_ticks_below(&mut svg, area, format);
         Self { svg, scale }
     }

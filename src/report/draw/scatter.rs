@@ -1,6 +1,6 @@
 //! Scatter charts: points with two values each, and optionally lines.
 
-use super::axis::AxisScale;
+use super::axis::LinearOrLogAxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{AxisValueFormatFn, FOOT, WIDTH};
 
@@ -41,7 +41,7 @@ pub enum LogarithmicOrFittingScale {
     /// Logarithmic scale, base ten.
     #[default]
     Logarithmic,
-    /// Scale that [`AxisScale::fitting_scale`] chooses for the values.
+    /// Scale that [`LinearOrLogAxisScale::fitting_scale`] chooses for the values.
     Fitting,
 }
 
@@ -74,8 +74,12 @@ impl ScatterChart<'_> {
         let right = value_range(values.iter().map(|(x, _)| *x));
         let up = value_range(values.iter().map(|(_, y)| *y).chain(limit));
         let scale = |kind, values, places| match kind {
-            LogarithmicOrFittingScale::Logarithmic => AxisScale::logarithmic_scale(values, places),
-            LogarithmicOrFittingScale::Fitting => AxisScale::fitting_scale(values, places),
+            LogarithmicOrFittingScale::Logarithmic => {
+                LinearOrLogAxisScale::logarithmic_scale(values, places)
+            }
+            LogarithmicOrFittingScale::Fitting => {
+                LinearOrLogAxisScale::fitting_scale(values, places)
+            }
         };
         let area = chart_area(LEFT, HEIGHT);
         let right = scale(self.scales.0, right, (area.x, area.x + area.width));
@@ -134,7 +138,7 @@ pub(super) fn chart_area(left: f64, foot: f64) -> DrawingRect {
 /// Starts a drawing with axes around `area`, and writes the axes' names.
 pub(super) fn start_chart_with_axes(
     area: DrawingRect,
-    (right, up): (AxisScale, AxisScale),
+    (right, up): (LinearOrLogAxisScale, LinearOrLogAxisScale),
     names: (&str, &str),
     formats: (AxisValueFormatFn<'_>, AxisValueFormatFn<'_>),
 ) -> SvgDrawing {

@@ -12,7 +12,7 @@ use std::iter::Sum;
 use std::ops::{AddAssign, SubAssign};
 
 /// An integer type for sums of bytes.
-pub(super) trait ByteSum:
+pub(super) trait ByteSumInteger:
     Copy + Debug + Default + Ord + AddAssign + SubAssign + Sum
 {
     /// Returns true if sums cannot overflow when all allocations and frees sum to `bytes`.
@@ -24,7 +24,7 @@ pub(super) trait ByteSum:
     fn to_capped_bytes(self) -> u64;
 }
 
-impl ByteSum for i128 {
+impl ByteSumInteger for i128 {
     fn is_exact_with(_: u128) -> bool {
         true
     }
@@ -38,7 +38,7 @@ impl ByteSum for i128 {
     }
 }
 
-impl ByteSum for i64 {
+impl ByteSumInteger for i64 {
     fn is_exact_with(bytes: u128) -> bool {
         i64::try_from(bytes).is_ok()
     }
@@ -93,21 +93,21 @@ struct RarelyChangedLedgerFields<S> {
     first_short: Option<NodeIndex>,
 }
 
-fn cap_class_sums<S: ByteSum>(sums: &ClassSums<S>) -> BytesByTensorClass {
-    sums.map(ByteSum::to_capped_bytes)
+fn cap_class_sums<S: ByteSumInteger>(sums: &ClassSums<S>) -> BytesByTensorClass {
+    sums.map(ByteSumInteger::to_capped_bytes)
 }
 
-fn sum_classes<S: ByteSum>(sums: &ClassSums<S>) -> S {
+fn sum_classes<S: ByteSumInteger>(sums: &ClassSums<S>) -> S {
     sums.iter().copied().sum()
 }
 
-fn add_class_sums<S: ByteSum>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
+fn add_class_sums<S: ByteSumInteger>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
     for (sum, other) in sums.iter_mut().zip(others) {
         *sum += *other;
     }
 }
 
-impl<S: ByteSum> MemoryLedger<S> {
+impl<S: ByteSumInteger> MemoryLedger<S> {
     /// Returns the instant whose events are being recorded.
     #[inline]
     pub fn current_instant(&self) -> Time {

@@ -13,7 +13,7 @@ use crate::Report;
 use crate::section::SectionNote;
 use crate::summary::format_thousands;
 use chakram_base::ids::{NodeIndex, Npu};
-use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
+use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 use chakram_base::units::Bytes;
 use chakram_engine::CompiledReplay;
 use chakram_hardware::machine::Machine;
@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 /// Use of one remote memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct RemoteMemoryUse {
+pub struct RemoteMemoryPeakBytes {
     /// The first NPU that the memory serves.
     pub first_npu: Npu,
     /// Number of ranks with bytes in this memory.
@@ -40,9 +40,9 @@ pub struct RemoteMemoryUse {
 
 /// Computes the memory capacity of ranks: own memory, plus a share of remote memory.
 #[derive(Debug)]
-pub(crate) struct RankMemoryCapacities<'a> {
+pub(crate) struct RankMemoryCapacityCalculator<'a> {
     machine: &'a Machine,
-    shared: Option<SharedRemoteMemoryCapacity>,
+    shared: Option<RemoteMemoryCapacityAndSharers>,
     ranks: u64,
     /// For each graph, true if the graph loads from or stores to remote memory.
     streams: Vec<bool>,
@@ -50,7 +50,7 @@ pub(crate) struct RankMemoryCapacities<'a> {
     offloaded: Vec<u64>,
 }
 
-impl<'a> RankMemoryCapacities<'a> {
+impl<'a> RankMemoryCapacityCalculator<'a> {
     pub fn new(workload: &Workload, machine: &'a Machine) -> Self {
         let shared = machine.shared_memory();
         let graphs = workload.graphs().iter().map(streams_weights);
@@ -70,7 +70,7 @@ impl<'a> RankMemoryCapacities<'a> {
     }
 
     /// Returns the remote memory for bytes that exceed the NPU's own memory; `None` if all bytes must fit.
-    fn shared_memory(&self, instance: &GraphBoundToRank) -> Option<SharedRemoteMemoryCapacity> {
+    fn shared_memory(&self, instance: &GraphBoundToRank) -> Option<RemoteMemoryCapacityAndSharers> {
         let streams = self.streams.get(instance.graph.index());
         let states_bytes = self.offloaded_bytes(instance).is_some();
         self.shared
@@ -126,15 +126,18 @@ fn streams_weights(graph: &Graph) -> bool {
 pub(crate) fn list_pool_memories(
     prepared: &CompiledReplay<'_>,
     rows: &[MemoryRow],
-) -> Vec<RemoteMemoryUse> {
+) -> Vec<RemoteMemoryPeakBytes> {
     sum_pool_memories(prepared.machine(), rows)
         .into_values()
         .collect()
 }
 
 /// Returns the remote memories that contain bytes of the ranks in `rows`, by memory index.
-fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, RemoteMemoryUse> {
-    let mut held: BTreeMap<u32, RemoteMemoryUse> = BTreeMap::new();
+fn sum_pool_memories(
+    machine: &Machine,
+    rows: &[MemoryRow],
+) -> BTreeMap<u32, RemoteMemoryPeakBytes> {
+    let mut held: BTreeMap<u32, RemoteMemoryPeakBytes> = BTreeMap::new();
     let Some(shared) = machine.shared_memory() else {
         return held;
     };
@@ -144,7 +147,7 @@ fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, Rem
             continue;
         }
         let index = row.npu.0 / shared.npus;
-        let memory = held.entry(index).or_insert(RemoteMemoryUse {
+        let memory = held.entry(index).or_insert(RemoteMemoryPeakBytes {
             first_npu: Npu(index * shared.npus),
             ranks: 0,
             capacity: shared.capacity,
@@ -186,13 +189,13 @@ impl MemoryRow {
 
 impl Report {
     /// Returns the remote memory that is fullest relative to its capacity.
-    pub(super) fn fullest_pool(&self) -> Option<&RemoteMemoryUse> {
+    pub(super) fn fullest_pool(&self) -> Option<&RemoteMemoryPeakBytes> {
         self.memory_pools.iter().rev().max_by_key(|pool| pool.peak)
     }
 }
 
 /// Formats how much of a remote memory is used, as in `25.7 TB of 256.0 TB in remote memory`.
-pub(super) fn format_pool_use(pool: &RemoteMemoryUse) -> String {
+pub(super) fn format_pool_use(pool: &RemoteMemoryPeakBytes) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }
 

@@ -5,8 +5,8 @@ use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
 use crate::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue, SectionNote,
-    SectionTableRow, group_adjacent_rows,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
+    SectionNote, SectionTableRow, group_adjacent_rows,
 };
 use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Bytes;
@@ -52,7 +52,10 @@ fn sum(classes: &[u64]) -> u64 {
 }
 
 /// Returns the memory table, fullest memory first. Empty if no trace records allocations.
-pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<ReportTableWithNotes> {
+pub fn build_memory_sections(
+    report: &Report,
+    medium: ReportTextDetailsOrPage,
+) -> Vec<ReportTableWithNotes> {
     if report.memory.is_empty() {
         return Vec::new();
     }

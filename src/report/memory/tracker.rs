@@ -1,7 +1,7 @@
 //! Passes allocations and frees of nodes to their NPU's ledger. Distinguishes nodes issued at the current instant from
 //! earlier ones.
 
-use super::ledger::{ByteSum, MemoryLedger};
+use super::ledger::{ByteSumInteger, MemoryLedger};
 use super::{BytesByTensorClass, NpuPeakAndFinalMemory};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -141,7 +141,7 @@ fn changes_memory(graph: &Graph) -> bool {
 }
 
 /// Creates the state of all instances of a program. Empty if no node changes memory.
-fn collect_tracked_instances<'a, S: ByteSum>(
+fn collect_tracked_instances<'a, S: ByteSumInteger>(
     prepared: &'a CompiledReplay<'a>,
 ) -> Vec<InstanceMemoryLedger<'a, S>> {
     let workload = prepared.workload();
@@ -177,7 +177,7 @@ fn changed_bytes(graph: &Graph) -> u128 {
     bytes.map(|&bytes| u128::from(bytes)).sum()
 }
 
-impl<S: ByteSum> InstanceMemoryLedger<'_, S> {
+impl<S: ByteSumInteger> InstanceMemoryLedger<'_, S> {
     /// Counts only the first run of each node from now on.
     fn count_first_runs_only(&mut self) {
         self.complete = Some(vec![0; self.fresh.len()]);

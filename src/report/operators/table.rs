@@ -4,7 +4,7 @@ use super::OperatorTime;
 use crate::Report;
 use crate::csv::CsvColumn;
 use crate::section::{
-    ReportMedium, ReportTableSubject, ReportTableWithNotes, SectionCellWithValue,
+    ReportTableSubject, ReportTableWithNotes, ReportTextDetailsOrPage, SectionCellWithValue,
 };
 use crate::summary::kind_label;
 use crate::table::{left_aligned_column, right_aligned_column};
@@ -29,7 +29,10 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
 ];
 
 /// Returns the tables of the operators that take the longest time. Host operators have their own table.
-pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<ReportTableWithNotes> {
+pub fn build_operator_sections(
+    report: &Report,
+    medium: ReportTextDetailsOrPage,
+) -> Vec<ReportTableWithNotes> {
     let families = combine_operator_families(&report.operators);
     let whole: Span = families.iter().map(|o| o.total).sum();
     let is_host = |operator: &OperatorTime| operator.kind == NodeKind::Host;
@@ -60,7 +63,7 @@ fn build_slowest_section(
     title: &'static str,
     (families, rows): (&[OperatorTime], usize),
     whole: Span,
-    medium: ReportMedium,
+    medium: ReportTextDetailsOrPage,
 ) -> ReportTableWithNotes {
     let mut columns = vec![
         left_aligned_column(title, 46),
@@ -83,8 +86,8 @@ fn build_slowest_section(
         ]
     };
     // Only pages and detailed texts show rates, because these columns do not fit on a line of the short text.
-    let with_rates =
-        medium == ReportMedium::Page && families.iter().any(|of| of.flops.or(of.bytes).is_some());
+    let with_rates = medium == ReportTextDetailsOrPage::Page
+        && families.iter().any(|of| of.flops.or(of.bytes).is_some());
     if with_rates {
         columns.extend([
             right_aligned_column("achieved FLOP/s", 0),

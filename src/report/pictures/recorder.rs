@@ -1,12 +1,12 @@
 //! An observer that records data for a page's pictures.
 
 use super::intervals::{ContiguousIntervals, KeyedInterval};
-use super::traffic::TrafficCounter;
+use super::traffic::RankPairTrafficCounter;
 use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, rooflines};
 use crate::memory::{self, BytesAtInstantEnd, MemoryTracker};
 use crate::open_comms::{ChargedCommunicationProgress, NpuCommunicationsInProgress};
 use crate::section::group_adjacent_rows;
-use crate::stages::StageCrossingDetector;
+use crate::stages::CrossStageCommunicationDetector;
 use crate::{CollectiveRecord, CriticalPathSegment, NpuRow, NpuTimeCategory, Observer, Report};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Bytes, Span, Time};
@@ -39,7 +39,7 @@ const LONGEST: usize = 24;
 const UNNAMED: u32 = u32::MAX;
 
 /// Key of an interval: the category, and the index of the interval's name.
-type PictureIntervalKey = (u8, u32);
+type PictureCategoryAndNameKey = (u8, u32);
 
 /// State of a recorded rank.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ struct RecordedRankActivity {
     open: NpuCommunicationsInProgress,
     /// Name index of the kernel that started last.
     kernel: u32,
-    intervals: ContiguousIntervals<PictureIntervalKey>,
+    intervals: ContiguousIntervals<PictureCategoryAndNameKey>,
     /// Allocated bytes, from each of these times on.
     memory: Vec<(Time, u64)>,
 }
@@ -68,9 +68,9 @@ pub struct PictureRecorder<'a> {
     /// Maximum number of intervals per rank, and half the maximum number of memory changes per rank.
     limit: usize,
     memory: MemoryTracker<'a>,
-    traffic: TrafficCounter,
-    stages: StageCrossingDetector<'a>,
-    path: ContiguousIntervals<(u32, PictureIntervalKey)>,
+    traffic: RankPairTrafficCounter,
+    stages: CrossStageCommunicationDetector<'a>,
+    path: ContiguousIntervals<(u32, PictureCategoryAndNameKey)>,
 }
 
 impl<'a> PictureRecorder<'a> {
@@ -103,8 +103,8 @@ impl<'a> PictureRecorder<'a> {
                 .collect(),
             limit,
             memory: MemoryTracker::new(prepared),
-            traffic: TrafficCounter::new(workload.rank_count()),
-            stages: StageCrossingDetector::new(prepared),
+            traffic: RankPairTrafficCounter::new(workload.rank_count()),
+            stages: CrossStageCommunicationDetector::new(prepared),
             path: ContiguousIntervals::new(1 << 15),
         };
         // Index 0 must be the empty name, which means no kernel.
@@ -205,7 +205,7 @@ impl<'a> PictureRecorder<'a> {
             .path
             .to_intervals(super::choose_resolution(makespan, 1));
         let longest = self.path.longest_intervals(LONGEST);
-        let on_path = |path: Vec<KeyedInterval<(u32, PictureIntervalKey)>>| {
+        let on_path = |path: Vec<KeyedInterval<(u32, PictureCategoryAndNameKey)>>| {
             let spans = path.into_iter().map(|one| {
                 self.build_picture_span(one.from, one.to, one.key.1, Some(Rank(one.key.0)))
             });
@@ -228,7 +228,7 @@ impl<'a> PictureRecorder<'a> {
         &self,
         from: Time,
         to: Time,
-        (category, name): PictureIntervalKey,
+        (category, name): PictureCategoryAndNameKey,
         rank: Option<Rank>,
     ) -> PictureSpan {
         PictureSpan {
@@ -254,8 +254,9 @@ impl<'a> PictureRecorder<'a> {
         for at in watched {
             stand_ins.entry(sort_of(at)).or_insert(at);
         }
-        let mut places: BTreeMap<Vec<(Time, PictureIntervalKey)>, usize> = BTreeMap::new();
-        let mut chosen: Vec<(Rank, u32, Vec<KeyedInterval<PictureIntervalKey>>)> = Vec::new();
+        let mut places: BTreeMap<Vec<(Time, PictureCategoryAndNameKey)>, usize> = BTreeMap::new();
+        let mut chosen: Vec<(Rank, u32, Vec<KeyedInterval<PictureCategoryAndNameKey>>)> =
+            Vec::new();
         let mut place_of: BTreeMap<usize, Option<usize>> = BTreeMap::new();
         for at in order_ranks_by_interest(report) {
             let stand_in = match &self.drawn[at] {

@@ -1,6 +1,6 @@
 //! Peak rates of the NPUs, for the picture of kernels.
 
-use super::{FormatPeak, NpuClassRoofline};
+use super::{FormatPeak, NpuClassPeakRates};
 use chakram_engine::CompiledReplay;
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 /// Returns the peak rates of the NPU classes in use by `prepared`, in class order. Only the number formats that the
 /// job's kernels use are included.
-pub(super) fn collect_rooflines(prepared: &CompiledReplay<'_>) -> Vec<NpuClassRoofline> {
+pub(super) fn collect_rooflines(prepared: &CompiledReplay<'_>) -> Vec<NpuClassPeakRates> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let mut used = [false; Dtype::COUNT];
     for graph in workload.graphs() {
@@ -31,7 +31,7 @@ pub(super) fn collect_rooflines(prepared: &CompiledReplay<'_>) -> Vec<NpuClassRo
                 flops_per_s: class.peaks.get(*dtype)?.per_second(),
             })
         });
-        Some(NpuClassRoofline {
+        Some(NpuClassPeakRates {
             class: class.name.clone(),
             memory_bytes_per_s: class.memory_bandwidth()?.bytes_per_second(),
             peaks: peaks.collect(),

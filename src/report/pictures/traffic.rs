@@ -13,14 +13,14 @@ const CELLS: u32 = 64;
 
 /// Sums the bytes between ranks during a replay.
 #[derive(Debug)]
-pub struct TrafficCounter {
+pub struct RankPairTrafficCounter {
     ranks_per_cell: u32,
     bytes: Vec<Vec<u64>>,
     /// Buffer bytes of collectives, by group and kind.
     buffers: BTreeMap<(ReplayGroupId, CollectiveKind), u64>,
 }
 
-impl TrafficCounter {
+impl RankPairTrafficCounter {
     pub fn new(ranks: u32) -> Self {
         let ranks_per_cell = ranks.div_ceil(CELLS).max(1);
         let cells = ranks.div_ceil(ranks_per_cell) as usize;

@@ -15,7 +15,7 @@ type CounterEncoderAndRange<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSele
 
 /// A rank's nodes that wait for a lane.
 #[derive(Clone, Debug, Default)]
-struct SingleRankWaitingNodes {
+struct RankNodesWaitingForLane {
     nodes: BTreeSet<NodeIndex>,
     /// Time when the number of waiting nodes last changed.
     at: Time,
@@ -27,7 +27,7 @@ struct SingleRankWaitingNodes {
 /// All counters of a timeline, with the state of each instance.
 #[derive(Debug)]
 pub(super) struct WaitingAndSendingCounters {
-    waiting: Vec<SingleRankWaitingNodes>,
+    waiting: Vec<RankNodesWaitingForLane>,
     /// For each rank instance, the times at which its sending rate changes, and the changes in
     /// bytes per second.
     sending: Vec<Vec<(Time, i128)>>,
@@ -36,7 +36,7 @@ pub(super) struct WaitingAndSendingCounters {
 impl WaitingAndSendingCounters {
     pub fn new(instances: usize) -> Self {
         Self {
-            waiting: vec![SingleRankWaitingNodes::default(); instances],
+            waiting: vec![RankNodesWaitingForLane::default(); instances],
             sending: vec![Vec::new(); instances],
         }
     }
@@ -110,7 +110,7 @@ impl WaitingAndSendingCounters {
     }
 }
 
-impl SingleRankWaitingNodes {
+impl RankNodesWaitingForLane {
     /// If `now` is later than the last change, draws the number of nodes that have been waiting since then.
     fn advance_to_time(&mut self, now: Time, rank: u32, to: CounterEncoderAndRange<'_>) {
         if now > self.at {

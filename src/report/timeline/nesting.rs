@@ -13,12 +13,12 @@ pub(super) struct NodeEnclosingSlice<'n> {
     pub name: &'n str,
     /// Node or call that the range belongs to. It distinguishes ranges with equal names. `None` for a part of a node's
     /// name.
-    pub of: Option<NestingRangeNodeOrCall>,
+    pub of: Option<RangeCausingNodeOrCall>,
 }
 
 /// Node or call that causes a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NestingRangeNodeOrCall {
+pub(super) enum RangeCausingNodeOrCall {
     /// A node that called other nodes.
     Node(u32),
     /// A Python call.
@@ -27,13 +27,13 @@ pub(super) enum NestingRangeNodeOrCall {
 
 /// The open ranges of a lane.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OpenLaneRanges {
-    open: Vec<(String, Option<NestingRangeNodeOrCall>)>,
+pub(super) struct OpenRangesOfLane {
+    open: Vec<(String, Option<RangeCausingNodeOrCall>)>,
     /// End of the last node in the open ranges.
     end: Time,
 }
 
-impl OpenLaneRanges {
+impl OpenRangesOfLane {
     /// Closes open ranges that do not contain the node. Then opens the missing ranges of `path` and, below them, of the
     /// path in `name`. Returns the part of `name` after its path.
     pub fn begin_ranges<'n>(
@@ -52,7 +52,7 @@ impl OpenLaneRanges {
                 .map(|name| NodeEnclosingSlice { name, of: None }),
         );
         let same = |((open, of), part): &(
-            &(String, Option<NestingRangeNodeOrCall>),
+            &(String, Option<RangeCausingNodeOrCall>),
             &NodeEnclosingSlice<'_>,
         )| { *of == part.of && open == part.name };
         let common = self.open.iter().zip(&path).take_while(same).count();

@@ -169,9 +169,9 @@ fn tables_run_beside_one_another() {
         depth(&lowered(model, tokens, lowering))
     };
     let all = [
-        ParallelBranchRule::Tables,
-        ParallelBranchRule::Parallel,
-        ParallelBranchRule::InOrder,
+        ConcurrentOperatorsRule::Tables,
+        ConcurrentOperatorsRule::Parallel,
+        ConcurrentOperatorsRule::InOrder,
     ];
     // There are 26 tables, 3 jobs of the lower MLP (for which the tables do not wait), and 4 jobs after
     // them.

@@ -4,7 +4,7 @@ use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
 use super::model_sizes::LlmModelSizes;
 use super::rules::{EngineRules, HardwareForEngineRules};
-use super::scenario::{LlmScenario, LlmServingOptions};
+use super::scenario::{LlmModelAndServingOptions, LlmScenario};
 use super::step_cost::{EngineParallelism, ServedModelNumberFormats, StepTimeCalculator, name_of};
 use super::step_price::StepTimeSource;
 use super::step_profile::ProfiledStepTimeModel;
@@ -27,12 +27,12 @@ pub struct IdenticalLlmEngines {
     /// Source of step times.
     pub price: StepTimeSource,
     /// NPUs and memory of the engines, if step times are computed for a machine.
-    pub place: Option<EngineMachineAndMemory>,
+    pub place: Option<EngineModelNpusAndMemory>,
 }
 
 /// NPUs on which engines run, and the use of each NPU's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EngineMachineAndMemory {
+pub struct EngineModelNpusAndMemory {
     /// Name of the machine.
     pub machine: String,
     /// Class of the NPUs on which the engines run.
@@ -115,7 +115,7 @@ impl NpuMemoryBreakdown {
     /// Plans the memory of one NPU of an engine with `npus` NPUs.
     fn new(
         sizes: &LlmModelSizes,
-        served: &LlmServingOptions,
+        served: &LlmModelAndServingOptions,
         (rules, stated): (&EngineRules, Option<u32>),
         (npus, ranks, memory): (u32, u32, u64),
     ) -> Self {
@@ -155,9 +155,9 @@ impl NpuMemoryBreakdown {
 }
 
 /// A scenario's model on a machine, before an engine's number of NPUs is chosen.
-struct ModelOnMachine<'a> {
+struct ModelOnMachineWithoutEngineSize<'a> {
     scenario: &'a LlmScenario,
-    served: &'a LlmServingOptions,
+    served: &'a LlmModelAndServingOptions,
     machine: &'a Machine,
     class: &'a NpuClass,
     memory: u64,
@@ -165,10 +165,10 @@ struct ModelOnMachine<'a> {
     rules: EngineRules,
 }
 
-impl<'a> ModelOnMachine<'a> {
+impl<'a> ModelOnMachineWithoutEngineSize<'a> {
     fn new(
         scenario: &'a LlmScenario,
-        served: &'a LlmServingOptions,
+        served: &'a LlmModelAndServingOptions,
         machine: &'a Machine,
     ) -> Result<Self, ServeError> {
         if machine.classes().len() > 1 {
@@ -432,7 +432,7 @@ impl<'a> ModelOnMachine<'a> {
             replicas: self.scenario.replicas,
             ranks,
             price: cost,
-            place: Some(EngineMachineAndMemory {
+            place: Some(EngineModelNpusAndMemory {
                 machine: machine.to_owned(),
                 npu: self.class.name.clone(),
                 npus: self.machine.topology().npu_count(),
@@ -483,7 +483,8 @@ impl IdenticalLlmEngines {
     pub fn new(scenario: &LlmScenario, machine: Option<&Machine>) -> Result<Self, ServeError> {
         match (&scenario.model, machine) {
             (Some(served), Some(machine)) => {
-                ModelOnMachine::new(scenario, served, machine)?.place_engines(served.tensor)
+                ModelOnMachineWithoutEngineSize::new(scenario, served, machine)?
+                    .place_engines(served.tensor)
             }
             (Some(served), None) => Err(ServeError::Unfit(format!(
                 "model {} needs a machine that says how long its steps take\n  try: a machine such as dgx-h100",
@@ -540,7 +541,7 @@ mod tests {
             max_num_seqs: 256,
             ..EngineRules::load_named("vllm-v1", None).unwrap()
         };
-        let served = LlmServingOptions::new("llama3-8b");
+        let served = LlmModelAndServingOptions::new("llama3-8b");
         assert_eq!(served.weights, Dtype::Bf16);
         let memory = (1, 1, 25_250_627_584);
         let plan = NpuMemoryBreakdown::new(&sizes("llama3-8b"), &served, (&rules, None), memory);

@@ -10,8 +10,8 @@ use super::server::LlmRunState;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    CompiledReplay, FeedRequestBuffer, LanelessProcessorModel, LaunchFeed, LaunchRecord,
-    LaunchRequest, ProcessorJobTimes, ProcessorKernelJob, run_launches,
+    BegunLaunchRecord, CompiledReplay, FeedLaunchAndReleaseRequests, LaunchFeed, LaunchRequest,
+    ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel, run_launches,
 };
 use chakram_hardware::machine::Machine;
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ impl LaunchFeed for ServerStepFeed<'_, '_> {
         self.0.borrow().next_due()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
         self.0.borrow_mut().handle_due(now, |engine| {
             queue.begin_launch(LaunchRequest {
                 tag: engine.into(),
@@ -33,7 +33,12 @@ impl LaunchFeed for ServerStepFeed<'_, '_> {
         });
     }
 
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut FeedRequestBuffer) {
+    fn on_launch_ended(
+        &mut self,
+        now: Time,
+        ended: &BegunLaunchRecord,
+        _queue: &mut FeedLaunchAndReleaseRequests,
+    ) {
         self.0.borrow_mut().end_step(now, ended.tag as u32);
     }
 }
@@ -41,7 +46,7 @@ impl LaunchFeed for ServerStepFeed<'_, '_> {
 /// Implements a processor model that takes step times from the server.
 struct StepTimeProcessorModel<'f, 's>(&'f RefCell<LlmRunState<'s>>);
 
-impl LanelessProcessorModel for StepTimeProcessorModel<'_, '_> {
+impl SelfSchedulingProcessorModel for StepTimeProcessorModel<'_, '_> {
     fn serves_program(&self, _npu: Npu, _program: u32) -> bool {
         true
     }
@@ -50,10 +55,10 @@ impl LanelessProcessorModel for StepTimeProcessorModel<'_, '_> {
         &mut self,
         now: Time,
         job: &ProcessorKernelJob,
-        started: &mut Vec<ProcessorJobTimes>,
+        started: &mut Vec<ProcessorJobStartAndEnd>,
     ) {
         let end = self.0.borrow().step_end_time(job.tag as u32);
-        started.push(ProcessorJobTimes {
+        started.push(ProcessorJobStartAndEnd {
             token: job.token,
             start: now,
             end,

@@ -3,8 +3,8 @@
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
 use chakram_workloads::model::{
-    AttentionSpan, DeltaAttention, LayerOperator, LayerRole, ModelFileText,
-    ModelWithDefinitionProperties, OperatorKind, TensorSplit,
+    AttentionSpan, DeltaAttention, LayerOperator, LayerRole, ModelWithDefinitionProperties,
+    OperatorKind, OperatorTensorParallelSplit, PresetOrModelFileText,
 };
 
 /// Division of a matrix multiplication among the NPUs of an engine.
@@ -209,9 +209,10 @@ impl EqualModelBlocks {
         let mut chosen = 1;
         for operator in operators {
             let split = match operator.cut {
-                TensorSplit::ColumnParallel => MatrixProductSplit::ByOutputs,
-                TensorSplit::RowParallel => MatrixProductSplit::ByInputs,
-                TensorSplit::Replicated | TensorSplit::InsideRegion => MatrixProductSplit::Repeated,
+                OperatorTensorParallelSplit::ColumnParallel => MatrixProductSplit::ByOutputs,
+                OperatorTensorParallelSplit::RowParallel => MatrixProductSplit::ByInputs,
+                OperatorTensorParallelSplit::Replicated
+                | OperatorTensorParallelSplit::InsideRegion => MatrixProductSplit::Repeated,
             };
             let by_outputs = split == MatrixProductSplit::ByOutputs;
             let product = |inputs, outputs| ModelBlockMatrixProduct {
@@ -390,7 +391,7 @@ impl LlmModelSizes {
     ///
     /// Fails if the model does not exist, has a malformed file, or cannot be served token by token.
     pub fn load_by_name(name: &str) -> Result<Self, ServeError> {
-        let definition = ModelFileText::find_source(name)
+        let definition = PresetOrModelFileText::find_source(name)
             .and_then(|source| source.parse_definition(None))
             .map_err(|source| ServeError::ServedModel(Box::new(source)))?;
         Self::from_definition(&definition)
@@ -605,11 +606,11 @@ impl LlmModelSizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chakram_workloads::model::ModelFileText;
+    use chakram_workloads::model::PresetOrModelFileText;
 
     fn sizes(name: &str) -> LlmModelSizes {
         LlmModelSizes::from_definition(
-            &ModelFileText::find_source(name)
+            &PresetOrModelFileText::find_source(name)
                 .unwrap()
                 .parse_definition(None)
                 .unwrap(),
@@ -725,7 +726,7 @@ mod tests {
     #[test]
     fn what_does_not_answer_token_by_token_is_refused() {
         for name in ["bert-base", "resnet-50", "vit-b-16", "dlrm"] {
-            let definition = ModelFileText::find_source(name)
+            let definition = PresetOrModelFileText::find_source(name)
                 .unwrap()
                 .parse_definition(None)
                 .unwrap();

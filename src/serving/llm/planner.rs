@@ -175,7 +175,7 @@ impl CapacityPlanner<'_> {
         let requests = all.map_or(0, |all| all.completed + all.refused);
         let attained = all.and_then(|all| all.attained).unwrap_or(0.0);
         let met = (attained * requests as f64).round() as u64;
-        let p99 = |times: &super::report::RequestTimeSummary| {
+        let p99 = |times: &super::report::RequestTimeMeanAndPercentiles| {
             times.percentiles.last().map(|one| one.value)
         };
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);

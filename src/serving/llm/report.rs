@@ -1,7 +1,7 @@
 //! The report of a serving run, which is rendered as text, JSON, CSV and HTML.
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
-use super::deployment::{EngineMachineAndMemory, IdenticalLlmEngines};
+use super::deployment::{EngineModelNpusAndMemory, IdenticalLlmEngines};
 use super::limits::LlmTimeLimits;
 use super::metrics::{LlmRunRecorder, RequestClassRecorder};
 use super::observe::CompletedLlmRequest;
@@ -42,7 +42,7 @@ pub struct LlmReport {
     /// Rule by which requests are assigned to engines.
     pub router: String,
     /// NPUs and memory of the engines, if they run on a machine.
-    pub place: Option<EngineMachineAndMemory>,
+    pub place: Option<EngineModelNpusAndMemory>,
     /// Number of KV blocks per engine.
     pub blocks: u32,
     /// Sources of step times.
@@ -69,7 +69,7 @@ pub struct LlmReport {
     /// Statistics of steps.
     pub steps: EngineStepSummary,
     /// Statistics of the cache of prompt prefixes.
-    pub cache: PrefixCacheSummary,
+    pub cache: PrefixCacheHitRateAndUse,
     /// Number of preemptions of requests.
     pub preemptions: u64,
     /// For each engine, the fraction of the window in which it runs a step.
@@ -88,14 +88,14 @@ pub struct LlmReport {
     /// The request with the longest time to first token, and the request with the longest time to
     /// the last token.
     #[serde(default)]
-    pub lives: Vec<SlowestLlmRequestTimes>,
+    pub lives: Vec<LlmRequestShownInDetail>,
     /// Caveats about the results.
     pub warnings: Vec<String>,
 }
 
 /// Times of one request that the report shows in detail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlowestLlmRequestTimes {
+pub struct LlmRequestShownInDetail {
     /// Reason why the report shows the request.
     pub why: String,
     /// Index of the request, in order of arrival.
@@ -119,7 +119,7 @@ pub struct SlowestLlmRequestTimes {
     pub after: Span,
 }
 
-impl SlowestLlmRequestTimes {
+impl LlmRequestShownInDetail {
     fn from_request(request: &CompletedLlmRequest, why: &str) -> Self {
         let instants = [
             request.queued,
@@ -199,14 +199,14 @@ pub struct RefusedRequestCounts {
 
 /// Mean and percentiles of one kind of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RequestTimeSummary {
+pub struct RequestTimeMeanAndPercentiles {
     /// Mean with its confidence interval.
     pub mean: Option<IntervalEstimate>,
     /// 50th, 90th, 95th and 99th percentile.
     pub percentiles: Vec<IntervalEstimate>,
 }
 
-impl RequestTimeSummary {
+impl RequestTimeMeanAndPercentiles {
     fn from_samples(samples: &DurationSamples) -> Self {
         Self {
             mean: samples.mean_estimate(),
@@ -236,13 +236,13 @@ pub struct LlmClassResults {
     /// Number of prompt tokens that were in the prefix cache.
     pub hit_tokens: u64,
     /// Time to first token.
-    pub ttft: RequestTimeSummary,
+    pub ttft: RequestTimeMeanAndPercentiles,
     /// Time per token after the first token; one value per request.
-    pub tpot: RequestTimeSummary,
+    pub tpot: RequestTimeMeanAndPercentiles,
     /// Time from when the client sends the request until the last token.
-    pub e2e: RequestTimeSummary,
+    pub e2e: RequestTimeMeanAndPercentiles,
     /// Time from when a request enters the queue until its first step.
-    pub queue: RequestTimeSummary,
+    pub queue: RequestTimeMeanAndPercentiles,
     /// Number of times that completed requests were preempted.
     pub preemptions: u64,
     /// Limits on the times of the requests.
@@ -323,7 +323,7 @@ pub struct StepTimePartShare {
 
 /// Statistics of the prefix cache and of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PrefixCacheSummary {
+pub struct PrefixCacheHitRateAndUse {
     /// Cached prompt tokens divided by all prompt tokens; `None` without the cache.
     pub hit_rate: Option<f64>,
     /// Number of tokens that were computed again after preemptions.
@@ -450,7 +450,7 @@ impl LlmReport {
                 mean_requests: recorder.step_requests as f64 / steps.max(1) as f64,
                 parts: step_time_part_shares(&recorder, &deployment.price),
             },
-            cache: PrefixCacheSummary {
+            cache: PrefixCacheHitRateAndUse {
                 hit_rate: deployment
                     .rules
                     .prefix_caching
@@ -479,7 +479,10 @@ impl LlmReport {
                 .iter()
                 .zip(["longest to the first token", "longest to the last token"])
                 .filter_map(|(request, why)| {
-                    Some(SlowestLlmRequestTimes::from_request(request.as_ref()?, why))
+                    Some(LlmRequestShownInDetail::from_request(
+                        request.as_ref()?,
+                        why,
+                    ))
                 })
                 .collect(),
             warnings: Vec::new(),
@@ -514,10 +517,10 @@ fn summarize_request_class(
         prompt_tokens: of.prompt_tokens,
         output_tokens: of.output_tokens,
         hit_tokens: of.hit_tokens,
-        ttft: RequestTimeSummary::from_samples(&of.ttft),
-        tpot: RequestTimeSummary::from_samples(&of.tpot),
-        e2e: RequestTimeSummary::from_samples(&of.e2e),
-        queue: RequestTimeSummary::from_samples(&of.queue),
+        ttft: RequestTimeMeanAndPercentiles::from_samples(&of.ttft),
+        tpot: RequestTimeMeanAndPercentiles::from_samples(&of.tpot),
+        e2e: RequestTimeMeanAndPercentiles::from_samples(&of.e2e),
+        queue: RequestTimeMeanAndPercentiles::from_samples(&of.queue),
         preemptions: of.put_back,
         attained: limits.has_any_limit().then(|| share(of.met)).flatten(),
         attained_each,

@@ -113,7 +113,7 @@ impl AllReduceKernelLibrary {
 
 /// Kernels that an engine uses for the matrix products of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpertKernels {
+pub enum ExpertKernelLibrary {
     /// Triton's kernels, which vLLM and SGLang use on Hopper.
     Triton,
     /// TensorRT-LLM's CUTLASS kernels, which FlashInfer also provides.
@@ -124,7 +124,7 @@ pub enum ExpertKernels {
     Plain,
 }
 
-impl ExpertKernels {
+impl ExpertKernelLibrary {
     /// All variants, with their names in files.
     pub const NAMES: &[(Self, &str)] = &[
         (Self::Triton, "triton"),
@@ -136,7 +136,7 @@ impl ExpertKernels {
 
 /// Kernels that quantize the inputs of products whose weights have one scale per tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputQuantization {
+pub enum InputQuantizingKernels {
     /// The kernels before products quantize the inputs.
     Fused,
     /// A kernel of its own quantizes the results of attention; other kernels before products
@@ -146,7 +146,7 @@ pub enum InputQuantization {
     Separate,
 }
 
-impl InputQuantization {
+impl InputQuantizingKernels {
     /// All variants, with their names in files.
     pub const NAMES: &[(Self, &str)] = &[
         (Self::Fused, "fused"),
@@ -229,9 +229,9 @@ pub struct EngineRules {
     /// Kernels that an engine uses to sum results over its NPUs.
     pub all_reduce: AllReduceKernelLibrary,
     /// Kernels that an engine uses for the matrix products of experts.
-    pub expert_kernels: ExpertKernels,
+    pub expert_kernels: ExpertKernelLibrary,
     /// Kernels that quantize the inputs of products.
-    pub quantization: InputQuantization,
+    pub quantization: InputQuantizingKernels,
     /// True if a kernel of a captured graph starts before the kernel before it has ended, so that
     /// there is no time between kernels.
     pub dependent_launch: bool,
@@ -306,8 +306,8 @@ impl EngineRules {
             reserve: root.read_choice("reserve", RESERVES)?,
             state_blocks: 0,
             all_reduce: AllReduceKernelLibrary::Vllm,
-            expert_kernels: ExpertKernels::Plain,
-            quantization: InputQuantization::Fused,
+            expert_kernels: ExpertKernelLibrary::Plain,
+            quantization: InputQuantizingKernels::Fused,
             dependent_launch: false,
             receive_interval: root.read_count("receive_interval", MOST_SEQUENCES)?,
             graphs: GraphCaptureRule::All,
@@ -364,10 +364,10 @@ impl EngineRules {
         })?;
         self.expert_kernels =
             table.read_or_default("expert_kernels", self.expert_kernels, |field| {
-                field.read_choice(ExpertKernels::NAMES)
+                field.read_choice(ExpertKernelLibrary::NAMES)
             })?;
         self.quantization = table.read_or_default("quantization", self.quantization, |field| {
-            field.read_choice(InputQuantization::NAMES)
+            field.read_choice(InputQuantizingKernels::NAMES)
         })?;
         self.dependent_launch = flag("dependent_launch", self.dependent_launch)?;
         self.graphs = table.read_or_default("graphs", self.graphs, |field| {
@@ -436,11 +436,11 @@ impl EngineRules {
             ),
             (
                 "expert_kernels",
-                name_of(ExpertKernels::NAMES, self.expert_kernels),
+                name_of(ExpertKernelLibrary::NAMES, self.expert_kernels),
             ),
             (
                 "quantization",
-                name_of(InputQuantization::NAMES, self.quantization),
+                name_of(InputQuantizingKernels::NAMES, self.quantization),
             ),
             ("graphs", name_of(GraphCaptureRule::NAMES, self.graphs)),
             ("dependent_launch", self.dependent_launch.to_string()),

@@ -59,7 +59,7 @@ pub struct LlmScenario {
     /// Rules that the scenario states; they override the named rules.
     pub own_rules: ScenarioRulesSourceText,
     /// The served model, if step times are computed from a model.
-    pub model: Option<LlmServingOptions>,
+    pub model: Option<LlmModelAndServingOptions>,
     /// Number of KV blocks per engine, if the scenario states it.
     pub blocks: Option<u32>,
     /// Number of engines.
@@ -96,7 +96,7 @@ pub struct ScenarioRulesSourceText {
 
 /// A model and its serving options.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LlmServingOptions {
+pub struct LlmModelAndServingOptions {
     /// Name of the model: a preset or a file.
     pub name: String,
     /// Number of NPUs per engine, or `None` for the smallest number with enough memory.
@@ -115,7 +115,7 @@ pub struct LlmServingOptions {
     pub memory_utilization: f64,
 }
 
-impl LlmServingOptions {
+impl LlmModelAndServingOptions {
     /// Creates a model in BF16 that may use nine tenths of the memory (vLLM's default).
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -451,7 +451,7 @@ fn require_engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, C
 fn parse_served_llm(
     engine: &ConfigTable<'_>,
     folder: &Path,
-) -> Result<Option<LlmServingOptions>, ConfigError> {
+) -> Result<Option<LlmModelAndServingOptions>, ConfigError> {
     let Some(field) = engine.get("model") else {
         for key in [
             "tensor",
@@ -483,7 +483,7 @@ fn parse_served_llm(
         true => folder.join(name).display().to_string(),
         false => name.to_owned(),
     };
-    let own = LlmServingOptions::new(name);
+    let own = LlmModelAndServingOptions::new(name);
     let weights =
         engine.read_or_default("weights", own.weights, |field| field.read_choice(FORMATS))?;
     let expert_weights = engine.read_or_default("expert_weights", weights, |field| {
@@ -499,7 +499,7 @@ fn parse_served_llm(
         }
         Ok(has_blocks)
     })?;
-    Ok(Some(LlmServingOptions {
+    Ok(Some(LlmModelAndServingOptions {
         tensor: engine.read_optional("tensor", |field| field.read_count(1024))?,
         weights,
         expert_weights,

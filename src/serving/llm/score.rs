@@ -36,7 +36,7 @@ pub use report::{format_metric_csv_rows, render_scores};
 
 use super::super::error::ServeError;
 use super::super::statistics::{NORMAL_90, student_quantile};
-use super::{LlmReport, LlmScenario, NoLlmObserver, RequestTimeSummary, serve_llm};
+use super::{LlmReport, LlmScenario, NoLlmObserver, RequestTimeMeanAndPercentiles, serve_llm};
 use chakram_base::parallel::map_in_order;
 use chakram_base::prediction_scores::{
     PredictionErrorSummary, PredictionIntervalSummary, interpolate_percentile,
@@ -118,7 +118,7 @@ impl ServingTimeStatistic {
     /// Returns the metric's value in seconds; `None` if no request has a value.
     fn value_in_report(self, report: &LlmReport) -> Option<f64> {
         let all = report.row_of_all_classes()?;
-        let of = |times: &RequestTimeSummary| {
+        let of = |times: &RequestTimeMeanAndPercentiles| {
             let value = match self.percentile {
                 None => times.mean.as_ref(),
                 Some(index) => times.percentiles.get(index),
@@ -142,8 +142,9 @@ impl ServingTimeStatistic {
                 Some(all.e2e.mean.as_ref()?.value.as_seconds() / tokens)
             }
             ServingTimeKind::TpotOfMeans => {
-                let mean =
-                    |times: &RequestTimeSummary| Some(times.mean.as_ref()?.value.as_seconds());
+                let mean = |times: &RequestTimeMeanAndPercentiles| {
+                    Some(times.mean.as_ref()?.value.as_seconds())
+                };
                 let gaps = all.output_tokens as f64 / all.completed as f64 - 1.0;
                 (gaps > 0.0).then_some((mean(&all.e2e)? - mean(&all.ttft)?) / gaps)
             }

@@ -28,7 +28,9 @@ mod products;
 
 use super::super::error::ServeError;
 use super::model_sizes::{LlmModelSizes, TokenMixing};
-use super::rules::{AllReduceKernelLibrary, ExpertKernels, GraphCaptureRule, InputQuantization};
+use super::rules::{
+    AllReduceKernelLibrary, ExpertKernelLibrary, GraphCaptureRule, InputQuantizingKernels,
+};
 use super::step_load::StepTimeInputs;
 use all_reduce::{AllReduceTimes, load_engine_all_reduce_times};
 use chakram_base::collective_kind::CollectiveKind;
@@ -123,9 +125,9 @@ pub struct EngineParallelism {
     /// Kernels used for all-reduces.
     pub all_reduce: AllReduceKernelLibrary,
     /// The kernels that compute experts.
-    pub expert_kernels: ExpertKernels,
+    pub expert_kernels: ExpertKernelLibrary,
     /// The kernels that quantize the inputs of products.
-    pub quantization: InputQuantization,
+    pub quantization: InputQuantizingKernels,
     /// True if there is no time between the kernels of a captured graph.
     pub dependent_launch: bool,
     /// The steps that are launched as captured graphs.
@@ -164,7 +166,7 @@ pub struct StepTimeCalculator {
     all_reduce: AllReduceTimes,
     /// Measured times of the engine's own kernels for experts, if there are any.
     expert_kernels: Option<ExpertKernelCurve>,
-    quantization: InputQuantization,
+    quantization: InputQuantizingKernels,
     /// Time between the kernels of a graph.
     gap: Span,
 }

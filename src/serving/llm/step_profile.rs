@@ -9,7 +9,7 @@
 //! that receive at least one token. Times are interpolated linearly along each size.
 
 use super::super::error::ServeError;
-use super::super::tables::{CsvTableRowReader, LatencyCurve};
+use super::super::tables::{CsvTableRowReader, InterpolatedDurationCurve};
 use super::step_cost::expected_active_experts;
 use super::step_load::{LinearStepTimeCoefficients, StepTimeInputs};
 use chakram_base::units::Span;
@@ -43,9 +43,9 @@ pub struct ProfiledStepTimeModel {
     choice: StepProfileReadOptions,
     /// Times of all operations, by the number of tokens in the step. The time of an operation
     /// inside blocks is summed over all blocks.
-    of_tokens: Vec<LatencyCurve>,
+    of_tokens: Vec<InterpolatedDurationCurve>,
     /// Times of `@seq` operations, by the number of requests that produce a token.
-    of_rows: Vec<LatencyCurve>,
+    of_rows: Vec<InterpolatedDurationCurve>,
     attention: AttentionTimeGrid,
     /// Time of all experts in a block, by the number of tokens and by the number of experts that
     /// receive tokens.
@@ -211,9 +211,9 @@ impl ProfiledStepTimeModel {
             let span = Span::from_seconds(seconds * times);
             of_tokens.entry(op).or_default().push((size, span));
         }
-        let curves = |all: BTreeMap<String, Vec<(f64, Span)>>| -> Vec<LatencyCurve> {
+        let curves = |all: BTreeMap<String, Vec<(f64, Span)>>| -> Vec<InterpolatedDurationCurve> {
             all.into_values()
-                .filter_map(LatencyCurve::of_means)
+                .filter_map(InterpolatedDurationCurve::of_means)
                 .collect()
         };
         let (of_tokens, of_rows) = (curves(of_tokens), curves(of_rows));
@@ -253,7 +253,7 @@ impl ProfiledStepTimeModel {
 
     /// Returns the time of a step.
     pub fn step_time(&self, load: &StepTimeInputs) -> Span {
-        let of = |curves: &[LatencyCurve], x: u64| -> Span {
+        let of = |curves: &[InterpolatedDurationCurve], x: u64| -> Span {
             curves.iter().map(|curve| curve.duration_at(x as f64)).sum()
         };
         let rows = match load.sampled {

@@ -1,7 +1,7 @@
 //! Computes the work per token on one NPU, for formulas and bounds that do not use kernel times.
 
 use super::super::error::ServeError;
-use super::deployment::EngineMachineAndMemory;
+use super::deployment::EngineModelNpusAndMemory;
 use super::model_sizes::LlmModelSizes;
 use super::scenario::FORMATS;
 use super::step_cost::expected_active_experts;
@@ -28,7 +28,7 @@ impl WeightsPerStepAndToken {
     /// Fails if there is no such model, or if the model cannot be served.
     pub fn new(
         model: &str,
-        place: &EngineMachineAndMemory,
+        place: &EngineModelNpusAndMemory,
         batch: f64,
     ) -> Result<Self, ServeError> {
         let sizes = LlmModelSizes::load_by_name(model)?;

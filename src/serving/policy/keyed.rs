@@ -15,7 +15,7 @@
 //! bounded. Without aging, the wait has no bound.
 
 use super::{QueuedRequest, ServiceQueue};
-use crate::scenario::ServicePolicyKind;
+use crate::scenario::ServicePolicyWithParameters;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,14 +24,16 @@ use std::collections::BinaryHeap;
 pub type RequestKeyFunction = Box<dyn Fn(&QueuedRequest) -> u64>;
 
 /// Returns the key function of a policy. The policy must use keys.
-pub fn key_function_of(kind: ServicePolicyKind) -> RequestKeyFunction {
+pub fn key_function_of(kind: ServicePolicyWithParameters) -> RequestKeyFunction {
     match kind {
-        ServicePolicyKind::ShortestJob => Box::new(|request| request.work.0),
-        ServicePolicyKind::Priority { aging: None } => Box::new(|request| request.level.into()),
-        ServicePolicyKind::Priority { aging: Some(aging) } => {
+        ServicePolicyWithParameters::ShortestJob => Box::new(|request| request.work.0),
+        ServicePolicyWithParameters::Priority { aging: None } => {
+            Box::new(|request| request.level.into())
+        }
+        ServicePolicyWithParameters::Priority { aging: Some(aging) } => {
             Box::new(move |request| level_aged_key(request, aging))
         }
-        ServicePolicyKind::EarliestDeadline => Box::new(|request| request.due.0),
+        ServicePolicyWithParameters::EarliestDeadline => Box::new(|request| request.due.0),
         _ => Box::new(|request| request.since.0),
     }
 }

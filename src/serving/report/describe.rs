@@ -4,7 +4,7 @@ use super::ServeReport;
 use crate::prepared::ScenarioWithModelTimes;
 use crate::scenario::{
     ArrivalPattern, ArrivalRateInRequestsOrBytes, RequestWork, RunStopRule, Scenario,
-    ServicePolicyKind,
+    ServicePolicyWithParameters,
 };
 use chakram_base::units::format_thousands;
 
@@ -61,12 +61,12 @@ pub(super) fn describe_service_order(scenario: &Scenario) -> String {
     let policy = &scenario.policy;
     let mut text = policy.kind.stable_name().to_owned();
     match policy.kind {
-        ServicePolicyKind::Batching { batch, wait } => {
+        ServicePolicyWithParameters::Batching { batch, wait } => {
             text += &format!(
                 ", up to {batch} requests of a model, none waits longer than {wait} for others"
             );
         }
-        ServicePolicyKind::Priority { aging: Some(aging) } => {
+        ServicePolicyWithParameters::Priority { aging: Some(aging) } => {
             let levels = scenario.models.iter().map(|model| model.level);
             let most = levels.max().unwrap_or(0);
             text += &format!(
@@ -74,7 +74,7 @@ pub(super) fn describe_service_order(scenario: &Scenario) -> String {
                 aging.times(most.into())
             );
         }
-        ServicePolicyKind::Priority { aging: None } => {
+        ServicePolicyWithParameters::Priority { aging: None } => {
             text += ", without aging: low levels may starve"
         }
         _ => {}

@@ -274,9 +274,9 @@ fn draw_request_counts(report: &ServeReport) -> String {
 }
 
 /// A curve against the request rate: the name of the plotted quantity, and a function that returns its value if known.
-type CurveOverRequestRate = (&'static str, fn(&ServeRow) -> Option<Span>);
+type RateCurveNameAndValueFunction = (&'static str, fn(&ServeRow) -> Option<Span>);
 
-const CURVES: [CurveOverRequestRate; 3] = [
+const CURVES: [RateCurveNameAndValueFunction; 3] = [
     ("mean", |all| all.mean.map(|mean| mean.value)),
     ("p50", |all| all.percentiles.first().map(|one| one.value)),
     ("p99", |all| all.percentiles.get(3).map(|one| one.value)),
@@ -291,7 +291,7 @@ const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;
-    let charts: &[&[CurveOverRequestRate]] = match several {
+    let charts: &[&[RateCurveNameAndValueFunction]] = match several {
         true => &[&CURVES[..1], &CURVES[2..]],
         false => &[&CURVES],
     };

@@ -34,7 +34,7 @@ const MOST_REQUESTS: u64 = 1_000_000_000_000;
 
 /// Name of a kind of arrivals, before its parameters are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ArrivalStreamName {
+enum ArrivalPatternName {
     Poisson,
     Periodic,
     Bursts,
@@ -102,7 +102,8 @@ pub(super) fn build_scenario(
                 )
                 .into());
         }
-        if policy.kind == ServicePolicyKind::EarliestDeadline && model.deadline.is_none() {
+        if policy.kind == ServicePolicyWithParameters::EarliestDeadline && model.deadline.is_none()
+        {
             return Err(entry
                 .missing_entry_error(
                     "deadline",
@@ -180,11 +181,11 @@ fn parse_arrival_stream(
         .require_field("stream", "a table of arrivals")?
         .read_table(Some(STREAM))?;
     let all = [
-        (ArrivalStreamName::Poisson, "poisson"),
-        (ArrivalStreamName::Periodic, "periodic"),
-        (ArrivalStreamName::Bursts, "bursts"),
-        (ArrivalStreamName::Closed, "closed"),
-        (ArrivalStreamName::File, "file"),
+        (ArrivalPatternName::Poisson, "poisson"),
+        (ArrivalPatternName::Periodic, "periodic"),
+        (ArrivalPatternName::Bursts, "bursts"),
+        (ArrivalPatternName::Closed, "closed"),
+        (ArrivalPatternName::File, "file"),
     ];
     let chosen = table.read_choice("arrivals", &all)?;
     let only =
@@ -206,15 +207,15 @@ fn parse_arrival_stream(
         }
     };
     match chosen {
-        ArrivalStreamName::Poisson => {
+        ArrivalPatternName::Poisson => {
             only(&["arrivals", "rate", "bandwidth"], "poisson")?;
             Ok(ArrivalPattern::Poisson(rate()?))
         }
-        ArrivalStreamName::Periodic => {
+        ArrivalPatternName::Periodic => {
             only(&["arrivals", "rate", "bandwidth"], "periodic")?;
             Ok(ArrivalPattern::Periodic(rate()?))
         }
-        ArrivalStreamName::Bursts => {
+        ArrivalPatternName::Bursts => {
             only(&["arrivals", "burst", "every"], "bursts")?;
             Ok(ArrivalPattern::Bursts {
                 burst: table
@@ -223,7 +224,7 @@ fn parse_arrival_stream(
                 every: parse_positive(&table, "every")?,
             })
         }
-        ArrivalStreamName::Closed => {
+        ArrivalPatternName::Closed => {
             only(
                 &["arrivals", "users", "think", "think_exponential"],
                 "closed",
@@ -238,7 +239,7 @@ fn parse_arrival_stream(
                     .read_or_default("think_exponential", false, |field| field.read_flag())?,
             })
         }
-        ArrivalStreamName::File => {
+        ArrivalPatternName::File => {
             only(&["arrivals", "file", "repeat", "speed"], "file")?;
             let path = folder.join(table.require_field("file", "a path")?.read_line()?);
             Ok(ArrivalPattern::File {
@@ -288,7 +289,7 @@ fn parse_stop_rule(
 fn parse_policy(root: &ConfigTable<'_>) -> Result<ServiceOrderAndSlots, ConfigError> {
     let Some(field) = root.get("policy") else {
         return Ok(ServiceOrderAndSlots {
-            kind: ServicePolicyKind::RoundRobin,
+            kind: ServicePolicyWithParameters::RoundRobin,
             slots: None,
             preemption: None,
         });
@@ -306,28 +307,28 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<ServiceOrderAndSlots, ConfigEr
     let kind = match chosen {
         ServicePolicyName::RoundRobin => {
             reject_keys_of_other_variants(&table, POLICY, &["kind"], "round-robin")?;
-            ServicePolicyKind::RoundRobin
+            ServicePolicyWithParameters::RoundRobin
         }
         ServicePolicyName::FirstCome => {
             reject_keys_of_other_variants(&table, POLICY, &["kind", "slots"], "first-come")?;
-            ServicePolicyKind::FirstCome
+            ServicePolicyWithParameters::FirstCome
         }
         ServicePolicyName::ShortestJob => {
             let used = ["kind", "slots", "preemption"];
             reject_keys_of_other_variants(&table, POLICY, &used, "shortest-job-first")?;
-            ServicePolicyKind::ShortestJob
+            ServicePolicyWithParameters::ShortestJob
         }
         ServicePolicyName::Priority => {
             let used = ["kind", "slots", "aging", "preemption"];
             reject_keys_of_other_variants(&table, POLICY, &used, "priority")?;
-            ServicePolicyKind::Priority {
+            ServicePolicyWithParameters::Priority {
                 aging: table.read_optional("aging", |_| parse_positive(&table, "aging"))?,
             }
         }
         ServicePolicyName::EarliestDeadline => {
             let used = ["kind", "slots", "preemption"];
             reject_keys_of_other_variants(&table, POLICY, &used, "earliest-deadline")?;
-            ServicePolicyKind::EarliestDeadline
+            ServicePolicyWithParameters::EarliestDeadline
         }
         ServicePolicyName::Batching => {
             reject_keys_of_other_variants(
@@ -336,7 +337,7 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<ServiceOrderAndSlots, ConfigEr
                 &["kind", "slots", "batch", "wait"],
                 "batching",
             )?;
-            ServicePolicyKind::Batching {
+            ServicePolicyWithParameters::Batching {
                 batch: table
                     .require_field("batch", "the most requests of a batch")?
                     .read_count(1 << 16)?,
@@ -346,7 +347,7 @@ fn parse_policy(root: &ConfigTable<'_>) -> Result<ServiceOrderAndSlots, ConfigEr
         }
     };
     let slots = match (kind, table.get("slots")) {
-        (ServicePolicyKind::RoundRobin, _) => None,
+        (ServicePolicyWithParameters::RoundRobin, _) => None,
         (_, Some(field)) => Some(field.read_count(1 << 20)?),
         (_, None) => Some(1),
     };

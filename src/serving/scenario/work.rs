@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::jobs::{
-    ConvolutionVectorProductSplit, EqualVectorProductTasks, OperatorToJobLoweringRules,
-    ParallelBranchRule,
+    ConcurrentOperatorsRule, ConvolutionVectorProductSplit, EqualVectorProductTasks,
+    OperatorToJobLoweringRules,
 };
 use crate::tables::{CsvTableRowReader, TimeColumnUnit};
-use chakram_workloads::model::{ModelError, ModelFileText, PRESETS};
+use chakram_workloads::model::{ModelError, PRESETS, PresetOrModelFileText};
 
 /// Keys that every model may have.
 pub(super) const KEYS: &[&str] = &[
@@ -205,8 +205,8 @@ fn parse_preset_work(
     let tokens = table.read_optional("tokens", |field| {
         field.read_integer_between(1, 1_000_000_000)
     })?;
-    let found =
-        ModelFileText::find_source(&path).and_then(|source| source.parse_definition(tokens));
+    let found = PresetOrModelFileText::find_source(&path)
+        .and_then(|source| source.parse_definition(tokens));
     let model = match found {
         Ok(found) => found.model,
         Err(ModelError::Unknown { .. }) => {
@@ -230,9 +230,11 @@ fn parse_preset_work(
             |field| field.read_choice(&ConvolutionVectorProductSplit::ALL),
         )?,
         heads: table.read_or_default("attention", false, |field| field.read_choice(&attention))?,
-        branches: table.read_or_default("branches", ParallelBranchRule::default(), |field| {
-            field.read_choice(&ParallelBranchRule::ALL)
-        })?,
+        branches: table.read_or_default(
+            "branches",
+            ConcurrentOperatorsRule::default(),
+            |field| field.read_choice(&ConcurrentOperatorsRule::ALL),
+        )?,
         merge: table.read_or_default("merge", 0, |field| field.read_integer_between(1, 1 << 40))?,
         tables: table.read_or_default("tables", false, |field| field.read_flag())?,
     };
@@ -369,7 +371,9 @@ fn parse_latency_work(source: &ConfigField<'_>, folder: &Path) -> Result<Request
     }
     Ok(match batch {
         None => RequestWork::Drawn(rows.into_iter().map(|(_, span)| span).collect()),
-        Some(_) => RequestWork::ByBatch(LatencyCurve::of_means(rows).unwrap_or_default()),
+        Some(_) => {
+            RequestWork::ByBatch(InterpolatedDurationCurve::of_means(rows).unwrap_or_default())
+        }
     })
 }
 
@@ -393,8 +397,8 @@ fn parse_step_time_work(
         later.push((together, step_unit.to_span(reader.number_in_column(step)?)));
     }
     match (
-        LatencyCurve::of_means(prompts),
-        LatencyCurve::of_means(later),
+        InterpolatedDurationCurve::of_means(prompts),
+        InterpolatedDurationCurve::of_means(later),
     ) {
         (Some(prefill), Some(step)) => Ok(RequestWork::Steps { prefill, step }),
         _ => Err(source

@@ -4,13 +4,13 @@ use super::flight::BatchInFlight;
 use super::{JobTimeRangeWithEventToken, ServeRunState};
 use crate::cores::JobTimeRange;
 use crate::observe::{CompletedRequest, ServedJob};
-use crate::scenario::{ArrivalPattern, ServicePolicyKind};
+use crate::scenario::{ArrivalPattern, ServicePolicyWithParameters};
 use chakram_base::units::Span;
 
 impl ServeRunState<'_> {
     /// Returns true if the policy orders requests by their work (shortest job first).
     pub(super) fn orders_queue_by_work(&self) -> bool {
-        self.prepared.scenario.policy.kind == ServicePolicyKind::ShortestJob
+        self.prepared.scenario.policy.kind == ServicePolicyWithParameters::ShortestJob
     }
 
     /// Subtracts a completed job from the remaining work of its batch.

@@ -4,7 +4,7 @@
 //! A number that the check's JSON contains too has its JSON pointer in an attribute, as on a report's page.
 
 use super::verdict::describe_measured_distance;
-use super::{ArchiveCheckResults, CheckedPrediction};
+use super::{ArchiveCheckResults, PredictionComparedWithBaseline};
 use chakram_archive::BaselinePrediction;
 use chakram_base::units::{Span, Time, format_count, format_percent_change};
 use chakram_report::NpuTimeCategory;
@@ -69,7 +69,7 @@ pub fn render_check_page(outcome: &ArchiveCheckResults, name: &str) -> String {
 }
 
 /// Renders a moved prediction, at index `at` of the check.
-fn render_moved_prediction(checked: &CheckedPrediction, at: usize) -> String {
+fn render_moved_prediction(checked: &PredictionComparedWithBaseline, at: usize) -> String {
     let pointer = |field: &str| format!("/predictions/{at}/{field}");
     let time =
         |field: &str, ps: u64| render_report_number(&pointer(field), ps, &Time(ps).to_string());
@@ -114,7 +114,7 @@ fn format_signed(before: Span, after: Span) -> String {
 }
 
 /// Renders the baselines of a prediction, from oldest to newest. The prediction is compared with the newest one.
-fn baselines_table(checked: &CheckedPrediction, at: usize) -> String {
+fn baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -> String {
     let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
         let before = i.checked_sub(1).map(|before| &checked.baselines[before]);
         let pointer = format!("/predictions/{at}/baselines/{i}/makespan_ps");

@@ -1,6 +1,6 @@
 //! Formats a check's verdict as text, JSON, Markdown and JUnit XML.
 
-use super::{CategoryTimes, CheckedPrediction, PredictionDistanceFromMeasuredSteps};
+use super::{CategoryTimes, PredictionComparedWithBaseline, PredictionDistanceFromMeasuredSteps};
 use chakram_base::units::{Time, format_count, format_percent_change};
 use chakram_report::NpuTimeCategory;
 use chakram_report::document::VersionedDocument;
@@ -27,7 +27,7 @@ pub struct ArchiveCheckResults {
     /// A prediction has moved if its makespan changes by more than this percentage.
     pub threshold: f64,
     /// Predictions that succeeded, compared with their baselines.
-    pub checked: Vec<CheckedPrediction>,
+    pub checked: Vec<PredictionComparedWithBaseline>,
     /// Predictions that failed.
     pub failed: Vec<FailedPrediction>,
     /// Workloads without a baseline.
@@ -40,7 +40,7 @@ pub struct ArchiveCheckResults {
 
 impl ArchiveCheckResults {
     /// Returns the predictions that differ too much from their baselines.
-    pub fn moved_predictions(&self) -> impl Iterator<Item = &CheckedPrediction> {
+    pub fn moved_predictions(&self) -> impl Iterator<Item = &PredictionComparedWithBaseline> {
         self.checked.iter().filter(|checked| checked.moved)
     }
 
@@ -84,7 +84,7 @@ impl ArchiveCheckResults {
     }
 }
 
-fn format_change(checked: &CheckedPrediction) -> String {
+fn format_change(checked: &PredictionComparedWithBaseline) -> String {
     format_percent_change(checked.change_percent())
 }
 
@@ -107,13 +107,13 @@ const NAME: usize = 64;
 /// Renders a verdict as a table, followed by the causes of changes.
 pub fn verdict_text(outcome: &ArchiveCheckResults) -> String {
     let mut out = String::new();
-    let name = |checked: &CheckedPrediction| {
+    let name = |checked: &PredictionComparedWithBaseline| {
         clip_middle(
             &format!("{} on {}", checked.workload, checked.machine),
             NAME,
         )
     };
-    let shown: Vec<&CheckedPrediction> = outcome
+    let shown: Vec<&PredictionComparedWithBaseline> = outcome
         .checked
         .iter()
         .filter(|c| c.moved || c.measured.is_some())
@@ -186,7 +186,7 @@ struct PredictionRow<'a> {
     /// Mean time in each category; `None` if the prediction did not move.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<NpuMeanTimesBeforeAfter>,
-    baselines: Vec<CheckDocumentBaselineRow<'a>>,
+    baselines: Vec<BaselineMakespanAndReasonRow<'a>>,
     measured: Option<PredictionVersusMeasuredRow>,
 }
 
@@ -199,7 +199,7 @@ struct NpuMeanTimesBeforeAfter {
 
 /// A row of the JSON document for one baseline.
 #[derive(Serialize)]
-struct CheckDocumentBaselineRow<'a> {
+struct BaselineMakespanAndReasonRow<'a> {
     makespan_ps: u64,
     tool_version: &'a str,
     options: &'a [String],
@@ -239,7 +239,7 @@ pub fn verdict_json(outcome: &ArchiveCheckResults) -> String {
             }
         }),
         baselines: (checked.baselines.iter())
-            .map(|record| CheckDocumentBaselineRow {
+            .map(|record| BaselineMakespanAndReasonRow {
                 makespan_ps: record.makespan_ps,
                 tool_version: &record.tool_version,
                 options: &record.arguments,

@@ -1,9 +1,9 @@
 //! List scheduling: in each step, or whenever a chip is free, chips run the first ready sub-layers in the list.
 //!
 //! As printed, DEAP's Algorithm 1 gives a chip every ready sub-layer, because no line ends the inner loop. It also
-//! never frees a chip. [`ChipAssignmentRule::Steps`] corrects both errors: a chip runs one sub-layer per step, which
-//! counts as finished from the next step on. In [`ChipAssignmentRule::Durations`], a sub-layer's time is its number of
-//! operations, and a free chip immediately begins its next one. [`ChipAssignmentRule::Printed`] follows the printed
+//! never frees a chip. [`StepOrDurationChipAssignment::Steps`] corrects both errors: a chip runs one sub-layer per step, which
+//! counts as finished from the next step on. In [`StepOrDurationChipAssignment::Durations`], a sub-layer's time is its number of
+//! operations, and a free chip immediately begins its next one. [`StepOrDurationChipAssignment::Printed`] follows the printed
 //! text, and ends when no chip can get another sub-layer.
 
 use super::{SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
@@ -11,7 +11,7 @@ use chakram_base::setting::EnumeratedSetting;
 
 /// Rule for assigning sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChipAssignmentRule {
+pub enum StepOrDurationChipAssignment {
     /// In each step, every chip runs at most one sub-layer.
     Steps,
     /// A chip begins its next sub-layer as soon as it is free. Steps then only state the order on each chip. Where a
@@ -21,7 +21,7 @@ pub enum ChipAssignmentRule {
     Printed,
 }
 
-impl EnumeratedSetting for ChipAssignmentRule {
+impl EnumeratedSetting for StepOrDurationChipAssignment {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Steps, "steps", "One sub-layer per chip in each step"),
         (
@@ -35,7 +35,7 @@ impl EnumeratedSetting for ChipAssignmentRule {
 
 /// Reason why a schedule cannot be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScheduleError {
+pub enum IncompleteScheduleError {
     /// The number of chips is zero.
     #[error("found no chips, expected one or more")]
     NoChips,
@@ -60,15 +60,15 @@ pub enum ScheduleError {
 pub fn schedule_tasks(
     graph: &SubLayerTaskGraph,
     chips: usize,
-    rule: ChipAssignmentRule,
-) -> Result<SubLayersByAcceleratorAndStep, ScheduleError> {
+    rule: StepOrDurationChipAssignment,
+) -> Result<SubLayersByAcceleratorAndStep, IncompleteScheduleError> {
     if chips == 0 {
-        return Err(ScheduleError::NoChips);
+        return Err(IncompleteScheduleError::NoChips);
     }
     match rule {
-        ChipAssignmentRule::Steps => Ok(schedule_in_steps(graph, chips)),
-        ChipAssignmentRule::Durations => Ok(schedule_by_durations(graph, chips).0),
-        ChipAssignmentRule::Printed => schedule_as_printed(graph, chips),
+        StepOrDurationChipAssignment::Steps => Ok(schedule_in_steps(graph, chips)),
+        StepOrDurationChipAssignment::Durations => Ok(schedule_by_durations(graph, chips).0),
+        StepOrDurationChipAssignment::Printed => schedule_as_printed(graph, chips),
     }
 }
 
@@ -189,7 +189,7 @@ fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> SubLayersByAcce
 fn schedule_as_printed(
     graph: &SubLayerTaskGraph,
     chips: usize,
-) -> Result<SubLayersByAcceleratorAndStep, ScheduleError> {
+) -> Result<SubLayersByAcceleratorAndStep, IncompleteScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
     let mut given = vec![false; all];
@@ -223,7 +223,7 @@ fn schedule_as_printed(
             return if given == all {
                 Ok(schedule)
             } else {
-                Err(ScheduleError::Stuck { given, all })
+                Err(IncompleteScheduleError::Stuck { given, all })
             };
         }
     }

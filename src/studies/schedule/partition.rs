@@ -81,7 +81,7 @@ pub fn words_moved(
     cuts: &[MatrixProductCutSequence],
     batches: u32,
 ) -> u64 {
-    let mut costs = CutPairTransferCostCache::default();
+    let mut costs = MatrixCutPairTransferCostCache::default();
     let own = products.iter().zip(cuts);
     let weights = own
         .map(|(product, cut)| weight_words(product, cut))
@@ -127,7 +127,7 @@ fn cut_level(
     cuts: &mut [MatrixProductCutSequence],
     batches: u32,
 ) -> Option<()> {
-    let mut costs = CutPairTransferCostCache::default();
+    let mut costs = MatrixCutPairTransferCostCache::default();
     // `least` is the minimum cost so far, for each possible cut of the latest matrix product.
     // `before` is the best cut of each product's predecessor, for each of the product's cuts.
     let mut least: [Option<u128>; 2] = [Some(0), None];
@@ -187,13 +187,13 @@ fn input_words(product: &MatrixProductSizesForTransfers, cut: &[MatrixCutDirecti
 
 /// Cache of transfer costs; the keys are pairs of cuts.
 #[derive(Default)]
-struct CutPairTransferCostCache {
+struct MatrixCutPairTransferCostCache {
     /// Number of parts with nested row blocks (one cut's row block contains the other's), by pair
     /// of cuts.
     nested: BTreeMap<[MatrixProductCutSequence; 2], u32>,
 }
 
-impl CutPairTransferCostCache {
+impl MatrixCutPairTransferCostCache {
     /// Counts the words of the first matrix product's output that the second product's parts
     /// receive from other chips, in units of `1 / SHARES` word.
     fn moved_words(

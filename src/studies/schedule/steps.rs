@@ -161,7 +161,7 @@ impl StepCostsAndTransferLog {
 }
 
 /// The data on a chip, each with the step of its last use and its size in bytes.
-type SingleChipMemoryContents = BTreeMap<DataId, (u32, u64)>;
+type ChipDataLastUseAndBytes = BTreeMap<DataId, (u32, u64)>;
 
 /// Reason why the schedule cannot run on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -304,8 +304,7 @@ impl MultiChipMachine {
                 *uses.entry(data).or_default() += 1;
             }
         }
-        let mut stores: Vec<SingleChipMemoryContents> =
-            vec![SingleChipMemoryContents::new(); chips];
+        let mut stores: Vec<ChipDataLastUseAndBytes> = vec![ChipDataLastUseAndBytes::new(); chips];
         let mut in_memory: BTreeSet<DataId> = BTreeSet::new();
         let mut totals = StepCostsAndTransferLog::default();
         for step in 0..schedule.step_count() {
@@ -421,7 +420,7 @@ impl MultiChipMachine {
         &self,
         (step, chip, task): (usize, usize, u32),
         held: &BTreeSet<DataId>,
-        (stores, in_memory): (&mut [SingleChipMemoryContents], &mut BTreeSet<DataId>),
+        (stores, in_memory): (&mut [ChipDataLastUseAndBytes], &mut BTreeSet<DataId>),
         (uses, totals): (&BTreeMap<DataId, u32>, &mut StepCostsAndTransferLog),
     ) -> Result<(u64, f64), ScheduleRunError> {
         let Some(capacity) = self.capacity else {

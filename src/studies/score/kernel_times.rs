@@ -1,7 +1,7 @@
 //! Collects the recorded kernel times of jobs by name, format, FLOPs and bytes.
 
 use chakram_base::units::Span;
-use chakram_hardware::compute::{MeasuredKernelTimesByWork, MeasuredTimeAtFlopsAndBytes};
+use chakram_hardware::compute::{MeasuredTimeAtFlopsAndBytes, SameKernelTimesByWorkAmount};
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
@@ -14,7 +14,7 @@ const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 
 /// Kernels of one NPU class with the same name and format.
 #[derive(Clone, Debug)]
-pub struct KernelTimesBySize {
+pub struct RecordedKernelTimesBySize {
     /// Index of the class among the machine's NPU classes.
     pub class: usize,
     /// Name of the kernels.
@@ -33,7 +33,7 @@ pub struct KernelTimesBySize {
     pub left_out: Option<f64>,
 }
 
-impl KernelTimesBySize {
+impl RecordedKernelTimesBySize {
     /// Returns the expected relative error for a kernel of an unmeasured size.
     pub fn error_between_sizes(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
@@ -124,14 +124,14 @@ impl<'w> RecordedKernelTimes<'w> {
     }
 
     /// Returns the times sorted by class, name and format.
-    pub fn times_by_class(&self) -> Vec<KernelTimesBySize> {
+    pub fn times_by_class(&self) -> Vec<RecordedKernelTimesBySize> {
         self.0.iter().map(kernel_times).collect()
     }
 }
 
 fn kernel_times(
     (&(class, name, dtype), sizes): (&KernelClassNameDtypeKey<'_>, &TimeSumsBySize),
-) -> KernelTimesBySize {
+) -> RecordedKernelTimesBySize {
     let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredTimeAtFlopsAndBytes {
         flops,
         bytes,
@@ -146,7 +146,7 @@ fn kernel_times(
         .map(|sum| (sum.squared_deviation_sum() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
         .sum();
     let over: f64 = repeated.map(|sum| sum.sum).sum();
-    KernelTimesBySize {
+    RecordedKernelTimesBySize {
         class,
         name: name.to_owned(),
         dtype,
@@ -171,7 +171,7 @@ fn left_out_error(times: &[MeasuredTimeAtFlopsAndBytes], sizes: &TimeSumsBySize)
         }
         let mut others = times.to_vec();
         others.remove(at);
-        let others = MeasuredKernelTimesByWork::new(others, 0.0, 0.0)?;
+        let others = SameKernelTimesByWorkAmount::new(others, 0.0, 0.0)?;
         let (seconds, _) = others.interpolate_seconds(time.flops, time.bytes, 0.0);
         off += (seconds / time.seconds - 1.0).abs() * sum.sum;
         over += sum.sum;

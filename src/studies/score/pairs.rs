@@ -27,7 +27,7 @@ use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as jobs, JobLoadOptions, ReplayOptionDefinition, ReplaySettings};
-use chakram_report::edits::EditEffectCounts;
+use chakram_report::edits::EditWithEffectCounts;
 use chakram_report::{self as report, Report};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ pub struct WhatIfPairsAndReplaySettings {
 
 /// Prediction for a pair, with its error and the errors of the null models.
 #[derive(Clone, Debug, Serialize)]
-pub struct PredictedWhatIfPair {
+pub struct WhatIfPairPredictionAndErrors {
     /// Name of the pair in reports.
     pub name: String,
     /// Step time in the unedited replay.
@@ -97,7 +97,7 @@ pub struct PredictedWhatIfPair {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
     /// Numbers of items that each edit matched and changed.
-    pub edits: Vec<EditEffectCounts>,
+    pub edits: Vec<EditWithEffectCounts>,
 }
 
 /// Median and mean of absolute errors, in percent.
@@ -122,7 +122,7 @@ pub struct WhatIfScoresByPredictor {
     /// correctly predicted sign.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
-    pub pairs: Vec<PredictedWhatIfPair>,
+    pub pairs: Vec<WhatIfPairPredictionAndErrors>,
 }
 
 impl WhatIfPairsAndReplaySettings {
@@ -231,8 +231,8 @@ impl WhatIfPairsAndReplaySettings {
             let predicted = self.predict_pair(pair);
             predicted.map_err(|why| format!("pair {}: {why}", pair.name))
         });
-        let pairs: Vec<PredictedWhatIfPair> = pairs.collect::<Result<_, _>>()?;
-        let errors = |of: fn(&PredictedWhatIfPair) -> f64| {
+        let pairs: Vec<WhatIfPairPredictionAndErrors> = pairs.collect::<Result<_, _>>()?;
+        let errors = |of: fn(&WhatIfPairPredictionAndErrors) -> f64| {
             let mut all: Vec<f64> = pairs.iter().map(|pair| of(pair).abs()).collect();
             all.sort_by(f64::total_cmp);
             let middle = all.len() / 2;
@@ -257,7 +257,7 @@ impl WhatIfPairsAndReplaySettings {
     fn predict_pair(
         &self,
         pair: &JobEditsWithMeasuredTimes,
-    ) -> Result<PredictedWhatIfPair, String> {
+    ) -> Result<WhatIfPairPredictionAndErrors, String> {
         let (unedited, _) = self.replay_mean_step(pair, Vec::new())?;
         let (edited, edits) = self.replay_mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
@@ -270,7 +270,7 @@ impl WhatIfPairsAndReplaySettings {
         let measured_change_percent = pair.baseline.map(|before| percent(pair.measured, before));
         // The sign of a change within the noise has no meaning.
         let counts = measured_change_percent.filter(|change| change.abs() > pair.noise);
-        Ok(PredictedWhatIfPair {
+        Ok(WhatIfPairPredictionAndErrors {
             name: pair.name.clone(),
             unedited,
             edited,
@@ -295,7 +295,7 @@ impl WhatIfPairsAndReplaySettings {
         &self,
         pair: &JobEditsWithMeasuredTimes,
         edits: Vec<JobEdit>,
-    ) -> Result<(Span, Vec<EditEffectCounts>), String> {
+    ) -> Result<(Span, Vec<EditWithEffectCounts>), String> {
         let loading = JobLoadOptions {
             edits,
             ..self.settings.job_options(self.machine.max_ranks())

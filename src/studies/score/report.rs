@@ -37,7 +37,7 @@ pub struct ScoredRunTable<'t> {
     /// Times that the null model with a single rate predicts, in seconds.
     pub null: Vec<f64>,
     /// Corrections by measured steps, if the user requested them.
-    pub correction: Option<CorrectedRunPredictions>,
+    pub correction: Option<PredictionsCorrectedByOtherJobs>,
     /// Counts of correctly ordered pairs of runs that differ in one option. Empty unless the user asked for it.
     pub signs: Vec<OptionOrderCounts>,
     /// Settings for all runs that do not change any prediction.
@@ -46,7 +46,7 @@ pub struct ScoredRunTable<'t> {
 
 /// Predictions corrected by measured steps of other jobs.
 #[derive(Clone, Debug)]
-pub struct CorrectedRunPredictions {
+pub struct PredictionsCorrectedByOtherJobs {
     /// Phrase that describes the measured steps, such as `runs of other models`.
     pub steps: String,
     /// Corrected predictions, one per run.
@@ -69,7 +69,7 @@ pub struct CorrectedAndNullScores {
     pub uncertainty: f64,
 }
 
-impl CorrectedRunPredictions {
+impl PredictionsCorrectedByOtherJobs {
     /// Summarizes the runs that the null model predicts too. `None` if it predicts none.
     fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectedAndNullScores> {
         let known = runs.iter().zip(&self.runs);
@@ -311,7 +311,7 @@ impl ScoredRunTable<'_> {
     ) -> VersionedDocument<ScoreDocument<'a>> {
         let both = |wanted: &dyn Fn(&MeasuredRun) -> bool| {
             let pair = self.summarize_runs(wanted);
-            pair.map(|[chakram, one_rate]| ScoreBesideNullModel { chakram, one_rate })
+            pair.map(|[chakram, one_rate]| ScoreBesideSingleRateModel { chakram, one_rate })
         };
         let parts = by.into_iter().flat_map(|option| {
             let values = self.option_values(option).into_iter();
@@ -340,7 +340,8 @@ impl ScoredRunTable<'_> {
                 one_rate_s: self.null[i],
                 low_s: interval.map(|[low, _]| low),
                 high_s: interval.map(|[_, high]| high),
-                corrected: correction.map(|correction| CorrectedRunRow::new(&correction.runs[i])),
+                corrected: correction
+                    .map(|correction| CorrectedPredictionRow::new(&correction.runs[i])),
             }
         });
         let folds = self.fits.iter().enumerate().map(|(fold, fit)| FoldRow {
@@ -518,7 +519,7 @@ impl RunScoreCsvWriter {
 pub struct ScoreDocument<'a> {
     options: Map<String, Value>,
     table: &'a str,
-    scores: Option<ScoreBesideNullModel>,
+    scores: Option<ScoreBesideSingleRateModel>,
     by: Vec<ScoreOfOptionValue<'a>>,
     folds: Vec<FoldRow>,
     intervals: Option<PredictionIntervalSummary>,
@@ -534,7 +535,7 @@ pub struct ScoreDocument<'a> {
 
 /// Scores of the predictions, and of the null model with a single rate.
 #[derive(Debug, Serialize)]
-struct ScoreBesideNullModel {
+struct ScoreBesideSingleRateModel {
     chakram: PredictionErrorSummary,
     one_rate: PredictionErrorSummary,
 }
@@ -544,7 +545,7 @@ struct ScoreBesideNullModel {
 struct ScoreOfOptionValue<'a> {
     option: &'a str,
     value: String,
-    scores: Option<ScoreBesideNullModel>,
+    scores: Option<ScoreBesideSingleRateModel>,
 }
 
 #[derive(Debug, Serialize)]
@@ -569,7 +570,7 @@ struct RunRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     high_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    corrected: Option<CorrectedRunRow>,
+    corrected: Option<CorrectedPredictionRow>,
 }
 
 #[derive(Debug, Serialize)]
@@ -579,7 +580,7 @@ struct CorrectionScoresRow<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct CorrectedRunRow {
+struct CorrectedPredictionRow {
     predicted_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     low_s: Option<f64>,
@@ -590,7 +591,7 @@ struct CorrectedRunRow {
     one_rate_s: Option<f64>,
 }
 
-impl CorrectedRunRow {
+impl CorrectedPredictionRow {
     fn new(run: &CorrectedRunPrediction) -> Self {
         Self {
             predicted_s: run.seconds,

@@ -52,7 +52,7 @@ const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
 /// Properties of a step that determine how similar it is to other steps.
 #[derive(Clone, Debug, PartialEq)]
-struct StepSimilarityKey {
+struct StepSimilarityProperties {
     /// Name and memory bandwidth of the NPU class.
     npu: (String, u64),
     /// Number format of linear layers.
@@ -61,7 +61,7 @@ struct StepSimilarityKey {
     sizes: [f64; SIZES],
 }
 
-impl StepSimilarityKey {
+impl StepSimilarityProperties {
     fn new(run: &MeasuredRun) -> Self {
         let (model, plan) = (&run.training.model, &run.training.plan);
         let class = &run.machine.classes()[0];
@@ -139,7 +139,7 @@ pub struct CorrectedRunPrediction {
 
 /// Measured steps for correcting predictions of other jobs.
 struct MeasuredStepCorrectionModel {
-    steps: Vec<StepSimilarityKey>,
+    steps: Vec<StepSimilarityProperties>,
     /// Lower triangular (Cholesky) factor of the covariance matrix.
     factor: Vec<Vec<f64>>,
     /// Product of the inverse covariance matrix and the vector of the steps' logarithms.
@@ -155,7 +155,7 @@ impl MeasuredStepCorrectionModel {
     fn of_runs<'r>(runs: impl Iterator<Item = (&'r MeasuredRun, f64)> + Clone) -> Self {
         let keys = runs
             .clone()
-            .map(|(run, _)| StepSimilarityKey::new(run))
+            .map(|(run, _)| StepSimilarityProperties::new(run))
             .collect();
         let ratios = runs
             .clone()
@@ -170,7 +170,7 @@ impl MeasuredStepCorrectionModel {
     }
 
     /// Creates the statistics from steps and their logarithms of measured / predicted time.
-    fn new(steps: Vec<StepSimilarityKey>, ratios: &[f64]) -> Self {
+    fn new(steps: Vec<StepSimilarityProperties>, ratios: &[f64]) -> Self {
         let mut factor: Vec<Vec<f64>> = Vec::with_capacity(steps.len());
         for (i, step) in steps.iter().enumerate() {
             let mut row: Vec<f64> = steps[..=i]
@@ -254,7 +254,7 @@ impl MeasuredStepCorrectionModel {
     }
 
     /// Returns the mean logarithm of the rates of the steps that `wanted` selects; `None` if there are none.
-    fn mean_rate(&self, wanted: impl Fn(&StepSimilarityKey) -> bool) -> Option<f64> {
+    fn mean_rate(&self, wanted: impl Fn(&StepSimilarityProperties) -> bool) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));
         let picked: Vec<f64> = picked.map(|(_, rate)| *rate).collect();
@@ -269,8 +269,9 @@ impl MeasuredStepCorrectionModel {
     ) -> CorrectedRunPrediction {
         let seconds = predicted.makespan.as_seconds();
         let interval = predicted.interval.map(|ends| ends.map(Span::as_seconds));
-        let job = StepSimilarityKey::new(run);
-        let is_near = |step: &StepSimilarityKey| step.npu == job.npu && step.format == job.format;
+        let job = StepSimilarityProperties::new(run);
+        let is_near =
+            |step: &StepSimilarityProperties| step.npu == job.npu && step.format == job.format;
         let rate = self.mean_rate(is_near);
         let rate = rate.or_else(|| self.mean_rate(|step| step.npu == job.npu));
         CorrectedRunPrediction {
@@ -281,7 +282,7 @@ impl MeasuredStepCorrectionModel {
 
     /// Returns the mean and standard deviation of the logarithm of measured / predicted time for `job`. Also returns
     /// the number of measured steps on its NPU class.
-    fn predict_log_ratio(&self, job: &StepSimilarityKey) -> (f64, f64, usize) {
+    fn predict_log_ratio(&self, job: &StepSimilarityProperties) -> (f64, f64, usize) {
         let steps = self.steps.iter();
         let covariances: Vec<f64> = steps.map(|step| step.covariance_with(job)).collect();
         let known = solve_lower_triangular(&self.factor, &covariances);
@@ -297,7 +298,7 @@ impl MeasuredStepCorrectionModel {
     /// Corrects a predicted time and interval of `job`.
     fn correct_predicted_time(
         &self,
-        job: &StepSimilarityKey,
+        job: &StepSimilarityProperties,
         seconds: f64,
         interval: Option<[f64; 2]>,
     ) -> CorrectedRunPrediction {
@@ -453,8 +454,8 @@ mod tests {
     const ALL: f64 =
         NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR + PRODUCTS * PRODUCTS + ALONE * ALONE;
 
-    fn step_key(npu: &str, format: Dtype, sizes: [f64; SIZES]) -> StepSimilarityKey {
-        StepSimilarityKey {
+    fn step_key(npu: &str, format: Dtype, sizes: [f64; SIZES]) -> StepSimilarityProperties {
+        StepSimilarityProperties {
             npu: (npu.to_owned(), 0),
             format,
             sizes,

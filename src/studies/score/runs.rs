@@ -12,7 +12,8 @@ use chakram_report::stack::KernelOrPlanDecision;
 use chakram_workloads::generate::ModelAndParallelismPlan;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
 use chakram_workloads::model::{
-    LayerRole, Model, ModelFileText, ModelSizeOverrides, ModelWithDefinitionProperties,
+    LayerRole, Model, ModelWithDefinitionProperties, PresetOrModelFileText,
+    TokenAndLayerCountOverrides,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -70,9 +71,9 @@ impl std::fmt::Display for RefusedRun {
 
 /// Numbers distinct strings from 0, in the order of their first use.
 #[derive(Default)]
-struct OptionValuesInterner(BTreeMap<String, usize>);
+struct DistinctStringNumbering(BTreeMap<String, usize>);
 
-impl OptionValuesInterner {
+impl DistinctStringNumbering {
     fn intern_option_values(
         &mut self,
         keys: &[String],
@@ -142,8 +143,8 @@ impl RunTable {
             matched.push((only.collect::<Result<Vec<_>, ScoreError>>()?, &one.options));
         }
         let (mut groups, mut folds) = (
-            OptionValuesInterner::default(),
-            OptionValuesInterner::default(),
+            DistinctStringNumbering::default(),
+            DistinctStringNumbering::default(),
         );
         let (mut runs, mut refused) = (Vec::new(), Vec::new());
         for record in reader.records() {
@@ -529,8 +530,8 @@ fn resolve_model(
     };
     if let Some(name) = options.get(MODEL) {
         let name = columns.names.get(name).unwrap_or(name);
-        let source = ModelFileText::find_source(name).map_err(|error| error.to_string())?;
-        let sizes = ModelSizeOverrides {
+        let source = PresetOrModelFileText::find_source(name).map_err(|error| error.to_string())?;
+        let sizes = TokenAndLayerCountOverrides {
             tokens: size("sequence")?,
             layers: size("layers")?,
         };

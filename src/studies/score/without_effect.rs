@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 
 /// A setting for all runs, and the runs without it.
 #[derive(Debug)]
-pub struct SettingAblationRuns {
+pub struct RunsWithoutOneSetting {
     /// Key of the setting on the command line.
     pub key: String,
     /// Value of the setting, as text.
@@ -29,7 +29,7 @@ pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
     answers: &[Result<PredictedStepTimeWithInterval, ScoreError>],
-    given: &[SettingAblationRuns],
+    given: &[RunsWithoutOneSetting],
     threads: NonZeroUsize,
 ) -> Vec<SettingWithoutEffect> {
     let found = given.iter().filter_map(|setting| {

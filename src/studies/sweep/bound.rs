@@ -42,8 +42,8 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use chakram_workloads::generate::plan::{
-    AblationEffect, RankMemoryCapacity, RankMemoryPeak, RankPlacement, TensorDataStageCoordinates,
-    ZeroStage,
+    AblationEffect, AllRankCoordinatesAndGroups, RankMemoryCapacity, RankPeakOwnAndRemoteBytes,
+    TensorDataStageCoordinates, ZeroStage,
 };
 use chakram_workloads::generate::{
     CheckedWorkloadPattern, ModelAndParallelismPlan, WorkloadPattern,
@@ -173,7 +173,7 @@ struct StageRankPathTimes {
     /// Sum of the durations on each lane, in picoseconds.
     lanes: BTreeMap<i64, u64>,
     /// Maximum number of bytes in use at once, if nodes run in id order.
-    peak: RankMemoryPeak,
+    peak: RankPeakOwnAndRemoteBytes,
 }
 
 impl StageRankPathTimes {
@@ -202,7 +202,7 @@ struct RankNodeRecorder<'p> {
     after: Vec<u32>,
     messages: Vec<StageMessageHalf>,
     lanes: BTreeMap<i64, u64>,
-    peak: RankMemoryPeak,
+    peak: RankPeakOwnAndRemoteBytes,
 }
 
 impl Sink for RankNodeRecorder<'_> {
@@ -444,7 +444,7 @@ fn simulate_relaxed_stages(
     if !placed.place.is_empty() {
         placed.ranks = placed.ranks_by_position()?;
     }
-    let placement = RankPlacement::new(&placed);
+    let placement = AllRankCoordinatesAndGroups::new(&placed);
     let ranks: Vec<u32> = (0..pattern.plan.pipeline)
         .map(|stage| {
             placement.rank_at(TensorDataStageCoordinates {
@@ -472,7 +472,7 @@ fn simulate_relaxed_stages(
             after: Vec::new(),
             messages: Vec::new(),
             lanes: BTreeMap::new(),
-            peak: RankMemoryPeak::default(),
+            peak: RankPeakOwnAndRemoteBytes::default(),
         };
         let walked = job.emit_nodes(*rank, &mut sink);
         walked.map_err(|e| PointRefusal::new("size", e))?;

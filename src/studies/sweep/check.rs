@@ -8,7 +8,7 @@ use chakram_base::config::{self, ConfigError, ConfigLiteral};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::machine;
 use chakram_jobs::ReplaySettings;
-use chakram_workloads::model::ModelFileText;
+use chakram_workloads::model::PresetOrModelFileText;
 use std::path::{Path, PathBuf};
 
 /// Reason why a study is rejected.
@@ -64,7 +64,7 @@ pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
             "stack" if name.contains('/') || name.ends_with(".toml") => {
                 config::read_input(&name).ok().map(Into::into)
             }
-            "model" => ModelFileText::find_source(&name)
+            "model" => PresetOrModelFileText::find_source(&name)
                 .ok()
                 .map(|source| source.text),
             "groups" => chakram_jobs::read_text(Path::new(&name))

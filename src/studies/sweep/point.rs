@@ -11,7 +11,7 @@ use chakram_jobs::{
 };
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::{ModelAndParallelismPlan, PatternOptionError};
-use chakram_workloads::model::{Model, ModelFileText, ModelWithDefinitionProperties};
+use chakram_workloads::model::{Model, ModelWithDefinitionProperties, PresetOrModelFileText};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -298,7 +298,7 @@ impl MachineModelStackCaches {
             .map(|tokens| tokens.to_string().parse::<u64>());
         let tokens = tokens.transpose().map_err(|e| refuse(&e))?;
         get_or_create(&self.models, format!("{name}|{tokens:?}|{edits:?}"), || {
-            let source = ModelFileText::find_source(&name).map_err(|e| refuse(&e))?;
+            let source = PresetOrModelFileText::find_source(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
             if !edits.is_empty() {
                 text = replace_toml_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;

@@ -8,7 +8,7 @@ use super::bound::PointTimeAndMemoryBounds;
 use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use super::journal::{JournalError, JournaledBoundOrAnswer, SweepJournal};
 use super::setting::{self, Settings};
-use super::study::{AxesWithSearchStrategy, SearchStrategy, Study};
+use super::study::{AxisSubsetWithSearchStrategy, SearchStrategy, Study};
 use chakram_base::interrupt::StopOrMemoryInterruption;
 use chakram_base::setting::SettingKey;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,7 @@ pub struct SweepRow {
 
 /// A new answer or bound, for progress reports.
 #[derive(Clone, Copy, Debug)]
-pub struct SweepProgressEvent<'a> {
+pub struct NewAnswerOrBoundEvent<'a> {
     /// True for a bound, and false for an answer.
     pub is_bound: bool,
     /// The best point so far, and its value of the first objective.
@@ -99,7 +99,7 @@ pub struct SweepProgressEvent<'a> {
 
 /// Counts of the work done in this run. Excludes answers that were already in the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct NewWorkCounts {
+pub struct WorkDoneInThisRun {
     /// Number of computed bounds, and the seconds that they took, summed over threads.
     pub bounded: (u64, f64),
     /// Number of replayed or rejected points, and the seconds that they took, summed over threads.
@@ -107,7 +107,7 @@ pub struct NewWorkCounts {
 }
 
 /// Function that receives each new answer or bound, on any thread.
-pub type SweepProgressCallback<'w> = dyn Fn(&SweepProgressEvent<'_>) + Sync + 'w;
+pub type SweepAnswerOrBoundCallback<'w> = dyn Fn(&NewAnswerOrBoundEvent<'_>) + Sync + 'w;
 
 /// Explores the points of a study, and answers them on several threads.
 pub struct StudyExplorer<'s> {
@@ -115,11 +115,11 @@ pub struct StudyExplorer<'s> {
     evaluator: PointEvaluator<'s>,
     options: SweepOptions,
     journal: Option<SweepJournal>,
-    watcher: &'s SweepProgressCallback<'s>,
+    watcher: &'s SweepAnswerOrBoundCallback<'s>,
     known: BTreeMap<String, PointKnowledge>,
     rows: Vec<SweepRow>,
     visited: BTreeSet<String>,
-    done: NewWorkCounts,
+    done: WorkDoneInThisRun,
     missing: u64,
     turns: Vec<LayerTurnRecord>,
 }
@@ -131,7 +131,7 @@ impl<'s> StudyExplorer<'s> {
         options: SweepOptions,
         journal: Option<SweepJournal>,
         entries: Vec<JournaledBoundOrAnswer>,
-        watcher: &'s SweepProgressCallback<'s>,
+        watcher: &'s SweepAnswerOrBoundCallback<'s>,
     ) -> Result<Self, SweepError> {
         let deals =
             study.layers.len() == 1 && study.layers[0].strategy != SearchStrategy::Coordinate;
@@ -157,14 +157,14 @@ impl<'s> StudyExplorer<'s> {
             known,
             rows: Vec::new(),
             visited: BTreeSet::new(),
-            done: NewWorkCounts::default(),
+            done: WorkDoneInThisRun::default(),
             missing: 0,
             turns: Vec::new(),
         })
     }
 
     /// Returns the counts of new work so far.
-    pub fn new_work_counts(&self) -> NewWorkCounts {
+    pub fn new_work_counts(&self) -> WorkDoneInThisRun {
         self.done
     }
 
@@ -228,7 +228,12 @@ impl<'s> StudyExplorer<'s> {
             .collect()
     }
 
-    fn point_at(&self, layer: &AxesWithSearchStrategy, index: u64, fixed: &Settings) -> Settings {
+    fn point_at(
+        &self,
+        layer: &AxisSubsetWithSearchStrategy,
+        index: u64,
+        fixed: &Settings,
+    ) -> Settings {
         let mut point = fixed.clone();
         point.extend(self.study.settings_at(layer, index));
         point

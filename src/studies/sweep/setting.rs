@@ -7,7 +7,8 @@ use chakram_base::config::{
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::ACCELERATOR;
 use chakram_jobs::{
-    REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionSyntax, ReplaySettings, ReplaySettingsError,
+    REPLAY_OPTIONS, ReplayOptionDefinition, ReplayOptionValueKind, ReplaySettings,
+    ReplaySettingsError,
 };
 use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
@@ -51,7 +52,7 @@ pub(super) fn is_of_traces(key: &str) -> bool {
 /// Returns `value` as command-line arguments in the syntax of `option`.
 pub(super) fn option_words(option: &ReplayOptionDefinition, value: &ConfigLiteral) -> Vec<String> {
     match (option.syntax, value) {
-        (ReplayOptionSyntax::List, ConfigLiteral::List(items)) => {
+        (ReplayOptionValueKind::List, ConfigLiteral::List(items)) => {
             items.iter().map(ToString::to_string).collect()
         }
         _ => vec![value.to_string()],

@@ -32,7 +32,7 @@ use chakram_hardware::machine::Machine;
 mod strategy;
 
 use strategy::parse_layers;
-pub use strategy::{AxesWithSearchStrategy, SearchStrategy};
+pub use strategy::{AxisSubsetWithSearchStrategy, SearchStrategy};
 
 const ROOT: &[&str] = &[
     "name",
@@ -89,7 +89,7 @@ pub struct Study {
     pub axes: Vec<JointSettingsAxis>,
     /// Layers of axes, at least one. Nested layers are sorted from the outermost to the innermost, others in the order
     /// of their turns.
-    pub layers: Vec<AxesWithSearchStrategy>,
+    pub layers: Vec<AxisSubsetWithSearchStrategy>,
     /// Maximum number of rounds. In a round, each layer takes a turn, while all other axes stay at the best point so
     /// far. `None` if layers are nested.
     pub rounds: Option<u32>,
@@ -329,7 +329,7 @@ impl Study {
     }
 
     /// Returns the number of combinations of a layer's axes.
-    pub fn layer_size(&self, layer: &AxesWithSearchStrategy) -> u64 {
+    pub fn layer_size(&self, layer: &AxisSubsetWithSearchStrategy) -> u64 {
         let sizes = layer
             .axes
             .iter()
@@ -338,7 +338,7 @@ impl Study {
     }
 
     /// Returns combination number `index` of a layer's axes. The last axis varies fastest.
-    pub fn settings_at(&self, layer: &AxesWithSearchStrategy, mut index: u64) -> Settings {
+    pub fn settings_at(&self, layer: &AxisSubsetWithSearchStrategy, mut index: u64) -> Settings {
         let mut settings = Settings::new();
         for axis in layer.axes.iter().rev() {
             let axis = &self.axes[*axis];

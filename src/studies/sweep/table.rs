@@ -295,14 +295,14 @@ impl<'s> SweepTable<'s> {
     /// Returns the study, all rows, and the indices of the front as one JSON document.
     pub fn to_json_document(&self) -> String {
         #[derive(Serialize)]
-        struct SweepDocument<'d> {
+        struct SweepRowsAndFrontDocument<'d> {
             study: &'d str,
             objectives: Vec<&'static str>,
             front: Vec<u64>,
             rows: Vec<Value>,
         }
         let objectives = self.study.objectives.iter();
-        let document = SweepDocument {
+        let document = SweepRowsAndFrontDocument {
             study: &self.study.name,
             objectives: objectives
                 .map(|objective| objective.column_name())

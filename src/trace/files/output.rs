@@ -1,9 +1,9 @@
 //! An output file gets its final name only after all its data is written.
 
-use super::target::{OutputTarget, parent_folder};
+use super::target::{FileSpecialOrDescriptorTarget, parent_folder};
 use super::temporary::{DeferredSignalsGuard, TemporaryFile};
 use crate::format::TraceError;
-use crate::format::file::FileLengthAndHash;
+use crate::format::file::ExpectedFileLengthAndHash;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -22,9 +22,12 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    pub(super) fn create(path: &Path, target: &OutputTarget) -> Result<Self, TraceError> {
+    pub(super) fn create(
+        path: &Path,
+        target: &FileSpecialOrDescriptorTarget,
+    ) -> Result<Self, TraceError> {
         let (file, waiting) = match target {
-            OutputTarget::File(to, before) => {
+            FileSpecialOrDescriptorTarget::File(to, before) => {
                 let (temporary, file) = create_temporary(path, to, before.as_ref())?;
                 (file, Some((temporary, to.clone())))
             }
@@ -77,7 +80,7 @@ impl OutputFile {
         let (temporary, to) = self.waiting.unzip();
         Ok(UncommittedOutputFile {
             path: self.path,
-            seal: FileLengthAndHash {
+            seal: ExpectedFileLengthAndHash {
                 bytes: self.bytes,
                 blake3: hash,
             },
@@ -174,7 +177,7 @@ fn permission_bits(_: &Metadata) -> u32 {
 pub(super) struct UncommittedOutputFile {
     /// Path as the caller requested it.
     pub path: PathBuf,
-    pub seal: FileLengthAndHash,
+    pub seal: ExpectedFileLengthAndHash,
     /// Final path of a regular file.
     to: Option<PathBuf>,
     temporary: Option<TemporaryFile>,
@@ -200,14 +203,14 @@ impl UncommittedOutputFile {
     pub fn duplicate_as(
         &self,
         path: &Path,
-        target: &OutputTarget,
+        target: &FileSpecialOrDescriptorTarget,
         link: bool,
     ) -> Result<Option<Self>, TraceError> {
         let io = |doing| move |error| TraceError::from_io(path, doing, error);
         let Some(first) = &self.temporary else {
             return Ok(None);
         };
-        if let (OutputTarget::File(to, before), true) = (target, link) {
+        if let (FileSpecialOrDescriptorTarget::File(to, before), true) = (target, link) {
             let parent = parent_folder(to);
             create_folder(parent).map_err(io("create"))?;
             // Hard links share permissions, so a link is possible only if the two outputs need equal permissions.

@@ -2,10 +2,10 @@
 //! together.
 
 use super::output::{OutputFile, UncommittedOutputFile, sync_folder};
-use super::target::{OutputTarget, file_identity, parent_folder};
+use super::target::{FileSpecialOrDescriptorTarget, file_identity, parent_folder};
 use super::temporary::{DeferredSignalsGuard, remove_stale_files};
 use crate::format::TraceError;
-use crate::format::file::FileLengthAndHash;
+use crate::format::file::ExpectedFileLengthAndHash;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub struct OutputsAndProtectedInputs {
 #[derive(Debug)]
 pub struct OutputClaim {
     path: PathBuf,
-    target: OutputTarget,
+    target: FileSpecialOrDescriptorTarget,
 }
 
 /// Handle of a complete file that waits for the commit.
@@ -38,7 +38,7 @@ pub struct OutputClaim {
 pub struct UncommittedOutputHandle {
     index: usize,
     /// Length of the file, and its hash if requested.
-    pub seal: FileLengthAndHash,
+    pub seal: ExpectedFileLengthAndHash,
 }
 
 impl OutputClaim {
@@ -69,9 +69,9 @@ impl OutputsAndProtectedInputs {
     ///
     /// Fails if the file is already an input or output of the command, or if no file can be created at `path`.
     pub fn claim_path(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
-        let target = OutputTarget::resolve_target(path)?;
+        let target = FileSpecialOrDescriptorTarget::resolve_target(path)?;
         let name = match &target {
-            OutputTarget::File(to, before) => {
+            FileSpecialOrDescriptorTarget::File(to, before) => {
                 if let Some(input) = before.as_ref().and_then(|_| self.find_same_input(path)) {
                     let found = if input == path {
                         "this command reads the file, so it cannot write it".to_owned()
@@ -93,9 +93,11 @@ impl OutputsAndProtectedInputs {
                 }
             }
             // Several outputs may share a device such as `/dev/null`, so claim nothing.
-            OutputTarget::Special(true) => None,
-            OutputTarget::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
-            OutputTarget::Descriptor(_) => Some(path.to_owned()),
+            FileSpecialOrDescriptorTarget::Special(true) => None,
+            FileSpecialOrDescriptorTarget::Special(false) => {
+                path.canonicalize().ok().or(Some(path.to_owned()))
+            }
+            FileSpecialOrDescriptorTarget::Descriptor(_) => Some(path.to_owned()),
         };
         if name.is_some_and(|name| !self.claimed.insert(name)) {
             let found = "two outputs of this command have this path".to_owned();

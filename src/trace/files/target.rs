@@ -27,7 +27,7 @@ pub fn file_identity(_: &Path) -> Option<(u64, u64)> {
 
 /// Kind of thing to which an output path refers.
 #[derive(Debug)]
-pub(super) enum OutputTarget {
+pub(super) enum FileSpecialOrDescriptorTarget {
     /// A regular file: its path with links resolved, and its metadata if it exists.
     File(PathBuf, Option<Metadata>),
     /// A device, pipe or socket; true if it accepts more than one output.
@@ -36,7 +36,7 @@ pub(super) enum OutputTarget {
     Descriptor(i32),
 }
 
-impl OutputTarget {
+impl FileSpecialOrDescriptorTarget {
     /// Determines the target of `path`.
     pub fn resolve_target(path: &Path) -> Result<Self, TraceError> {
         if path.file_name().is_none() {

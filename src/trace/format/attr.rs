@@ -13,7 +13,8 @@ mod replayed;
 mod shown;
 
 pub use replayed::{
-    REPLAY_ATTRIBUTES, ReplayAttribute, ReplayAttributeMeaning, find_replay_attribute,
+    REPLAY_ATTRIBUTES, ReplayAttributeNameAndMeaning, ReplayAttributeValueKind,
+    find_replay_attribute,
 };
 pub(in crate::format) use replayed::{ReplayedNodeAttributes, append_replayed_attributes, store};
 

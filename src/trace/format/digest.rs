@@ -2,7 +2,7 @@
 
 /// Length and hash of a file, as a job file states them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FileLengthAndHash {
+pub struct ExpectedFileLengthAndHash {
     /// Length of the file in bytes.
     pub bytes: u64,
     /// BLAKE3 hash of the bytes, if the hash must be checked.

@@ -18,7 +18,7 @@ mod named;
 mod names;
 mod stored;
 
-pub use super::digest::FileLengthAndHash;
+pub use super::digest::ExpectedFileLengthAndHash;
 pub(super) use super::read_all::append_all_bytes;
 pub use super::read_all::{read_all, read_text};
 pub use compress::{GzipWriter, MaybeCompressedWriter};
@@ -61,7 +61,7 @@ pub struct RankFile {
     /// Path of the file.
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
-    pub seal: Option<FileLengthAndHash>,
+    pub seal: Option<ExpectedFileLengthAndHash>,
     /// Reference to the trace in a store, or `None` if it is in a file at `path`.
     pub stored: Option<TraceStoredByHash>,
 }
@@ -104,7 +104,7 @@ impl DecompressedTraceFile {
         };
         let packed = Self::open_without_decompressing(&file.path).map_err(|error| {
             if error.is_missing() {
-                FileLengthAndHash::invalid_file_error(
+                ExpectedFileLengthAndHash::invalid_file_error(
                     file,
                     "the file does not exist, but the job's file names it".to_owned(),
                 )

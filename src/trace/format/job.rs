@@ -18,7 +18,7 @@
 //! The traces are in the same folder as the job file. Lengths and hashes describe the files on disk, whether compressed
 //! or not.
 
-use super::digest::FileLengthAndHash;
+use super::digest::ExpectedFileLengthAndHash;
 use super::groups::{DeclaredGroups, DuplicateRejectingGroupMap};
 use super::read_all::read_text;
 use super::roles::GroupRoles;
@@ -52,7 +52,7 @@ pub struct JobFileRankEntry {
     /// File name, in the folder of the job file.
     pub file: String,
     /// Length and hash of the file.
-    pub seal: FileLengthAndHash,
+    pub seal: ExpectedFileLengthAndHash,
 }
 
 #[derive(Deserialize)]
@@ -64,11 +64,11 @@ struct JobTraceManifestDocument {
     roles: String,
     #[serde(default)]
     groups: DuplicateRejectingGroupMap,
-    ranks: Vec<JobRankRow>,
+    ranks: Vec<JobRankFileHashRow>,
 }
 
 #[derive(Deserialize)]
-struct JobRankRow {
+struct JobRankFileHashRow {
     rank: u32,
     file: String,
     bytes: u64,
@@ -121,7 +121,7 @@ impl JobTraceManifest {
             ranks.push(JobFileRankEntry {
                 rank: row.rank,
                 file: row.file,
-                seal: FileLengthAndHash {
+                seal: ExpectedFileLengthAndHash {
                     bytes: row.bytes,
                     blake3: Some(*hash.as_bytes()),
                 },
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     fn job() -> JobTraceManifest {
-        let seal = |bytes: u64| FileLengthAndHash {
+        let seal = |bytes: u64| ExpectedFileLengthAndHash {
             bytes,
             blake3: Some(*blake3::hash(&bytes.to_le_bytes()).as_bytes()),
         };

@@ -12,9 +12,9 @@
 //! The metadata may omit peers and groups that all members share.
 
 use super::TraceError;
-use super::attr::{AttrView, ReplayAttributeMeaning, find_replay_attribute};
+use super::attr::{AttrView, ReplayAttributeValueKind, find_replay_attribute};
 use super::encoder::ProtobufMessageBuilder;
-use super::rewrite::{AttributeEdit, RecordEdit};
+use super::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use super::scan::CORE;
 use super::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use super::write::FrameWriter;
@@ -32,7 +32,7 @@ const NODE_ATTRIBUTES: u32 = 10;
 /// per member, in the order of `ranks`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SharedTraceRankSubstitutions {
+pub struct SubstitutionsForAllTraceMembers {
     /// The ranks; the trace is written for the first rank.
     pub ranks: Vec<u32>,
     /// Cores of the members on a machine of tiles; empty if the trace states none.
@@ -46,7 +46,7 @@ pub struct SharedTraceRankSubstitutions {
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
-impl SharedTraceRankSubstitutions {
+impl SubstitutionsForAllTraceMembers {
     /// Returns the text of the `members` attribute.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("numbers and names can be written")
@@ -121,7 +121,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
     let Ok(Some(first)) = records.next_record() else {
         return Ok(None);
     };
-    let Some(members) = SharedTraceRankSubstitutions::read_from_metadata(first)? else {
+    let Some(members) = SubstitutionsForAllTraceMembers::read_from_metadata(first)? else {
         return Ok(None);
     };
     let Ok(place) = members.ranks.binary_search(&rank) else {
@@ -136,14 +136,14 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
         ));
     };
     let core = members.cores.get(place).map(|[x, y]| format!("{x},{y}"));
-    let mut edits = vec![(MEMBERS, AttributeEdit::Remove)];
+    let mut edits = vec![(MEMBERS, AttributeSetOrRemoval::Remove)];
     edits.extend(
         core.as_deref()
-            .map(|core| (CORE, AttributeEdit::Text(core))),
+            .map(|core| (CORE, AttributeSetOrRemoval::Text(core))),
     );
     let mut out = FrameWriter::new(Vec::with_capacity(contents.len()));
     let mut message = ProtobufMessageBuilder::default();
-    let mut write = |record: RawRecord<'_>, attributes: &[(&str, AttributeEdit<'_>)]| {
+    let mut write = |record: RawRecord<'_>, attributes: &[(&str, AttributeSetOrRemoval<'_>)]| {
         let edit = RecordEdit {
             attributes,
             ..RecordEdit::default()
@@ -168,28 +168,28 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
     Ok(Some(out.into_inner()))
 }
 
-impl SharedTraceRankSubstitutions {
+impl SubstitutionsForAllTraceMembers {
     /// Returns a node attribute's change for the member at index `place`, if it is a peer, a group or the rank itself.
     fn edit_member_attribute(
         &self,
         attribute: &AttrView<'_>,
         place: usize,
-    ) -> Option<(&str, AttributeEdit<'_>)> {
+    ) -> Option<(&str, AttributeSetOrRemoval<'_>)> {
         let known = find_replay_attribute(str::from_utf8(attribute.name).ok()?)?;
         match known.content {
-            ReplayAttributeMeaning::MessageEnd => {
+            ReplayAttributeValueKind::MessageEnd => {
                 let rank = u32::try_from(attribute.as_u64().ok()?).ok()?;
                 let own = (rank == self.ranks[0]).then(|| self.ranks[place]);
                 let found = self.peers.get(&rank).map(|peers| peers[place]).or(own)?;
-                Some((known.name, AttributeEdit::Count(found.into())))
+                Some((known.name, AttributeSetOrRemoval::Count(found.into())))
             }
-            ReplayAttributeMeaning::Group => {
+            ReplayAttributeValueKind::Group => {
                 let group = match attribute.as_str().ok()? {
                     Some(name) => name.to_owned(),
                     None => attribute.as_u64().ok()?.to_string(),
                 };
                 let groups = self.groups.get(&group)?;
-                Some((known.name, AttributeEdit::Text(&groups[place])))
+                Some((known.name, AttributeSetOrRemoval::Text(&groups[place])))
             }
             _ => None,
         }
@@ -236,8 +236,8 @@ mod tests {
         writer.into_inner()
     }
 
-    fn members() -> SharedTraceRankSubstitutions {
-        SharedTraceRankSubstitutions {
+    fn members() -> SubstitutionsForAllTraceMembers {
+        SubstitutionsForAllTraceMembers {
             ranks: vec![4, 5, 9],
             cores: vec![[0, 0], [1, 0], [12, 3]],
             peers: BTreeMap::from([(20, vec![20, 4, 300])]),
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn members_that_make_no_sense_are_refused() {
         assert_eq!(
-            SharedTraceRankSubstitutions::parse(&members().to_text()),
+            SubstitutionsForAllTraceMembers::parse(&members().to_text()),
             Ok(members())
         );
         for (text, why) in [
@@ -291,7 +291,7 @@ mod tests {
             ),
             (r#"{"ranks":[1,2],"rest":3}"#, "rest"),
         ] {
-            let found = SharedTraceRankSubstitutions::parse(text).unwrap_err();
+            let found = SubstitutionsForAllTraceMembers::parse(text).unwrap_err();
             assert!(found.contains(why), "{text}: {found}");
             let error = extract_rank_trace(&trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
             assert!(error.to_string().contains("attribute `members`"), "{error}");

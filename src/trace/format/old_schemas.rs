@@ -145,7 +145,7 @@ impl fmt::Display for SchemaGeneration {
 
 /// A file of an older generation, converted to the current schema.
 #[derive(Debug)]
-pub struct UpgradedTrace {
+pub struct UpgradedTraceWithOriginalLocations {
     /// Contents of the converted file.
     pub bytes: Vec<u8>,
     /// Generation of the original file.
@@ -161,7 +161,7 @@ pub struct UpgradedTrace {
 pub fn upgrade_contents(
     contents: &[u8],
     generation: Option<SchemaGeneration>,
-) -> Result<Option<UpgradedTrace>, TraceError> {
+) -> Result<Option<UpgradedTraceWithOriginalLocations>, TraceError> {
     let concluded = generation.is_none();
     let (generation, has_metadata) = match generation {
         None => match detect::detect_generation(contents)? {
@@ -205,7 +205,7 @@ pub fn upgrade_contents(
         push_framed(&mut bytes, &message);
         origins.push(record.offset);
     }
-    Ok(Some(UpgradedTrace {
+    Ok(Some(UpgradedTraceWithOriginalLocations {
         bytes,
         generation,
         origins: OriginalRecordLocations::from_record_offsets(origins, !has_metadata),

@@ -7,7 +7,7 @@ use crate::format::wire::{RawRecord, WireCursor, WireValue};
 
 /// New value for an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttributeEdit<'e> {
+pub enum AttributeSetOrRemoval<'e> {
     /// A number. An existing attribute keeps its type, and a new attribute is a `uint64`.
     Count(u64),
     /// A string. An existing attribute keeps its type if it is text or the new text is a number.
@@ -30,7 +30,7 @@ pub struct RecordEdit<'e> {
     /// New `values` text of the inputs.
     pub values: Option<&'e str>,
     /// Attributes' names and new values. An attribute that the record lacks is added at the end.
-    pub attributes: &'e [(&'e str, AttributeEdit<'e>)],
+    pub attributes: &'e [(&'e str, AttributeSetOrRemoval<'e>)],
 }
 
 /// Field numbers in the schema's messages.
@@ -152,7 +152,7 @@ impl RecordEdit<'_> {
             out.append_bytes(INPUTS, edit_input_values(&[], 0, Some(values))?.as_bytes());
         }
         for (&(name, value), set) in self.attributes.iter().zip(set) {
-            if !set && value != AttributeEdit::Remove {
+            if !set && value != AttributeSetOrRemoval::Remove {
                 let mut message = ProtobufMessageBuilder::default();
                 message.append_bytes(ATTRIBUTE_NAME, name.as_bytes());
                 append_edited_value(&mut message, None, value);
@@ -188,9 +188,9 @@ fn edit_input_values(
 fn edit_attribute_value(
     message: &[u8],
     at: usize,
-    value: AttributeEdit<'_>,
+    value: AttributeSetOrRemoval<'_>,
 ) -> Result<Option<ProtobufMessageBuilder>, TraceError> {
-    if value == AttributeEdit::Remove {
+    if value == AttributeSetOrRemoval::Remove {
         return Ok(None);
     }
     let mut out = ProtobufMessageBuilder::default();
@@ -212,12 +212,12 @@ fn edit_attribute_value(
 fn append_edited_value(
     out: &mut ProtobufMessageBuilder,
     kept: Option<u32>,
-    value: AttributeEdit<'_>,
+    value: AttributeSetOrRemoval<'_>,
 ) {
     let count = match value {
-        AttributeEdit::Remove => return,
-        AttributeEdit::Count(count) => count,
-        AttributeEdit::Text(text) => match (kept, text.parse()) {
+        AttributeSetOrRemoval::Remove => return,
+        AttributeSetOrRemoval::Count(count) => count,
+        AttributeSetOrRemoval::Text(text) => match (kept, text.parse()) {
             (Some(number), Ok(count)) if number != STRING && number != BYTES => count,
             (kept, _) => {
                 let number = kept.filter(|&number| number == BYTES).unwrap_or(STRING);
@@ -289,7 +289,7 @@ mod tests {
             &bytes,
             RecordEdit {
                 data: Some(&[1, 2]),
-                attributes: &[("y", AttributeEdit::Count(5))],
+                attributes: &[("y", AttributeSetOrRemoval::Count(5))],
                 ..RecordEdit::default()
             },
         );
@@ -327,7 +327,7 @@ mod tests {
                 ..Node::default()
             };
             let set = RecordEdit {
-                attributes: &[("n", AttributeEdit::Count(count))],
+                attributes: &[("n", AttributeSetOrRemoval::Count(count))],
                 ..RecordEdit::default()
             };
             let edited = Node::decode(&edited(&node.encode_to_vec(), set)[..]).unwrap();
@@ -355,8 +355,8 @@ mod tests {
             control: Some(&[]),
             values: Some("new"),
             attributes: &[
-                ("gone", AttributeEdit::Remove),
-                ("pg_name", AttributeEdit::Text("12")),
+                ("gone", AttributeSetOrRemoval::Remove),
+                ("pg_name", AttributeSetOrRemoval::Text("12")),
             ],
             ..RecordEdit::default()
         };
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(after.attr, [attribute("pg_name", Value::Int32Val(12))]);
         assert!(after.ctrl_deps.is_empty());
         let text = RecordEdit {
-            attributes: &[("pg_name", AttributeEdit::Text("tp"))],
+            attributes: &[("pg_name", AttributeSetOrRemoval::Text("tp"))],
             ..RecordEdit::default()
         };
         let after = Node::decode(&edited(&node.encode_to_vec(), text)[..]).unwrap();

@@ -89,7 +89,7 @@ impl SalvageReport {
 
 /// Options that control a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SalvageOptions {
+pub struct SalvageSchemaAndDanglingOptions {
     /// Schema generation, or `None` if unknown.
     pub generation: Option<SchemaGeneration>,
     /// True if dependencies on missing nodes are kept.
@@ -109,7 +109,7 @@ struct SalvagedMessageAndIndex {
 /// Lines.
 pub fn salvage_trace(
     contents: &[u8],
-    options: SalvageOptions,
+    options: SalvageSchemaAndDanglingOptions,
 ) -> Result<(Vec<u8>, SalvageReport), TraceError> {
     let mut report = SalvageReport {
         dangling_kept: options.keep_dangling,

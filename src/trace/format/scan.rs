@@ -4,12 +4,12 @@ use super::attr::{self, AttrView, ReplayedNodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::Op;
 use super::origin::{CallStacks, NodeCallerStepAndStack};
-use super::profiler_cost::{ProfilerMetadataCollector, ProfilerOverheadFacts};
+use super::profiler_cost::{ProfilerOverheadFacts, ProfilerOverheadFactsBuilder};
 use super::roles::{self, GroupRoles};
 use super::split_sizes::AllToAllSplitText;
 use super::utf8::as_utf8;
 use super::wire::{RawRecord, WireCursor, WireValue, visit_repeated_varints};
-use super::work_amounts::{self, JobWorkAmounts};
+use super::work_amounts::{self, JobSamplesAndModelFlops};
 use super::{KernelShape, MemoryChanges, NodeLabels, TraceError};
 use chakram_base::units::Span;
 
@@ -120,7 +120,7 @@ pub struct TraceMetadata {
     /// True if the trace's kernels are operators that ran on a CPU.
     pub kernels_on_cpu: bool,
     /// Work of the whole job, if the trace states it.
-    pub amounts: Option<JobWorkAmounts>,
+    pub amounts: Option<JobSamplesAndModelFlops>,
     /// The trace's facts about the profiler that captured the job.
     pub profiler: ProfilerOverheadFacts,
     /// Coordinates (x, y) of the rank's core on a machine of tiles.
@@ -209,7 +209,7 @@ fn parse_core_position(text: &str) -> Option<[u32; 2]> {
 /// Metadata differs between schema versions, so a wrong type is an error only in attributes that readers need.
 pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
-    let mut profiler = ProfilerMetadataCollector::default();
+    let mut profiler = ProfilerOverheadFactsBuilder::default();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.read_field() else {
@@ -245,7 +245,7 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
                 attr.name == work_amounts::ATTRIBUTE.as_bytes(),
                 attr.as_str(),
             ) {
-                metadata.amounts = JobWorkAmounts::parse_attribute(text);
+                metadata.amounts = JobSamplesAndModelFlops::parse_attribute(text);
             } else if attr.name == CORE.as_bytes() {
                 let core = attr.as_str().ok().flatten().and_then(parse_core_position);
                 let core = core.ok_or_else(|| {

@@ -55,7 +55,7 @@ pub fn parse_text_trace(
     form: JsonTraceFormat,
 ) -> Result<TraceConvertedFromText, TraceError> {
     let text = text.strip_prefix(MARK).unwrap_or(text);
-    let mut records = EncodedRecordsAndTextPositions::default();
+    let mut records = EncodedRecordsWithSourceLines::default();
     match form {
         JsonTraceFormat::JsonLines => {
             let mut lines = JsonLineReader::new(text);
@@ -86,12 +86,12 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The records, each preceded by its length, with their positions in the text.
 #[derive(Default)]
-struct EncodedRecordsAndTextPositions {
+struct EncodedRecordsWithSourceLines {
     bytes: Vec<u8>,
     lines: Vec<(u32, u32)>,
 }
 
-impl EncodedRecordsAndTextPositions {
+impl EncodedRecordsWithSourceLines {
     fn push(&mut self, record: &[u8], (line, column): (usize, usize)) {
         old_schemas::push_framed(&mut self.bytes, record);
         self.lines.push((line as u32, column as u32));

@@ -33,7 +33,7 @@ impl CountedAttention {
 
 /// The samples that a job processes, and the model's FLOPs for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobWorkAmounts {
+pub struct JobSamplesAndModelFlops {
     /// Number of training steps or passes.
     pub steps: u64,
     /// Number of samples, over all steps and replicas.
@@ -49,7 +49,7 @@ pub struct JobWorkAmounts {
     pub experts: bool,
 }
 
-impl Display for JobWorkAmounts {
+impl Display for JobSamplesAndModelFlops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "steps {}, samples {}", self.steps, self.samples)?;
         if let Some(tokens) = self.tokens {
@@ -66,7 +66,7 @@ impl Display for JobWorkAmounts {
     }
 }
 
-impl JobWorkAmounts {
+impl JobSamplesAndModelFlops {
     /// Parses the attribute's text; returns `None` unless it states steps, samples and FLOPs. Unknown words are
     /// skipped.
     pub fn parse_attribute(text: &str) -> Option<Self> {
@@ -92,7 +92,7 @@ impl JobWorkAmounts {
 
 #[cfg(test)]
 mod tests {
-    use super::{CountedAttention, JobWorkAmounts};
+    use super::{CountedAttention, JobSamplesAndModelFlops};
 
     #[test]
     fn what_is_written_is_read_back() {
@@ -102,7 +102,7 @@ mod tests {
             (Some(32_768), causal),
             (Some(1), Some(CountedAttention::Full)),
         ] {
-            let amounts = JobWorkAmounts {
+            let amounts = JobSamplesAndModelFlops {
                 steps: 2,
                 samples: 16,
                 tokens,
@@ -111,12 +111,16 @@ mod tests {
                 experts: attention == causal,
             };
             assert_eq!(
-                JobWorkAmounts::parse_attribute(&amounts.to_string()),
+                JobSamplesAndModelFlops::parse_attribute(&amounts.to_string()),
                 Some(amounts)
             );
         }
         for text in ["", "samples 16", "steps 1, samples -1, model_flops 3"] {
-            assert_eq!(JobWorkAmounts::parse_attribute(text), None, "{text}");
+            assert_eq!(
+                JobSamplesAndModelFlops::parse_attribute(text),
+                None,
+                "{text}"
+            );
         }
     }
 }

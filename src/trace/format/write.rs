@@ -186,8 +186,8 @@ impl<W: Write> Sink for TraceWriter<W> {
 
 /// Returns true if a replay treats two records of a node identically.
 fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
-    struct IgnoreDependenciesWhenComparing;
-    impl scan::DependencyVisitor for IgnoreDependenciesWhenComparing {
+    struct DependencyIgnoringVisitor;
+    impl scan::DependencyVisitor for DependencyIgnoringVisitor {
         fn visit_data(&mut self, _: u64) -> Result<(), TraceError> {
             Ok(())
         }
@@ -201,7 +201,7 @@ fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
             offset: 0,
             bytes,
         };
-        scan::scan_node(record, &mut IgnoreDependenciesWhenComparing)
+        scan::scan_node(record, &mut DependencyIgnoringVisitor)
     };
     let meaning = |bytes| -> Result<NodeView<'_>, TraceError> {
         let view = read(bytes)?;

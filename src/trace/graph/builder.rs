@@ -1,17 +1,17 @@
 //! Builds a graph from nodes in any order of ids.
 
-use super::origins::NodeOriginCollector;
+use super::origins::NodeCallerStepStackCollector;
 use super::{
-    ACCESS_BITS, AllToAllSplitBytes, CollectiveNode, DistinctKeyInterner, FLOPS_UNKNOWN, GATHERED,
-    Graph, GroupSlotDimensions, Lane, NO_DTYPE, NodeIdMap, NodeKind, REDUCED, STORED,
-    SendOrReceiveNode, StringArenaInterner,
+    ACCESS_BITS, CollectiveNode, DistinctKeyInterner, FLOPS_UNKNOWN, GATHERED, Graph,
+    GroupSlotDimensions, Lane, MemberAllToAllSplitBytes, NO_DTYPE, NodeIdMap, NodeKind, REDUCED,
+    STORED, SendOrReceiveNode, StringArenaInterner,
 };
 use crate::format::groups::{DeclaredGroups, parse_group_metadata};
 use crate::format::origin::CallStacks;
 use crate::format::profiler_cost::ProfilerOverheadFacts;
 use crate::format::roles::GroupRoles;
 use crate::format::scan::{CaptureEnvironment, NodeView};
-use crate::format::work_amounts::JobWorkAmounts;
+use crate::format::work_amounts::JobSamplesAndModelFlops;
 use crate::format::write::Sink;
 use crate::format::{
     KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape_name,
@@ -27,7 +27,7 @@ mod sort;
 
 /// Dependencies that the graph enforces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DependencyPolicy {
+pub enum EnforcedDependencyKinds {
     /// Data and control dependencies. If control dependencies close a cycle, the graph enforces only data dependencies,
     /// and the user gets a warning.
     #[default]
@@ -38,7 +38,7 @@ pub enum DependencyPolicy {
     Data,
 }
 
-impl EnumeratedSetting for DependencyPolicy {
+impl EnumeratedSetting for EnforcedDependencyKinds {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Auto,
@@ -52,7 +52,7 @@ impl EnumeratedSetting for DependencyPolicy {
 
 /// The peers and groups that one rank binds to a graph's slots, and the rank's group declarations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RankSlotPeersAndGroups {
+pub struct RankBindingsOfGraphSlots {
     /// Rank of each peer slot.
     pub peers: Vec<u32>,
     /// Name of the group that is bound to each group slot; `None` means all ranks.
@@ -77,7 +77,7 @@ const NODES_BETWEEN_CHECKS: usize = 1 << 14;
 #[derive(Debug)]
 pub struct GraphBuilder {
     rank: u32,
-    policy: DependencyPolicy,
+    policy: EnforcedDependencyKinds,
     graph: Graph,
     index_of: NodeIdMap,
     names: StringArenaInterner,
@@ -97,12 +97,12 @@ pub struct GraphBuilder {
     pred_end: Vec<u32>,
     /// Dependencies on nodes that come later in the file: (index in `preds`, id).
     forward: Vec<(u32, u64)>,
-    origins: NodeOriginCollector,
+    origins: NodeCallerStepStackCollector,
 }
 
 impl GraphBuilder {
     /// Creates a builder for the graph of `rank`; ids below `dense_ids` take at most 4 bytes each.
-    pub fn new(rank: u32, policy: DependencyPolicy, dense_ids: u64) -> Self {
+    pub fn new(rank: u32, policy: EnforcedDependencyKinds, dense_ids: u64) -> Self {
         Self {
             rank,
             policy,
@@ -119,7 +119,7 @@ impl GraphBuilder {
             preds: Vec::new(),
             pred_end: Vec::new(),
             forward: Vec::new(),
-            origins: NodeOriginCollector::default(),
+            origins: NodeCallerStepStackCollector::default(),
         }
     }
 
@@ -255,7 +255,7 @@ impl GraphBuilder {
     }
 
     /// Sets the work of the whole job, or `None` if the trace does not state it.
-    pub fn set_work_amounts(&mut self, amounts: Option<JobWorkAmounts>) {
+    pub fn set_work_amounts(&mut self, amounts: Option<JobSamplesAndModelFlops>) {
         self.graph.amounts = amounts;
     }
 
@@ -385,7 +385,7 @@ impl GraphBuilder {
                 let detail = self.graph.calls.len() as u32;
                 if !node.splits.is_empty() {
                     let (send, receive) = node.splits.parse(node.id)?;
-                    self.graph.splits.push(AllToAllSplitBytes {
+                    self.graph.splits.push(MemberAllToAllSplitBytes {
                         call: detail,
                         send,
                         receive,
@@ -433,7 +433,7 @@ impl GraphBuilder {
     /// Sorts, links and checks the nodes, and returns the graph with the rank's binding.
     ///
     /// Fails if a data dependency is on a missing node or on the node itself, or if dependencies form a cycle.
-    pub fn finish_graph(mut self) -> Result<(Graph, RankSlotPeersAndGroups), TraceError> {
+    pub fn finish_graph(mut self) -> Result<(Graph, RankBindingsOfGraphSlots), TraceError> {
         self.intern_node_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
         for column in self.graph.sparse.columns_mut() {
@@ -446,11 +446,12 @@ impl GraphBuilder {
         self.sort_by_id();
         self.graph.resolve_origins(&self.origins, &self.index_of);
         self.drop_self_dependencies()?;
-        let with_control = self.policy != DependencyPolicy::Data;
+        let with_control = self.policy != EnforcedDependencyKinds::Data;
         // In nearly all traces, the order of ids already respects all dependencies. `link_successors` detects this at
         // no extra cost.
         if !self.link_successors(with_control) && !self.sort_program_order() {
-            if self.policy != DependencyPolicy::Auto || self.control_dependency_count() == 0 {
+            if self.policy != EnforcedDependencyKinds::Auto || self.control_dependency_count() == 0
+            {
                 return Err(self.cycle_error());
             }
             self.graph.repairs.cyclic_control = self.control_dependency_count();
@@ -478,7 +479,7 @@ impl GraphBuilder {
         graph.remote_memories = self.remote_memories.into_keys();
         graph.kernels = self.kernels.into_keys();
         graph.release_spare_memory();
-        let binding = RankSlotPeersAndGroups {
+        let binding = RankBindingsOfGraphSlots {
             peers: self.peers.into_keys(),
             groups,
             declared: Arc::new(self.declared),

@@ -30,7 +30,7 @@ pub struct NodeDelayDurationAndLane {
 /// Start and end of each node, and the cause of its start. Nodes on a dependency cycle do not run, and neither do their
 /// successors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ComputedNodeTimeline {
+pub struct InferredCapturedNodeTimeline {
     /// Start time of each node, or [`Time::END`] if it does not run.
     pub start: Vec<Time>,
     /// End time of each node, or [`Time::END`] if it does not run.
@@ -74,7 +74,7 @@ impl InstantWithEventOrder {
     }
 }
 
-impl ComputedNodeTimeline {
+impl InferredCapturedNodeTimeline {
     /// Computes the times of all nodes. `next` contains each node's successors, and `step` returns a node's timing.
     /// Lane indices must be below `lanes`.
     pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeDelayDurationAndLane) -> Self {

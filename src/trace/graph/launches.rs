@@ -12,7 +12,7 @@ use chakram_base::units::Span;
 
 /// The host's launch of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostLaunchTimeAndBlocking {
+pub struct HostLaunchDurationAndBlocking {
     /// Host time that the launch takes.
     pub cost: Span,
     /// True if the host waits until the node is complete.
@@ -33,7 +33,7 @@ impl Graph {
     /// launches (at least one).
     pub fn with_launch_nodes(
         &self,
-        launch: impl Fn(NodeIndex) -> Option<HostLaunchTimeAndBlocking>,
+        launch: impl Fn(NodeIndex) -> Option<HostLaunchDurationAndBlocking>,
         depth: usize,
     ) -> Self {
         let mut graph = self.clone();
@@ -43,7 +43,7 @@ impl Graph {
         } else {
             self.successors.topological_order()
         };
-        let launched: Vec<(u32, HostLaunchTimeAndBlocking)> = order
+        let launched: Vec<(u32, HostLaunchDurationAndBlocking)> = order
             .into_iter()
             .filter_map(|node| Some((node, launch(NodeIndex(node))?)))
             .collect();
@@ -98,11 +98,11 @@ mod tests {
     use super::*;
     use crate::format::write::Sink;
     use crate::format::{NodeView, Op};
-    use crate::graph::{DependencyPolicy, GraphBuilder};
+    use crate::graph::{EnforcedDependencyKinds, GraphBuilder};
 
     /// Returns a chain of three kernels.
     fn chain() -> Graph {
-        let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 4);
+        let mut builder = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 4);
         for id in 1..=3 {
             let op = Op::Compute {
                 flops: 0,
@@ -121,7 +121,7 @@ mod tests {
     fn every_node_waits_for_its_launch_and_launches_for_each_other() {
         let cost = Span(7);
         let graph = chain().with_launch_nodes(
-            |_| Some(HostLaunchTimeAndBlocking { cost, waits: false }),
+            |_| Some(HostLaunchDurationAndBlocking { cost, waits: false }),
             9,
         );
         let edges: Vec<_> = graph.successor_rows().edges().collect();
@@ -150,7 +150,7 @@ mod tests {
         let cost = Span(7);
         let first_waits = |node: NodeIndex| {
             let waits = node.0 == 0;
-            (node.0 != 1).then_some(HostLaunchTimeAndBlocking { cost, waits })
+            (node.0 != 1).then_some(HostLaunchDurationAndBlocking { cost, waits })
         };
         // Node 1 has no launch. Node 3 launches node 0, and node 4 launches node 2.
         let graph = chain().with_launch_nodes(first_waits, 9);
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
         // With at most one launch ahead, the second launch waits for the end of the first node.
         let graph = chain().with_launch_nodes(
-            |_| Some(HostLaunchTimeAndBlocking { cost, waits: false }),
+            |_| Some(HostLaunchDurationAndBlocking { cost, waits: false }),
             1,
         );
         let edges: Vec<_> = graph

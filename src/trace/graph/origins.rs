@@ -8,13 +8,13 @@ use chakram_base::ids::NodeIndex;
 /// Collects the nodes' origins (caller, step and Python call) while a graph is built. Values are stored plus 1; 0 means
 /// that the record omits the value.
 #[derive(Debug, Default)]
-pub(super) struct NodeOriginCollector {
+pub(super) struct NodeCallerStepStackCollector {
     callers: EmptyOrDenseColumn<u64>,
     steps: EmptyOrDenseColumn<u64>,
     stacks: EmptyOrDenseColumn<u64>,
 }
 
-impl NodeOriginCollector {
+impl NodeCallerStepStackCollector {
     /// Stores the origin of the latest node.
     #[inline]
     pub fn push_origin(&mut self, index: usize, origin: &NodeCallerStepAndStack) {
@@ -41,7 +41,11 @@ const NONE: u32 = u32::MAX;
 impl Graph {
     /// Resolves the stated origins: replaces callers' ids by nodes, and makes nodes without a step or stack inherit the
     /// value from their caller. Nodes on a cycle of callers do not inherit anything.
-    pub(super) fn resolve_origins(&mut self, stated: &NodeOriginCollector, index_of: &NodeIdMap) {
+    pub(super) fn resolve_origins(
+        &mut self,
+        stated: &NodeCallerStepStackCollector,
+        index_of: &NodeIdMap,
+    ) {
         let nodes = self.ids.len();
         if stated.callers.iter().next().is_some() {
             for node in 0..nodes {
@@ -151,11 +155,11 @@ mod tests {
     use crate::format::origin::NestedPythonCall;
     use crate::format::write::Sink;
     use crate::format::{NodeView, Op};
-    use crate::graph::{DependencyPolicy, GraphBuilder};
+    use crate::graph::{EnforcedDependencyKinds, GraphBuilder};
 
     /// Builds a graph whose nodes have these ids and stated origins.
     fn graph(nodes: &[(u64, NodeCallerStepAndStack)]) -> Graph {
-        let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 16);
+        let mut builder = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 16);
         let call = |caller| NestedPythonCall { name: 0, caller };
         builder.set_call_stacks(CallStacks {
             names: vec!["nn.Module: Linear_0".to_owned()],

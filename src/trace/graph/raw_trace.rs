@@ -17,17 +17,17 @@ pub use view::RawNodeCommonFields;
 
 /// A dependency, as a node states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawPredecessorDependency {
+pub struct PredecessorIdIndexAndKind {
     /// Id of the predecessor.
     pub id: u64,
-    /// Index of the predecessor in [`RawTrace::nodes`] (the first node with this id), or [`RawPredecessorDependency::MISSING`] if
+    /// Index of the predecessor in [`RawTrace::nodes`] (the first node with this id), or [`PredecessorIdIndexAndKind::MISSING`] if
     /// there is none.
     pub node: u32,
     /// True for a control dependency (order only), false for a data dependency.
     pub control: bool,
 }
 
-impl RawPredecessorDependency {
+impl PredecessorIdIndexAndKind {
     /// Index of a missing node.
     pub const MISSING: u32 = u32::MAX;
 
@@ -103,7 +103,7 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     pub faults: Vec<ReadFault>,
     /// Memory changes of nodes, in ascending order of indices in `nodes`.
     pub memory: Vec<(u32, MemoryChanges)>,
-    deps: Vec<RawPredecessorDependency>,
+    deps: Vec<PredecessorIdIndexAndKind>,
     index_of: NodeIdMap,
     unsorted: bool,
 }
@@ -125,19 +125,19 @@ fn zero_run_fault(record: RawRecord<'_>) -> ReadFault {
 }
 
 /// Collects the dependencies of a record.
-struct RecordDependencyCollector<'d>(&'d mut Vec<RawPredecessorDependency>);
+struct OneRecordDependencyCollector<'d>(&'d mut Vec<PredecessorIdIndexAndKind>);
 
-impl RecordDependencyCollector<'_> {
+impl OneRecordDependencyCollector<'_> {
     fn push(&mut self, id: u64, control: bool) {
-        self.0.push(RawPredecessorDependency {
+        self.0.push(PredecessorIdIndexAndKind {
             id,
-            node: RawPredecessorDependency::MISSING,
+            node: PredecessorIdIndexAndKind::MISSING,
             control,
         });
     }
 }
 
-impl scan::DependencyVisitor for RecordDependencyCollector<'_> {
+impl scan::DependencyVisitor for OneRecordDependencyCollector<'_> {
     fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.push(id, false);
         Ok(())
@@ -219,7 +219,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             return false;
         }
         let index = self.nodes.len() as u32;
-        let view = match scan::scan_node(record, &mut RecordDependencyCollector(&mut self.deps)) {
+        let view = match scan::scan_node(record, &mut OneRecordDependencyCollector(&mut self.deps))
+        {
             Ok(view) => {
                 if !view.memory.is_none() {
                     self.memory.push((index, view.memory));
@@ -235,7 +236,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 });
                 let view = scan::recover_partial_node(
                     record,
-                    &mut RecordDependencyCollector(&mut self.deps),
+                    &mut OneRecordDependencyCollector(&mut self.deps),
                 );
                 self.retained.retain_view(&view)
             }
@@ -276,7 +277,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             dep.node = self
                 .index_of
                 .get(dep.id)
-                .unwrap_or(RawPredecessorDependency::MISSING);
+                .unwrap_or(PredecessorIdIndexAndKind::MISSING);
         }
     }
 
@@ -298,7 +299,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
 
     /// Returns node `i`'s dependencies, as its record states them.
     #[inline]
-    pub fn dependencies_of(&self, i: u32) -> &[RawPredecessorDependency] {
+    pub fn dependencies_of(&self, i: u32) -> &[PredecessorIdIndexAndKind] {
         let (from, to) = self.nodes[i as usize].deps;
         &self.deps[from as usize..to as usize]
     }
@@ -312,13 +313,13 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     /// `holds(successor, dependency)` is true.
     pub fn build_successors(
         &self,
-        mut holds: impl FnMut(u32, &RawPredecessorDependency) -> bool,
+        mut holds: impl FnMut(u32, &PredecessorIdIndexAndKind) -> bool,
     ) -> Csr {
         let all = 0..self.nodes.len() as u32;
         Csr::new(self.nodes.len(), |each| {
             for node in all.clone() {
                 for dep in self.dependencies_of(node) {
-                    if dep.node != RawPredecessorDependency::MISSING && holds(node, dep) {
+                    if dep.node != PredecessorIdIndexAndKind::MISSING && holds(node, dep) {
                         each(dep.node, node);
                     }
                 }

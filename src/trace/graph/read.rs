@@ -1,6 +1,6 @@
 //! Reads a trace file's contents into a graph, in one pass.
 
-use super::builder::{DependencyPolicy, GraphBuilder, RankSlotPeersAndGroups};
+use super::builder::{EnforcedDependencyKinds, GraphBuilder, RankBindingsOfGraphSlots};
 use super::{Graph, Lane};
 use crate::format::TraceError;
 use crate::format::profiler_cost::ProfilerOverheadFacts;
@@ -34,7 +34,7 @@ impl EnumeratedSetting for ProfilerOverheadRemovalPolicy {
 
 /// Facts that a trace states about the profiler that captured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProfilerOverheadStatedByTrace {
+pub struct ProfilerFactsStatedByTrace {
     /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
     /// True if any node states which part of its times is the profiler's cost.
@@ -51,8 +51,8 @@ impl Graph {
     pub fn read_graph(
         contents: &[u8],
         rank: u32,
-        policy: DependencyPolicy,
-    ) -> Result<(Self, RankSlotPeersAndGroups), TraceError> {
+        policy: EnforcedDependencyKinds,
+    ) -> Result<(Self, RankBindingsOfGraphSlots), TraceError> {
         Self::read_edited(contents, rank, policy, |_| Ok(()))
     }
 
@@ -60,9 +60,9 @@ impl Graph {
     pub fn read_with_profiler_policy(
         contents: &[u8],
         rank: u32,
-        policy: DependencyPolicy,
+        policy: EnforcedDependencyKinds,
         profiler: ProfilerOverheadRemovalPolicy,
-    ) -> Result<(Self, RankSlotPeersAndGroups), TraceError> {
+    ) -> Result<(Self, RankBindingsOfGraphSlots), TraceError> {
         let mut profiled = false;
         let measured = FrameCursor::new(contents)
             .next_record()?
@@ -99,9 +99,9 @@ impl Graph {
     pub fn read_edited(
         contents: &[u8],
         rank: u32,
-        policy: DependencyPolicy,
+        policy: EnforcedDependencyKinds,
         mut edit: impl FnMut(&mut NodeView<'_>) -> Result<(), TraceError>,
-    ) -> Result<(Self, RankSlotPeersAndGroups), TraceError> {
+    ) -> Result<(Self, RankBindingsOfGraphSlots), TraceError> {
         let mut frames = FrameCursor::new(contents);
         let Some(first) = frames.next_record()? else {
             return Err(TraceError::empty_file());
@@ -135,6 +135,6 @@ impl Graph {
         }
         let (graph, binding) = builder.finish_graph()?;
         let core = metadata.core;
-        Ok((graph, RankSlotPeersAndGroups { core, ..binding }))
+        Ok((graph, RankBindingsOfGraphSlots { core, ..binding }))
     }
 }

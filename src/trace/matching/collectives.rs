@@ -60,7 +60,7 @@ impl MemberCalls<'_> {
 
 /// A group's first collective on which a member disagrees with the first member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CollectiveDisagreement {
+pub struct FirstCollectiveDisagreement {
     /// Index of the collective within the group, counting from 0.
     pub k: usize,
     /// Difference between the two members' calls.
@@ -78,7 +78,7 @@ pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     first: &MemberCalls<'a>,
     others: impl IntoIterator<Item = M>,
     signature: impl Fn(RankAndCommIndex) -> CollectiveSignature,
-) -> Option<CollectiveDisagreement> {
+) -> Option<FirstCollectiveDisagreement> {
     let differing = others.into_iter().filter_map(|other| {
         let other = other.borrow();
         if other.has_equal_calls(first) {
@@ -92,7 +92,7 @@ pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
             (Some(_), Some(_)) => CollectiveDifference::Root,
             _ => CollectiveDifference::Count,
         };
-        Some(CollectiveDisagreement {
+        Some(FirstCollectiveDisagreement {
             k,
             difference,
             other: other.rank,

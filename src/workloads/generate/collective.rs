@@ -67,7 +67,7 @@ impl CollectivePattern {
             "a lower count",
         )?;
         let members = match &self.group {
-            Some(group) => CollectiveSubgroup::from_group(group, self.ranks)?,
+            Some(group) => SubgroupMembersAndOutsider::from_group(group, self.ranks)?,
             None => None,
         };
         let size = members
@@ -109,7 +109,10 @@ impl CollectivePattern {
         })
     }
 
-    fn check_root(&self, members: Option<&CollectiveSubgroup>) -> Result<(), PatternOptionError> {
+    fn check_root(
+        &self,
+        members: Option<&SubgroupMembersAndOutsider>,
+    ) -> Result<(), PatternOptionError> {
         let Some(root) = self.root else {
             return Ok(());
         };
@@ -135,14 +138,14 @@ impl CollectivePattern {
 
 /// A group that is not the world group.
 #[derive(Debug)]
-struct CollectiveSubgroup {
+struct SubgroupMembersAndOutsider {
     sorted: Vec<u32>,
     /// The lowest rank outside the group, which represents all others outside it; `None` if the group contains every
     /// rank.
     outsider: Option<u32>,
 }
 
-impl CollectiveSubgroup {
+impl SubgroupMembersAndOutsider {
     /// Returns `None` if `group` is the world in rank order.
     fn from_group(group: &[u32], ranks: u32) -> Result<Option<Self>, PatternOptionError> {
         if group.is_empty() {
@@ -179,7 +182,7 @@ impl CollectiveSubgroup {
 #[derive(Debug)]
 pub(super) struct CollectiveGenerator {
     options: CollectivePattern,
-    members: Option<CollectiveSubgroup>,
+    members: Option<SubgroupMembersAndOutsider>,
 }
 
 impl CollectiveGenerator {

@@ -30,7 +30,7 @@ use super::{
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::work_amounts::{CountedAttention, JobWorkAmounts};
+use chakram_trace::format::work_amounts::{CountedAttention, JobSamplesAndModelFlops};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryLocation, Op, TraceError};
 
 /// Number of dies on the wafer, along x and y.
@@ -444,9 +444,9 @@ impl TraceGenerator for PalmGenerator {
         groups
     }
 
-    fn work_amounts(&self) -> Option<JobWorkAmounts> {
+    fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
         let samples = u64::from(self.passes) * u64::from(self.options.micro_batch);
-        Some(JobWorkAmounts {
+        Some(JobSamplesAndModelFlops {
             steps: 1,
             samples,
             tokens: Some(samples * u64::from(self.options.sequence)),

@@ -25,7 +25,7 @@
 //! All shards are equal, so degrees that do not divide the sizes are rejected.
 
 use super::{MOST_WORK, PatternOptionError, check_limit, option_refused};
-use crate::model::{OperatorComputationSpec, OperatorKind};
+use crate::model::{OperatorAxesAndTensorsSpec, OperatorKind};
 use chakram_base::ids::Rank;
 use std::ops::Range;
 
@@ -41,8 +41,8 @@ use sizes::{LETTERS, UnshardedOperatorTotals};
 
 pub use crate::model::OperatorShardAxis;
 pub use layout::{
-    EqualSizedMemberGroups, MemberNumberDigit, Redistribution, ShardLayout, ShardMessage,
-    plan_redistribution, reduce_scatter_groups,
+    EqualSizedMemberGroups, MemberNumberDigit, Redistribution, SampleRowColumnSharding,
+    ShardMessage, plan_redistribution, reduce_scatter_groups,
 };
 
 /// Number of equal shards of an operator along each axis.
@@ -154,7 +154,7 @@ impl OperatorShardWorkAndSums {
 
     /// Like `new`, but for an operator that is already a spec.
     pub(super) fn from_spec(
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         batch: u64,
         degrees: OperatorAxisShardCounts,
         devices: u32,

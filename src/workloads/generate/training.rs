@@ -5,9 +5,9 @@
 //! (`parameter_state`) and per rank (`rank_state`), and the order of a rank's nodes (`emit`).
 
 use super::plan::{
-    AblationEffect, AttentionKernel, BucketPolicy, ExpertProducts, OffloadGather, OffloadedState,
-    Optimizer, ParallelGroupKind, ParallelismPlan, RankMemoryCapacity, RankMemoryPeak,
-    RankPlacement, RecomputePolicy, RecomputedModules, ZeroStage,
+    AblationEffect, AllRankCoordinatesAndGroups, AttentionKernel, BucketPolicy, ExpertProducts,
+    OffloadGather, OffloadedState, Optimizer, ParallelGroupKind, ParallelismPlan,
+    RankMemoryCapacity, RankPeakOwnAndRemoteBytes, RecomputePolicy, RecomputedModules, ZeroStage,
 };
 use super::schedule::{PassKind, PassOrOverlappingPair, PipelinePass, PipelineSchedule};
 use super::{MOST_WORK, PatternOptionError, option_refused};
@@ -60,7 +60,7 @@ use cost::KernelCostParameters;
 use distinct_layers::DistinctLayers;
 use layer::{LayerLoweringOptions, LoweredLayer};
 use model_chunks::ModelPartsAndGradientBuckets;
-use ranks::CachedNodeCountAndMinimum;
+use ranks::CachedNodeCountAndLowerBound;
 
 /// Maximum number of groups in a job.
 const MOST_GROUPS: u64 = i32::MAX as u64;
@@ -118,7 +118,7 @@ impl ModelAndParallelismPlan {
             let model = self.model.clone();
             let prepared = TrainingGenerator::new(Self { model, plan }, micro_batches)?;
             let stages = 0..prepared.plan.pipeline;
-            let peaks: Vec<(RankMemoryPeak, u64)> = stages
+            let peaks: Vec<(RankPeakOwnAndRemoteBytes, u64)> = stages
                 .map(|stage| (prepared.peak_bytes(stage), prepared.plan.ranks_of(stage)))
                 .collect();
             let peak = peaks.iter().map(|(peak, _)| peak.bytes).max();
@@ -143,7 +143,7 @@ impl ModelAndParallelismPlan {
 pub(super) struct TrainingGenerator {
     model: Model,
     plan: ParallelismPlan,
-    placement: RankPlacement,
+    placement: AllRankCoordinatesAndGroups,
     micro_batches: u32,
     sizes: KernelCostParameters,
     /// Distinct layers of the model; for each layer of the model, the index of its distinct layer.
@@ -160,7 +160,7 @@ pub(super) struct TrainingGenerator {
     adapters: Option<InterStageAdapterGroups>,
     /// Node counts of ranks: one entry per stage or, if members of a tensor group have different
     /// nodes, one entry per member of a stage's tensor group.
-    counts: Vec<CachedNodeCountAndMinimum>,
+    counts: Vec<CachedNodeCountAndLowerBound>,
 }
 
 /// Bytes per value, rounded up to whole bytes: a 4-bit value has one byte.
@@ -238,7 +238,7 @@ impl TrainingGenerator {
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
         let parts = ModelPartsAndGradientBuckets::new(&shard, &plan, &layers, sizes);
-        let mut placement = RankPlacement::new(&plan);
+        let mut placement = AllRankCoordinatesAndGroups::new(&plan);
         let adapters = InterStageAdapterGroups::new(&plan, &mut partitions);
         placement.declare_operator_partitions(partitions);
         if parts.tied_weights().is_some() && plan.has_training() {
@@ -251,7 +251,7 @@ impl TrainingGenerator {
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds)
-            .map(|_| CachedNodeCountAndMinimum::default())
+            .map(|_| CachedNodeCountAndLowerBound::default())
             .collect();
         Ok(Self {
             model,

@@ -17,7 +17,7 @@
 use super::transformer::{TransformerBlock, TransformerModel};
 use super::{
     ActivationFunction, AttentionSpan, ExpertScoringAndGroupRule, LayerOperator, LayerRole,
-    ModelLayer, OperatorKind, TensorSplit,
+    ModelLayer, OperatorKind, OperatorTensorParallelSplit,
 };
 use serde::Serialize;
 
@@ -226,7 +226,7 @@ impl ExtendedTransformerModel {
                         bias: false,
                         tied: false,
                     },
-                    TensorSplit::ColumnParallel,
+                    OperatorTensorParallelSplit::ColumnParallel,
                 )),
                 ("attention.core", Some(delta)) => operators.push(LayerOperator {
                     work: OperatorKind::LinearAttention {
@@ -294,7 +294,11 @@ impl ExtendedTransformerModel {
             width: block.heads.saturating_mul(block.head_width),
             gated: true,
         };
-        let gate = LayerOperator::new("attention.gate", gate, TensorSplit::InsideRegion);
+        let gate = LayerOperator::new(
+            "attention.gate",
+            gate,
+            OperatorTensorParallelSplit::InsideRegion,
+        );
         self.output_gate.then_some(gate)
     }
 
@@ -345,9 +349,21 @@ impl ExtendedTransformerModel {
             kv_width: plain.saturating_add(values),
         };
         vec![
-            LayerOperator::new("attention.down", down, TensorSplit::Replicated),
-            LayerOperator::new("attention.norm", norm, TensorSplit::Replicated),
-            LayerOperator::new("attention.up", up, TensorSplit::ColumnParallel),
+            LayerOperator::new(
+                "attention.down",
+                down,
+                OperatorTensorParallelSplit::Replicated,
+            ),
+            LayerOperator::new(
+                "attention.norm",
+                norm,
+                OperatorTensorParallelSplit::Replicated,
+            ),
+            LayerOperator::new(
+                "attention.up",
+                up,
+                OperatorTensorParallelSplit::ColumnParallel,
+            ),
         ]
     }
 
@@ -449,8 +465,8 @@ impl ExtendedTransformerModel {
             bias: block.norm_bias,
         };
         let mut operators = vec![
-            LayerOperator::new("norms", both, TensorSplit::Replicated),
-            LayerOperator::new("join", join, TensorSplit::Replicated),
+            LayerOperator::new("norms", both, OperatorTensorParallelSplit::Replicated),
+            LayerOperator::new("join", join, OperatorTensorParallelSplit::Replicated),
         ];
         operators.extend(self.block_operators(self.base.layers.saturating_sub(1)));
         operators.push(block.norm_operator("norm"));

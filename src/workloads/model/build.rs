@@ -2,7 +2,8 @@
 //! rules for models.
 
 use super::{
-    Model, ModelDefinitionForm, ModelError, ModelSizeOverrides, ModelWithDefinitionProperties,
+    Model, ModelDefinitionForm, ModelError, ModelWithDefinitionProperties,
+    TokenAndLayerCountOverrides,
 };
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
 
@@ -32,9 +33,9 @@ impl ModelWithDefinitionProperties {
         Self::parse_with_sizes(
             text,
             file,
-            ModelSizeOverrides {
+            TokenAndLayerCountOverrides {
                 tokens,
-                ..ModelSizeOverrides::default()
+                ..TokenAndLayerCountOverrides::default()
             },
         )
     }
@@ -47,7 +48,7 @@ impl ModelWithDefinitionProperties {
     pub fn parse_with_sizes(
         text: &str,
         file: &str,
-        sizes: ModelSizeOverrides,
+        sizes: TokenAndLayerCountOverrides,
     ) -> Result<Self, ModelError> {
         parse_definition(text, file, sizes)
     }
@@ -58,9 +59,9 @@ impl ModelWithDefinitionProperties {
 fn parse_definition(
     text: &str,
     file: &str,
-    sizes: ModelSizeOverrides,
+    sizes: TokenAndLayerCountOverrides,
 ) -> Result<ModelWithDefinitionProperties, ModelError> {
-    let ModelSizeOverrides { tokens, layers } = sizes;
+    let TokenAndLayerCountOverrides { tokens, layers } = sizes;
     // A TOML file never starts with a brace, so this file is JSON.
     if text.trim_start().starts_with('{') {
         let (hidden, model) = hub_config::parse_model(text, file, sizes)?;

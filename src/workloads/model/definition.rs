@@ -74,7 +74,7 @@ pub struct ModelWithDefinitionProperties {
 
 /// Sizes that replace those in a model file; `None` keeps the file's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ModelSizeOverrides {
+pub struct TokenAndLayerCountOverrides {
     /// Number of tokens per sample.
     pub tokens: Option<u64>,
     /// Number of blocks; layers before and after the blocks do not count.

@@ -1,7 +1,7 @@
 //! The built-in models, and the search for a model file by preset name or path.
 
 use super::hub_name::{is_hub_name, nearest_preset};
-use super::{Model, ModelError, ModelSizeOverrides, ModelWithDefinitionProperties};
+use super::{Model, ModelError, ModelWithDefinitionProperties, TokenAndLayerCountOverrides};
 use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read_input};
 use std::borrow::Cow;
 use std::io::ErrorKind;
@@ -99,14 +99,14 @@ presets!(
 
 /// Text of a model file, and the file's name for error messages.
 #[derive(Clone, Debug)]
-pub struct ModelFileText {
+pub struct PresetOrModelFileText {
     /// Name of the preset, or the path as the user gave it.
     pub file: String,
     /// Contents of the model file.
     pub text: Cow<'static, str>,
 }
 
-impl ModelFileText {
+impl PresetOrModelFileText {
     /// Finds the model file that `name` refers to. A name that contains a `/` or ends in `.toml` or
     /// `.json` is a path; any other name is a preset.
     ///
@@ -164,7 +164,7 @@ impl ModelFileText {
     /// Fails if the model is invalid, or if it cannot have these sizes.
     pub fn parse_definition_with_sizes(
         &self,
-        sizes: ModelSizeOverrides,
+        sizes: TokenAndLayerCountOverrides,
     ) -> Result<ModelWithDefinitionProperties, ModelError> {
         ModelWithDefinitionProperties::parse_with_sizes(&self.text, &self.file, sizes)
     }
@@ -195,7 +195,7 @@ impl Model {
     ///
     /// Fails if there is no such preset, or if the file cannot be read or is invalid.
     pub fn load_named(name: &str) -> Result<Self, ModelError> {
-        Ok(ModelFileText::find_source(name)?
+        Ok(PresetOrModelFileText::find_source(name)?
             .parse_definition(None)?
             .model)
     }
@@ -208,7 +208,7 @@ impl Model {
     /// Fails like [`Model::load_named`], and also if the model's samples cannot have this number of
     /// tokens.
     pub fn load_with_token_count(name: &str, tokens: u64) -> Result<Self, ModelError> {
-        Ok(ModelFileText::find_source(name)?
+        Ok(PresetOrModelFileText::find_source(name)?
             .parse_definition(Some(tokens))?
             .model)
     }

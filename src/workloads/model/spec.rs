@@ -35,7 +35,8 @@ mod kernels;
 mod operators;
 
 pub use kernels::{
-    FormatDependentElementBytes, MemoryBoundKernelSpec, MemoryBoundKernels, OperatorKernelSpec,
+    FormatDependentElementBytes, MemoryBoundKernelSpec, MemoryBoundKernelsByPass,
+    OperatorKernelSpec,
 };
 pub use operators::DELTA_CHUNK;
 
@@ -114,12 +115,12 @@ pub struct TensorKeptForBackward {
     /// Bytes per element; `None` for the model's number format.
     pub bytes: Option<u64>,
     /// Kinds of attention kernels that save the tensor.
-    pub with: TensorSavingAttentionKernels,
+    pub with: WhichAttentionKernelsSaveTensor,
 }
 
 /// Kinds of attention kernels that save a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TensorSavingAttentionKernels {
+pub enum WhichAttentionKernelsSaveTensor {
     /// All attention kernels save the tensor.
     Any,
     /// Only fused attention saves the tensor.
@@ -130,7 +131,7 @@ pub enum TensorSavingAttentionKernels {
 
 /// Sizes of sliding windows over an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageWindowSizes {
+pub struct ImageSlidingWindowSizes {
     /// Number of rows in a window.
     pub kernel: u64,
     /// Distance in pixels between neighbouring windows.
@@ -167,7 +168,7 @@ pub enum OperatorTokenExchangeSide {
 
 /// Description of an operator: its axes, tensors, matrix products and kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OperatorComputationSpec {
+pub struct OperatorAxesAndTensorsSpec {
     /// Name of the operator in model files.
     pub name: &'static str,
     /// Axes of all tensors that the operator has.
@@ -185,7 +186,7 @@ pub struct OperatorComputationSpec {
     /// Letters of the axes that count as rows (tokens or pixels); all others count as columns (or channels).
     pub rows: &'static str,
     /// Sliding windows over an image, if the operator has them.
-    pub windows: Option<ImageWindowSizes>,
+    pub windows: Option<ImageSlidingWindowSizes>,
     /// Results that the operator uses.
     pub role: OperatorInputSource,
     /// Kernels of the forward pass and of the backward pass.
@@ -194,7 +195,7 @@ pub struct OperatorComputationSpec {
     pub exchange: Option<OperatorTokenExchangeSide>,
 }
 
-impl OperatorComputationSpec {
+impl OperatorAxesAndTensorsSpec {
     /// Returns true if the operator has an axis with the letter `letter`.
     pub fn has_axis(&self, letter: char) -> bool {
         self.axes.iter().any(|axis| axis.letter == letter)
@@ -356,9 +357,9 @@ impl OperatorComputationSpec {
         let mut sums = [0_u64; 2];
         for one in &self.kept {
             match (one.with, fused) {
-                (TensorSavingAttentionKernels::Fused, false)
-                | (TensorSavingAttentionKernels::Unfused, true) => continue,
-                (TensorSavingAttentionKernels::Unfused, false) => {
+                (WhichAttentionKernelsSaveTensor::Fused, false)
+                | (WhichAttentionKernelsSaveTensor::Unfused, true) => continue,
+                (WhichAttentionKernelsSaveTensor::Unfused, false) => {
                     sums[1] = sums[1].saturating_add(bytes(one))
                 }
                 _ => {}

@@ -2,7 +2,7 @@
 
 use super::{
     ActivationFunction, ExpertScoringAndGroupRule, LayerOperator, LayerRole, ModelLayer,
-    OperatorKind, TensorSplit,
+    OperatorKind, OperatorTensorParallelSplit,
 };
 
 /// A transformer that processes tokens.
@@ -107,17 +107,17 @@ impl TransformerBlock {
             self.linear_operator(
                 "attention.qkv",
                 [self.hidden, self.qkv_width()],
-                TensorSplit::ColumnParallel,
+                OperatorTensorParallelSplit::ColumnParallel,
             ),
             LayerOperator::new(
                 "attention.core",
                 self.attention_operator(),
-                TensorSplit::InsideRegion,
+                OperatorTensorParallelSplit::InsideRegion,
             ),
             self.linear_operator(
                 "attention.out",
                 [self.attention_width(), self.hidden],
-                TensorSplit::RowParallel,
+                OperatorTensorParallelSplit::RowParallel,
             ),
         ];
         let perceptron = match self.experts {
@@ -144,13 +144,13 @@ impl TransformerBlock {
     fn perceptron_operators(&self) -> Vec<LayerOperator> {
         let [up, down] = self.perceptron_sizes();
         vec![
-            self.linear_operator("mlp.up", up, TensorSplit::ColumnParallel),
+            self.linear_operator("mlp.up", up, OperatorTensorParallelSplit::ColumnParallel),
             LayerOperator::new(
                 "mlp.activation",
                 self.activation_operator(self.tokens),
-                TensorSplit::InsideRegion,
+                OperatorTensorParallelSplit::InsideRegion,
             ),
-            self.linear_operator("mlp.down", down, TensorSplit::RowParallel),
+            self.linear_operator("mlp.down", down, OperatorTensorParallelSplit::RowParallel),
         ]
     }
 
@@ -184,15 +184,31 @@ impl TransformerBlock {
         };
         let [up, down] = self.perceptron_sizes();
         vec![
-            LayerOperator::new("experts.dispatch", dispatch, TensorSplit::Replicated),
-            linear("experts.up", up, TensorSplit::ColumnParallel),
+            LayerOperator::new(
+                "experts.dispatch",
+                dispatch,
+                OperatorTensorParallelSplit::Replicated,
+            ),
+            linear(
+                "experts.up",
+                up,
+                OperatorTensorParallelSplit::ColumnParallel,
+            ),
             LayerOperator::new(
                 "experts.activation",
                 self.activation_operator(rows),
-                TensorSplit::InsideRegion,
+                OperatorTensorParallelSplit::InsideRegion,
             ),
-            linear("experts.down", down, TensorSplit::RowParallel),
-            LayerOperator::new("experts.combine", combine, TensorSplit::Replicated),
+            linear(
+                "experts.down",
+                down,
+                OperatorTensorParallelSplit::RowParallel,
+            ),
+            LayerOperator::new(
+                "experts.combine",
+                combine,
+                OperatorTensorParallelSplit::Replicated,
+            ),
         ]
     }
 
@@ -241,7 +257,7 @@ impl TransformerBlock {
         &self,
         name: &str,
         [inputs, outputs]: [u64; 2],
-        cut: TensorSplit,
+        cut: OperatorTensorParallelSplit,
     ) -> LayerOperator {
         let work = OperatorKind::Linear {
             rows: self.tokens,
@@ -260,7 +276,7 @@ impl TransformerBlock {
             width: self.hidden,
             bias: self.norm_bias,
         };
-        LayerOperator::new(name, work, TensorSplit::Replicated)
+        LayerOperator::new(name, work, OperatorTensorParallelSplit::Replicated)
     }
 
     /// Returns a residual sum over all tokens.
@@ -270,7 +286,7 @@ impl TransformerBlock {
             width: self.hidden,
             dropout: self.dropout,
         };
-        LayerOperator::new(name, work, TensorSplit::Replicated)
+        LayerOperator::new(name, work, OperatorTensorParallelSplit::Replicated)
     }
 }
 
@@ -297,7 +313,7 @@ impl TransformerModel {
     }
 
     fn embedding_operators(&self) -> Vec<LayerOperator> {
-        let table = |name: &str, vocabulary: u64, cut: TensorSplit| {
+        let table = |name: &str, vocabulary: u64, cut: OperatorTensorParallelSplit| {
             let work = OperatorKind::Embedding {
                 vocabulary,
                 width: self.block.hidden,
@@ -307,12 +323,24 @@ impl TransformerModel {
         };
         // The table is sharded by words: each member looks up its own words, and the group sums the
         // results.
-        let mut operators = vec![table("tokens", self.vocabulary, TensorSplit::RowParallel)];
+        let mut operators = vec![table(
+            "tokens",
+            self.vocabulary,
+            OperatorTensorParallelSplit::RowParallel,
+        )];
         if let PositionEncoding::Learned(rows) = self.positions {
-            operators.push(table("positions", rows, TensorSplit::Replicated));
+            operators.push(table(
+                "positions",
+                rows,
+                OperatorTensorParallelSplit::Replicated,
+            ));
         }
         if self.segments > 0 {
-            operators.push(table("segments", self.segments, TensorSplit::Replicated));
+            operators.push(table(
+                "segments",
+                self.segments,
+                OperatorTensorParallelSplit::Replicated,
+            ));
         }
         // A single table without dropout needs no sum.
         if operators.len() > 1 || self.block.dropout {
@@ -341,7 +369,11 @@ impl TransformerModel {
             // A model with a pooler has no logits and no loss.
             OutputHead::Pooler => {
                 let work = product(1, hidden, true, false);
-                operators.push(LayerOperator::new("pooler", work, TensorSplit::Replicated));
+                operators.push(LayerOperator::new(
+                    "pooler",
+                    work,
+                    OperatorTensorParallelSplit::Replicated,
+                ));
                 return operators;
             }
             OutputHead::Logits { tied } => (false, tied),
@@ -350,7 +382,7 @@ impl TransformerModel {
                 operators.push(LayerOperator::new(
                     "transform",
                     work,
-                    TensorSplit::Replicated,
+                    OperatorTensorParallelSplit::Replicated,
                 ));
                 let function = OperatorKind::Activation {
                     function: self.block.function,
@@ -361,7 +393,7 @@ impl TransformerModel {
                 operators.push(LayerOperator::new(
                     "transform.activation",
                     function,
-                    TensorSplit::Replicated,
+                    OperatorTensorParallelSplit::Replicated,
                 ));
                 operators.push(self.block.norm_operator("transform.norm"));
                 (true, true)
@@ -371,13 +403,17 @@ impl TransformerModel {
         operators.push(LayerOperator::new(
             "logits",
             logits,
-            TensorSplit::ColumnParallel,
+            OperatorTensorParallelSplit::ColumnParallel,
         ));
         let loss = OperatorKind::Loss {
             rows: tokens,
             classes: self.vocabulary,
         };
-        operators.push(LayerOperator::new("loss", loss, TensorSplit::InsideRegion));
+        operators.push(LayerOperator::new(
+            "loss",
+            loss,
+            OperatorTensorParallelSplit::InsideRegion,
+        ));
         operators
     }
 }

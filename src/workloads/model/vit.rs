@@ -1,8 +1,8 @@
 //! Vision transformers described by a few sizes.
 
 use super::{
-    ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit,
-    TransformerBlock,
+    ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind,
+    OperatorTensorParallelSplit, TransformerBlock,
 };
 
 /// A transformer over an image's patches and one class token (Dosovitskiy et al., "An Image is Worth 16x16 Words",
@@ -92,12 +92,12 @@ impl VisionTransformer {
             tokens: rows,
         };
         vec![
-            LayerOperator::new("patches", patches, TensorSplit::Replicated),
-            LayerOperator::new("class", table(1), TensorSplit::Replicated),
+            LayerOperator::new("patches", patches, OperatorTensorParallelSplit::Replicated),
+            LayerOperator::new("class", table(1), OperatorTensorParallelSplit::Replicated),
             LayerOperator::new(
                 "positions",
                 table(self.token_count()),
-                TensorSplit::Replicated,
+                OperatorTensorParallelSplit::Replicated,
             ),
             block.residual_operator("sum"),
         ]
@@ -117,8 +117,12 @@ impl VisionTransformer {
         };
         vec![
             block.norm_operator("norm"),
-            LayerOperator::new("classifier", classifier, TensorSplit::Replicated),
-            LayerOperator::new("loss", loss, TensorSplit::Replicated),
+            LayerOperator::new(
+                "classifier",
+                classifier,
+                OperatorTensorParallelSplit::Replicated,
+            ),
+            LayerOperator::new("loss", loss, OperatorTensorParallelSplit::Replicated),
         ]
     }
 }

@@ -14,21 +14,21 @@ pub struct TapeMemoryParameters {
 
 /// State of the tape in a run.
 #[derive(Debug)]
-struct TapeState {
+struct TapeParametersAndFreeTime {
     design: TapeMemoryParameters,
     free: Time,
 }
 
 impl ReplacementMemoryModel for TapeMemoryParameters {
     fn create_remote_memory(&self) -> Option<Box<dyn UserRemoteMemoryModel>> {
-        Some(Box::new(TapeState {
+        Some(Box::new(TapeParametersAndFreeTime {
             design: *self,
             free: Time::ZERO,
         }))
     }
 }
 
-impl UserRemoteMemoryModel for TapeState {
+impl UserRemoteMemoryModel for TapeParametersAndFreeTime {
     fn begin_access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time {
         let seconds = access.bytes as f64 / self.design.rate.bytes_per_second();
         self.free = now.max(self.free) + self.design.wind + Span::from_seconds(seconds);

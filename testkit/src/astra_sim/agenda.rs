@@ -35,7 +35,7 @@ pub enum DelayedCall {
     /// The memory server takes the next request.
     MemoryNext(usize),
     /// A delay on a side of the shared bus ends.
-    Bus(usize, super::bus::EndedBusTransferPhase),
+    Bus(usize, super::bus::EndedSendReceiveOrReduction),
 }
 
 /// A packet: data of a stream on the way between network and memory.

@@ -11,7 +11,7 @@ use super::post::{ArrivalHandler, UnnumberedMessageKey};
 
 /// Event for an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AlgorithmInput {
+pub enum AlgorithmEvent {
     /// The phase starts.
     Start,
     /// A message has arrived.
@@ -113,7 +113,7 @@ impl RingMembersAndOwnIndex {
 pub enum RunningAlgorithm {
     Credits(credits::CreditAlgorithm),
     Tree(tree::TreeAlgorithm),
-    Custom(custom::CustomRun),
+    Custom(custom::OneMemberCustomAlgorithmRun),
 }
 
 impl RunningAlgorithm {
@@ -126,7 +126,7 @@ impl RunningAlgorithm {
         }
     }
 
-    fn step_algorithm(&mut self, input: AlgorithmInput) -> Vec<AlgorithmAction> {
+    fn step_algorithm(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match self {
             Self::Credits(credits) => credits.take_input(input),
             Self::Tree(tree) => tree.take_input(input),
@@ -137,7 +137,7 @@ impl RunningAlgorithm {
 
 impl OracleSimulator<'_> {
     /// Passes an event to a stream's algorithm, and executes the algorithm's actions in order.
-    pub fn step_stream_algorithm(&mut self, stream: usize, input: AlgorithmInput) {
+    pub fn step_stream_algorithm(&mut self, stream: usize, input: AlgorithmEvent) {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
         };
@@ -218,7 +218,7 @@ impl OracleSimulator<'_> {
             };
             self.agenda.add_delay(npu, ns, DelayedCall::Packet(done));
         } else {
-            self.step_stream_algorithm(packet.stream, AlgorithmInput::Ready);
+            self.step_stream_algorithm(packet.stream, AlgorithmEvent::Ready);
         }
     }
 }

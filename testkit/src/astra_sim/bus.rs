@@ -24,7 +24,7 @@ const INNER_GAP: f64 = 0.0038;
 
 /// The end of a delay on the given side of a bus.
 #[derive(Clone, Copy, Debug)]
-pub enum EndedBusTransferPhase {
+pub enum EndedSendReceiveOrReduction {
     Sent(usize),
     Received(usize),
     Reduced(usize),
@@ -170,30 +170,30 @@ impl OracleSimulator<'_> {
         partner.in_a_row = 0;
         let there = offset as f64 + bytes * gap + bus.l as f64 + bus.o as f64;
         let sent = offset as f64 + gap * bytes;
-        let received = DelayedCall::Bus(npu, EndedBusTransferPhase::Received(side ^ 1));
+        let received = DelayedCall::Bus(npu, EndedSendReceiveOrReduction::Received(side ^ 1));
         self.agenda.add_delay(npu, there as u64, received);
         self.agenda.add_delay(
             npu,
             sent as u64,
-            DelayedCall::Bus(npu, EndedBusTransferPhase::Sent(side)),
+            DelayedCall::Bus(npu, EndedSendReceiveOrReduction::Sent(side)),
         );
     }
 
     /// Continues a transfer at the end of a bus delay.
-    pub fn handle_bus_delay_end(&mut self, npu: usize, signal: EndedBusTransferPhase) {
+    pub fn handle_bus_delay_end(&mut self, npu: usize, signal: EndedSendReceiveOrReduction) {
         let now = self.agenda.now;
-        let (EndedBusTransferPhase::Sent(side)
-        | EndedBusTransferPhase::Received(side)
-        | EndedBusTransferPhase::Reduced(side)) = signal;
+        let (EndedSendReceiveOrReduction::Sent(side)
+        | EndedSendReceiveOrReduction::Received(side)
+        | EndedSendReceiveOrReduction::Reduced(side)) = signal;
         let this = self.bus_side_mut(npu, side);
         match signal {
-            EndedBusTransferPhase::Sent(_) => {
+            EndedSendReceiveOrReduction::Sent(_) => {
                 this.last = now;
                 this.before = this.state;
                 this.state = SharedBusSideState::Free;
                 this.in_a_row += 1;
             }
-            EndedBusTransferPhase::Received(_) => {
+            EndedSendReceiveOrReduction::Received(_) => {
                 this.last = now;
                 this.before = this.state;
                 if this.receives.len() < 2 {
@@ -209,7 +209,7 @@ impl OracleSimulator<'_> {
                     }
                 }
             }
-            EndedBusTransferPhase::Reduced(_) => {
+            EndedSendReceiveOrReduction::Reduced(_) => {
                 this.reducing = false;
                 if let Some(request) = this.reductions.pop_front() {
                     self.return_or_finish_bus_request(npu, side, request);
@@ -258,7 +258,7 @@ impl OracleSimulator<'_> {
         if let Some(request) = this.reductions.front() {
             let ns = request.bytes as u64 / 100 * delay + 50;
             this.reducing = true;
-            let call = DelayedCall::Bus(npu, EndedBusTransferPhase::Reduced(side));
+            let call = DelayedCall::Bus(npu, EndedSendReceiveOrReduction::Reduced(side));
             self.agenda.add_delay(npu, ns, call);
         }
     }

@@ -7,7 +7,7 @@ use super::algorithm::{RingMembersAndOwnIndex, RunningAlgorithm, credits, custom
 use super::algorithms::{AlgorithmStyle, NativeAlgorithm};
 use super::config::{CollectiveOperation, NodeWork, PriorityPolicy, TraceNode};
 use super::post::encode_collective_tag as tag_of;
-use super::{ChunkStream, OracleSimulator, OriginalOrSeparateChunkNumbering};
+use super::{OracleSimulator, OriginalOrSeparateChunkNumbering, SingleNpuChunkStream};
 use plan::{padded_and_chunk_size, plan_phases};
 use std::collections::VecDeque;
 
@@ -21,7 +21,7 @@ pub struct ChunkPhase {
 /// State of a running collective on one NPU. The collective ends when `left`, the number of
 /// unfinished chunks, is 0.
 #[derive(Clone, Copy, Debug)]
-pub struct RunningCollective {
+pub struct NpuCollectiveUnfinishedChunks {
     pub node: u64,
     pub left: u64,
 }
@@ -75,7 +75,7 @@ impl OracleSimulator<'_> {
         }
         let mut left = bytes.div_ceil(chunk);
         let dataset = self.datasets.len();
-        self.datasets.push(RunningCollective {
+        self.datasets.push(NpuCollectiveUnfinishedChunks {
             node: node.id,
             left,
         });
@@ -88,7 +88,8 @@ impl OracleSimulator<'_> {
             let Some(trace) = traces.get(position) else {
                 return false;
             };
-            let algo = RunningAlgorithm::Custom(custom::CustomRun::new(trace, members));
+            let algo =
+                RunningAlgorithm::Custom(custom::OneMemberCustomAlgorithmRun::new(trace, members));
             let phases = VecDeque::from([ChunkPhase { queue: 0, algo }]);
             self.enqueue_chunk(npu, dataset, (group, 0), priority, phases);
             return true;
@@ -245,7 +246,7 @@ impl OracleSimulator<'_> {
         let count = numbers.entry((group, set)).or_default();
         let id = group * 1_000_000 + set * 100_000 + *count;
         *count += 1;
-        self.streams.push(ChunkStream {
+        self.streams.push(SingleNpuChunkStream {
             npu,
             dataset,
             tag: tag_of(id),

@@ -152,7 +152,7 @@ pub struct TraceNode {
 
 /// The complete input of a simulation.
 #[derive(Clone, Debug)]
-pub struct SimulationConfig {
+pub struct WholeSimulationInput {
     pub network: NetworkModel,
     pub dims: Vec<NetworkDimension>,
     pub system: SystemConfig,
@@ -165,7 +165,7 @@ pub struct SimulationConfig {
     pub ranks: Vec<Vec<TraceNode>>,
 }
 
-impl SimulationConfig {
+impl WholeSimulationInput {
     /// Returns the number of NPUs of the network.
     pub fn npu_count(&self) -> usize {
         self.dims.iter().map(|d| d.n).product()

@@ -3,8 +3,8 @@
 use super::algorithms::NativeAlgorithm;
 use super::config::{
     CollectiveOperation, CustomAlgorithm, DimensionTopology, LogGpBusParameters, MemoryConfig,
-    MemoryServerAssignment, NetworkDimension, NetworkModel, PriorityPolicy, SimulationConfig,
-    SystemConfig,
+    MemoryServerAssignment, NetworkDimension, NetworkModel, PriorityPolicy, SystemConfig,
+    WholeSimulationInput,
 };
 use super::trace;
 use serde_json::Value;
@@ -26,12 +26,12 @@ pub const KEYS: [(CollectiveOperation, &str); 4] = [
 pub type FileLoader<'f> = dyn Fn(&str) -> Option<Vec<u8>> + 'f;
 
 /// Loads a case from a folder.
-pub fn load_case(folder: &Path) -> SimulationConfig {
+pub fn load_case(folder: &Path) -> WholeSimulationInput {
     parse(&|file| std::fs::read(folder.join(file)).ok())
 }
 
 /// Parses a case from its files.
-pub fn parse(files: &FileLoader<'_>) -> SimulationConfig {
+pub fn parse(files: &FileLoader<'_>) -> WholeSimulationInput {
     let text = |file: &str| -> Option<String> { String::from_utf8(files(file)?).ok() };
     let json = |file: &str| -> Option<Value> { serde_json::from_str(&text(file)?).ok() };
     let args = text("args.txt").unwrap_or_default();
@@ -53,7 +53,7 @@ pub fn parse(files: &FileLoader<'_>) -> SimulationConfig {
         Some(text) => text.parse().expect("a number"),
         None => default,
     };
-    SimulationConfig {
+    WholeSimulationInput {
         network: match args.starts_with("aware") {
             true => NetworkModel::Aware,
             false => NetworkModel::Unaware,

@@ -4,7 +4,7 @@ pub mod aware;
 pub mod unaware;
 
 use super::agenda::EventAgenda;
-use super::config::{NetworkModel as Model, SimulationConfig};
+use super::config::{NetworkModel as Model, WholeSimulationInput};
 use super::post::NumberedMessageKey;
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ fn bytes_per_ns(bw: f64) -> f64 {
 }
 
 impl SimulatedNetwork {
-    pub fn new(config: &SimulationConfig) -> Self {
+    pub fn new(config: &WholeSimulationInput) -> Self {
         match config.network {
             Model::Aware => Self::Aware(aware::CongestionAwareNetwork::new(config)),
             Model::Unaware => Self::Unaware(unaware::CongestionUnawareNetwork::new(config)),

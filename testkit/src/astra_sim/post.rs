@@ -159,15 +159,15 @@ impl OracleSimulator<'_> {
 
     /// Executes the action of a handler.
     pub fn run_handler(&mut self, handler: ArrivalHandler) {
-        use super::algorithm::AlgorithmInput;
+        use super::algorithm::AlgorithmEvent;
         match handler {
             ArrivalHandler::Nothing => {}
             ArrivalHandler::Stream(stream) => {
-                self.step_stream_algorithm(stream, AlgorithmInput::Received)
+                self.step_stream_algorithm(stream, AlgorithmEvent::Received)
             }
             ArrivalHandler::NodeEnds { npu, node } => self.handle_node_end(npu, node),
             ArrivalHandler::CustomEnds { stream, node } => {
-                self.step_stream_algorithm(stream, AlgorithmInput::Ended(node))
+                self.step_stream_algorithm(stream, AlgorithmEvent::Ended(node))
             }
             ArrivalHandler::DataMayLeave(message, then) => self.send_message_now(message, *then),
             ArrivalHandler::PostReceive(message, then) => self.receive_message_now(message, *then),

@@ -5,7 +5,7 @@
 //! of running phases.
 
 use super::OracleSimulator;
-use super::algorithm::AlgorithmInput;
+use super::algorithm::AlgorithmEvent;
 
 /// A queue of streams, of which those at its front are running.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ impl OracleSimulator<'_> {
                 return;
             };
             self.streams[stream].started = true;
-            self.step_stream_algorithm(stream, AlgorithmInput::Start);
+            self.step_stream_algorithm(stream, AlgorithmEvent::Start);
             self.npus[npu].queues[queue].running += 1;
         }
     }

@@ -4,7 +4,7 @@ mod job;
 mod machine;
 mod overlaps;
 
-use super::config::SimulationConfig;
+use super::config::WholeSimulationInput;
 
 /// Generator of pseudo-random numbers: xorshift with a multiplication.
 pub struct RandomGenerator(u64);
@@ -52,7 +52,7 @@ impl RandomGenerator {
 /// Returns a random configuration like [`create_random_config`], but with overlapping groups, and
 /// with collectives of only some NPUs of a dimension. NPUs therefore issue different numbers of
 /// collectives. In these configurations, a dimension usually has several queues.
-pub fn create_overlapping_config(seed: u64) -> SimulationConfig {
+pub fn create_overlapping_config(seed: u64) -> WholeSimulationInput {
     let mut dice = RandomGenerator::new(seed ^ 0x0e_7a11);
     let mut config = machine::draw_machine(&mut dice);
     config.queues_per_dim = dice.pick_from(&[1, 2, 2, 3, 4]);
@@ -61,7 +61,7 @@ pub fn create_overlapping_config(seed: u64) -> SimulationConfig {
 }
 
 /// Returns a random configuration. The same seed always gives the same configuration.
-pub fn create_random_config(seed: u64) -> SimulationConfig {
+pub fn create_random_config(seed: u64) -> WholeSimulationInput {
     let mut dice = RandomGenerator::new(seed);
     let mut config = machine::draw_machine(&mut dice);
     job::add_random_job(&mut config, &mut dice);

@@ -2,14 +2,14 @@
 //! input.
 
 use super::config::{
-    DimensionTopology, MemoryServerAssignment, NetworkModel, PriorityPolicy, SimulationConfig,
+    DimensionTopology, MemoryServerAssignment, NetworkModel, PriorityPolicy, WholeSimulationInput,
 };
 use super::load::KEYS;
 use super::trace;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-impl SimulationConfig {
+impl WholeSimulationInput {
     /// Writes `args.txt`, all files that it names, and the traces.
     pub fn write_case(&self, folder: &Path) -> std::io::Result<()> {
         let put = |file: &str, text: String| std::fs::write(folder.join(file), text);

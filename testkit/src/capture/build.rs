@@ -4,11 +4,11 @@
 use super::cost::{self, CommunicationOperation, PYTHON};
 use super::layout::JobGroupsAndCommunications;
 use super::program::{
-    AutogradRole, CommunicationMember, CopyDirection, GroupAxis, ProgramOperator, StepProgram,
-    ThreadInstruction,
+    AutogradRole, CommunicationMemberOperatorAndKernel, CopyDirection, GroupAxis, ProgramOperator,
+    StepProgram, ThreadInstruction,
 };
 use super::schema::schema_of_operator;
-use super::tensor::{self, ElementType, OperatorOperand, ProgramTensor, dense_strides};
+use super::tensor::{self, FloatOrDoubleElement, OperatorOperand, ProgramTensor, dense_strides};
 use super::{Device, Options};
 use std::fmt::Write;
 
@@ -111,7 +111,12 @@ impl<'o> StepProgramBuilder<'o> {
         slot
     }
 
-    fn add_tensor(&mut self, shape: &[u64], kind: ElementType, kept: bool) -> ProgramTensor {
+    fn add_tensor(
+        &mut self,
+        shape: &[u64],
+        kind: FloatOrDoubleElement,
+        kept: bool,
+    ) -> ProgramTensor {
         ProgramTensor {
             slot: self.add_slot(None, kept),
             kind,
@@ -124,19 +129,19 @@ impl<'o> StepProgramBuilder<'o> {
 
     /// Creates a tensor that exists only for one step.
     pub(super) fn create_temporary(&mut self, shape: &[u64]) -> ProgramTensor {
-        self.add_tensor(shape, ElementType::Float, false)
+        self.add_tensor(shape, FloatOrDoubleElement::Float, false)
     }
 
     /// Creates a tensor that exists for all steps.
     pub(super) fn create_persistent_tensor(&mut self, shape: &[u64]) -> ProgramTensor {
-        self.add_tensor(shape, ElementType::Float, true)
+        self.add_tensor(shape, FloatOrDoubleElement::Float, true)
     }
 
     /// Creates a scalar in host memory.
     pub(super) fn create_scalar(&mut self) -> ProgramTensor {
         ProgramTensor {
             host: true,
-            ..self.add_tensor(&[], ElementType::Double, false)
+            ..self.add_tensor(&[], FloatOrDoubleElement::Double, false)
         }
     }
 
@@ -298,12 +303,14 @@ impl<'o> StepProgramBuilder<'o> {
         let nth = self.counts[axis as usize];
         self.counts[axis as usize] += 1;
         self.asked.push((exchange, bytes, nth));
-        self.program.meets.push(CommunicationMember {
-            global: 0,
-            axis,
-            op,
-            kernel: None,
-        });
+        self.program
+            .meets
+            .push(CommunicationMemberOperatorAndKernel {
+                global: 0,
+                axis,
+                op,
+                kernel: None,
+            });
         (self.program.meets.len() - 1) as u32
     }
 

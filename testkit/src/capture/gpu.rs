@@ -225,7 +225,7 @@ pub(super) fn write_gpu_step(
                 external,
                 frame,
             } => {
-                let ids = StreamActivityIdSet {
+                let ids = SingleStreamEventIds {
                     device,
                     stream: stream.into(),
                     correlation,
@@ -275,14 +275,14 @@ pub(super) fn write_gpu_step(
 
 /// Ids of an event that runs on a stream.
 #[derive(Clone, Copy)]
-struct StreamActivityIdSet {
+struct SingleStreamEventIds {
     device: u64,
     stream: u64,
     correlation: u64,
     external: u64,
 }
 
-impl StreamActivityIdSet {
+impl SingleStreamEventIds {
     fn write_kernel(
         self,
         file: &mut KinetoFileWriter<'_, impl Write>,

@@ -1,11 +1,11 @@
 //! Writes the file of PyTorch's `ExecutionTraceObserver`.
 
-use super::meet::CommunicationHistoryReplay;
+use super::meet::RankCommunicationHistoryReplay;
 use super::out::{BufferedOutput, template_number_in_step, tensor_slots_of_operator};
 use super::program::{AutogradRole, StepProgram};
 use super::records::{HostRecord, ROOT, StepRecords};
 use super::simulate::SimulatedRankState;
-use super::{CapturableJob, PID};
+use super::{PID, SimulatedJobCaptureWriter};
 use std::io::{Result, Write};
 
 /// Autograd's first sequence number in the first captured step.
@@ -20,7 +20,11 @@ const NO_SCHEMA: &str = ",{\"name\": \"op_schema\", \"type\": \"string\", \"valu
                          ,{\"name\": \"tensor_range\", \"type\": \"string\", \"value\": \"\"}";
 
 /// Writes the file of `rank`.
-pub(super) fn write_host_file(capture: &CapturableJob, rank: u32, sink: impl Write) -> Result<()> {
+pub(super) fn write_host_file(
+    capture: &SimulatedJobCaptureWriter,
+    rank: u32,
+    sink: impl Write,
+) -> Result<()> {
     let program = capture.named_program(rank);
     let history = &capture.outcome.histories[rank as usize];
     let mut records = StepRecords::new(&program, false);
@@ -38,7 +42,7 @@ pub(super) fn write_host_file(capture: &CapturableJob, rank: u32, sink: impl Wri
     for step in 0..capture.options.steps {
         assert!(clock.run(
             &program,
-            &mut CommunicationHistoryReplay(history),
+            &mut RankCommunicationHistoryReplay(history),
             &mut records
         ));
         records.finish_step();
@@ -126,7 +130,11 @@ fn write_thread_root_node(
 }
 
 /// Writes the list of process groups.
-fn write_groups(out: &mut BufferedOutput<impl Write>, capture: &CapturableJob, rank: u32) {
+fn write_groups(
+    out: &mut BufferedOutput<impl Write>,
+    capture: &SimulatedJobCaptureWriter,
+    rank: u32,
+) {
     write_head(out, 3);
     out.write_str("## process_group:init ##");
     write_parent_id(out, 2);

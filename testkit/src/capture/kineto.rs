@@ -1,11 +1,11 @@
 //! Writes Kineto's file: first the host's threads, one after another, then the device.
 
 use super::host::sequence_number_of;
-use super::meet::CommunicationHistoryReplay;
+use super::meet::RankCommunicationHistoryReplay;
 use super::out::{BufferedOutput, template_number_in_step};
 use super::program::{AutogradRole, StepProgram};
 use super::records::{HostRecord, ROOT, StepRecords};
-use super::{CapturableJob, Device, EPOCH, PID, gpu};
+use super::{Device, EPOCH, PID, SimulatedJobCaptureWriter, gpu};
 use std::io::{Result, Write};
 
 /// Maximum number of host threads: two threads of the program, and four Gloo workers.
@@ -14,7 +14,7 @@ const THREADS: usize = 6;
 /// A file under construction.
 pub(super) struct KinetoFileWriter<'c, W: Write> {
     pub out: BufferedOutput<W>,
-    pub capture: &'c CapturableJob,
+    pub capture: &'c SimulatedJobCaptureWriter,
     pub program: &'c StepProgram,
     pub pid: u64,
     /// Clock offset of the rank, ns.
@@ -157,7 +157,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
 
 /// Writes the file of `rank`.
 pub(super) fn write_kineto_file(
-    capture: &CapturableJob,
+    capture: &SimulatedJobCaptureWriter,
     rank: u32,
     sink: impl Write,
 ) -> Result<()> {
@@ -178,7 +178,7 @@ pub(super) fn write_kineto_file(
     for pass in 0..1 + 2 * u8::from(cuda) {
         let mut records = StepRecords::new(program, pass == 2);
         let mut clock = capture.clock_of_rank(rank);
-        let mut again = CommunicationHistoryReplay(&capture.outcome.histories[rank as usize]);
+        let mut again = RankCommunicationHistoryReplay(&capture.outcome.histories[rank as usize]);
         for step in 0..capture.options.steps {
             assert!(clock.run(program, &mut again, &mut records));
             records.finish_step();

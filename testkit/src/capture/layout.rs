@@ -2,7 +2,9 @@
 
 use super::cost::CollectiveKind;
 use super::cost::CommunicationOperation;
-use super::program::{CommunicationMember, GroupAxis, GroupCommunication, StepProgram};
+use super::program::{
+    CommunicationMemberOperatorAndKernel, GroupAxis, GroupCommunication, StepProgram,
+};
 use super::{JobParallelism, Options};
 
 /// A process group.
@@ -78,7 +80,11 @@ impl JobGroupsAndCommunications {
 
     /// Converts the index of a meeting (collective or message) in the program of `rank` to its
     /// index in the list for all ranks.
-    pub(super) fn global_communication_index(&self, meet: &CommunicationMember, rank: u32) -> u32 {
+    pub(super) fn global_communication_index(
+        &self,
+        meet: &CommunicationMemberOperatorAndKernel,
+        rank: u32,
+    ) -> u32 {
         match meet.axis {
             GroupAxis::Pair => meet.global,
             axis => meet.global + self.group_along_axis(axis, rank).2,

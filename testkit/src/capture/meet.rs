@@ -36,9 +36,9 @@ impl RankCommunicationHistory {
 }
 
 /// Answers a rank's questions about meetings from its history, so that the rank can run again.
-pub(super) struct CommunicationHistoryReplay<'h>(pub &'h RankCommunicationHistory);
+pub(super) struct RankCommunicationHistoryReplay<'h>(pub &'h RankCommunicationHistory);
 
-impl CommunicationAccess for CommunicationHistoryReplay<'_> {
+impl CommunicationAccess for RankCommunicationHistoryReplay<'_> {
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64) {
         let known = self.0.parts[self.0.communication_position(step, m)].start;
         assert_eq!(known, start, "a rank does the same when it is asked again");
@@ -51,7 +51,7 @@ impl CommunicationAccess for CommunicationHistoryReplay<'_> {
 
 /// Number of a rank's events, start of its first event, and end of its last event.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct EventCountAndBounds {
+pub(super) struct RankEventCountsAndTimes {
     pub ops: u64,
     pub calls: u64,
     pub kernels: u64,
@@ -61,13 +61,13 @@ pub(super) struct EventCountAndBounds {
 }
 
 /// Counts a rank's events. A step starts and ends with its outermost operator.
-struct RankEventCounter<'a>(
-    &'a mut EventCountAndBounds,
+struct RankEventAndStepCounter<'a>(
+    &'a mut RankEventCountsAndTimes,
     &'a StepProgram,
     &'a mut Vec<(u64, u64)>,
 );
 
-impl EventRecorder for RankEventCounter<'_> {
+impl EventRecorder for RankEventAndStepCounter<'_> {
     fn enter_operator(&mut self, _: u32, at: u64) {
         if self.0.depth == 0 {
             self.2.push((at, at));
@@ -113,7 +113,7 @@ impl EventRecorder for RankEventCounter<'_> {
 #[derive(Debug)]
 pub(super) struct SimulatedHistoriesAndTallies {
     pub histories: Vec<RankCommunicationHistory>,
-    pub tallies: Vec<EventCountAndBounds>,
+    pub tallies: Vec<RankEventCountsAndTimes>,
     /// Start and end of each step, for each rank.
     pub steps: Vec<Vec<(u64, u64)>>,
 }
@@ -212,7 +212,7 @@ pub(super) fn simulate_job(
                 }
             })
             .collect(),
-        tallies: vec![EventCountAndBounds::default(); ranks],
+        tallies: vec![RankEventCountsAndTimes::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
     // Members of each meeting: the member's rank, and the meeting's index in the rank's program.
@@ -242,7 +242,7 @@ pub(super) fn simulate_job(
                 gatherings: &mut gatherings,
                 arrived: &mut arrived,
             };
-            let mut counting = RankEventCounter(
+            let mut counting = RankEventAndStepCounter(
                 &mut outcome.tallies[rank],
                 program(rank),
                 &mut outcome.steps[rank],

@@ -1,6 +1,8 @@
 //! Writes to a sink through a buffer.
 
-use super::program::{ProgramOperator, StepProgram, TemplateHole, TemplateText};
+use super::program::{
+    ProgramOperator, StepProgram, TensorNumberOrEndPlaceholder, TextPartsWithHoles,
+};
 use std::io::{Result, Write};
 
 /// Buffers bytes, and writes them in large chunks.
@@ -48,10 +50,10 @@ impl<W: Write> BufferedOutput<W> {
     }
 
     /// Writes a text that has no tensors; `number` fills its number placeholder.
-    pub(super) fn write_text_with_number(&mut self, text: &TemplateText, number: u64) {
+    pub(super) fn write_text_with_number(&mut self, text: &TextPartsWithHoles, number: u64) {
         for (part, hole) in text {
             self.write_str(part);
-            if *hole == TemplateHole::Number {
+            if *hole == TensorNumberOrEndPlaceholder::Number {
                 self.write_number(number);
             }
         }
@@ -60,7 +62,7 @@ impl<W: Write> BufferedOutput<W> {
     /// Writes a text, with ids of the operator's tensors and storages in its placeholders.
     pub(super) fn write_text_with_tensor_ids(
         &mut self,
-        text: &TemplateText,
+        text: &TextPartsWithHoles,
         slots: &[u32],
         ids: [&[u64]; 2],
         number: u64,
@@ -69,9 +71,9 @@ impl<W: Write> BufferedOutput<W> {
         for (part, hole) in text {
             self.write_str(part);
             match hole {
-                TemplateHole::End => {}
-                TemplateHole::Number => self.write_number(number),
-                TemplateHole::Tensor => {
+                TensorNumberOrEndPlaceholder::End => {}
+                TensorNumberOrEndPlaceholder::Number => self.write_number(number),
+                TensorNumberOrEndPlaceholder::Tensor => {
                     let slot = slots.next().expect("every tensor has a slot");
                     self.write_number(ids[0][*slot as usize]);
                     self.write_str(",");
@@ -97,7 +99,7 @@ impl<W: Write> BufferedOutput<W> {
     }
 }
 
-/// Returns the integer that replaces an operator's [`TemplateHole::Number`] in a step.
+/// Returns the integer that replaces an operator's [`TensorNumberOrEndPlaceholder::Number`] in a step.
 pub(super) fn template_number_in_step(op: &ProgramOperator, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }

@@ -32,26 +32,26 @@ pub(super) enum ThreadInstruction {
 
 /// Placeholder that follows a part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TemplateHole {
+pub(super) enum TensorNumberOrEndPlaceholder {
     Tensor,
     Number,
     End,
 }
 
 /// A text in parts, with a placeholder after each part except the last.
-pub(super) type TemplateText = Box<[(Box<str>, TemplateHole)]>;
+pub(super) type TextPartsWithHoles = Box<[(Box<str>, TensorNumberOrEndPlaceholder)]>;
 
 /// Splits a text at its placeholders.
-pub(super) fn parse_template(mut rest: &str) -> TemplateText {
+pub(super) fn parse_template(mut rest: &str) -> TextPartsWithHoles {
     let mut parts = Vec::new();
     loop {
         let Some(at) = rest.find([TENSOR, NUMBER]) else {
-            parts.push((rest.into(), TemplateHole::End));
+            parts.push((rest.into(), TensorNumberOrEndPlaceholder::End));
             return parts.into();
         };
         let hole = match rest.as_bytes()[at] {
-            1 => TemplateHole::Tensor,
-            _ => TemplateHole::Number,
+            1 => TensorNumberOrEndPlaceholder::Tensor,
+            _ => TensorNumberOrEndPlaceholder::Number,
         };
         parts.push((rest[..at].into(), hole));
         rest = &rest[at + 1..];
@@ -75,15 +75,15 @@ pub(super) enum AutogradRole {
 
 /// The common part of operators with the same texts.
 #[derive(Debug)]
-pub(super) struct OperatorTemplate {
+pub(super) struct OperatorTextTemplate {
     pub role: AutogradRole,
-    pub name: TemplateText,
+    pub name: TextPartsWithHoles,
     /// `inputs` and `outputs` of the host node.
-    pub host: TemplateText,
+    pub host: TextPartsWithHoles,
     /// Last part of the host node's attributes, from the schema to the end.
-    pub attrs: TemplateText,
+    pub attrs: TextPartsWithHoles,
     /// Arguments of the Kineto event, after the ids; may be empty.
-    pub kineto: TemplateText,
+    pub kineto: TextPartsWithHoles,
 }
 
 /// One operator of a generated program.
@@ -99,7 +99,7 @@ pub(super) struct ProgramOperator {
     pub seq: Option<u32>,
     /// `true` if a flow arrow from the forward to the backward pass starts or ends here.
     pub flow: bool,
-    /// Value of [`TemplateHole::Number`]: the first number, plus the step multiplied by the second
+    /// Value of [`TensorNumberOrEndPlaceholder::Number`]: the first number, plus the step multiplied by the second
     /// number.
     pub number: (u32, u32),
 }
@@ -110,7 +110,7 @@ pub(super) struct ProgramKernel {
     pub name: Box<str>,
     pub ns: u64,
     /// Arguments of the event after its ids.
-    pub args: TemplateText,
+    pub args: TextPartsWithHoles,
     pub copy: Option<CopyDirection>,
 }
 
@@ -123,7 +123,7 @@ pub(super) enum CopyDirection {
 
 /// One member's part in a collective or message.
 #[derive(Debug)]
-pub(super) struct CommunicationMember {
+pub(super) struct CommunicationMemberOperatorAndKernel {
     /// Index of the meeting in the list of all ranks' meetings in a step.
     pub global: u32,
     pub axis: GroupAxis,
@@ -159,9 +159,9 @@ pub(super) struct StepProgram {
     pub instrs: Vec<ThreadInstruction>,
     pub ops: Vec<ProgramOperator>,
     pub args: Vec<u32>,
-    pub templates: Vec<OperatorTemplate>,
+    pub templates: Vec<OperatorTextTemplate>,
     pub kernels: Vec<ProgramKernel>,
-    pub meets: Vec<CommunicationMember>,
+    pub meets: Vec<CommunicationMemberOperatorAndKernel>,
     /// For each tensor slot: the slot with the same storage (possibly itself), and `true` if the tensor exists for all
     /// steps.
     pub slots: Vec<(u32, bool)>,
@@ -178,7 +178,7 @@ impl StepProgram {
         let templates = &mut self.templates;
         *self.known.entry(key).or_insert_with(|| {
             let [name, host, attrs, kineto] = texts.map(parse_template);
-            templates.push(OperatorTemplate {
+            templates.push(OperatorTextTemplate {
                 role,
                 name,
                 host,

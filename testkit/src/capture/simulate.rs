@@ -95,7 +95,7 @@ pub(super) fn stream_of_axis(axis: GroupAxis) -> u32 {
 /// A Gloo worker, or a stream for collectives. A worker becomes free at a known time, or when its
 /// current meeting (collective or message) has ended.
 #[derive(Clone, Copy, Debug, Default)]
-struct CommunicationWorkerOrStream {
+struct WorkerOrStreamFreeTime {
     free: u64,
     within: Option<u32>,
 }
@@ -120,8 +120,8 @@ pub(super) struct SimulatedRankState {
     step: u32,
     next: usize,
     /// Gloo's workers, by axis.
-    workers: [[CommunicationWorkerOrStream; 2]; 2],
-    comm: [CommunicationWorkerOrStream; 2],
+    workers: [[WorkerOrStreamFreeTime; 2]; 2],
+    comm: [WorkerOrStreamFreeTime; 2],
     compute_free: u64,
     correlation: u64,
     /// Correlation id of the call that recorded an event after the meeting's kernel, for each
@@ -376,7 +376,7 @@ impl SimulatedRankState {
 
 /// Updates the time at which a worker or stream becomes free. Returns `true` if this time is known.
 fn update_worker_free_time(
-    worker: &mut CommunicationWorkerOrStream,
+    worker: &mut WorkerOrStreamFreeTime,
     step: u32,
     meetings: &impl CommunicationAccess,
 ) -> bool {
@@ -384,7 +384,7 @@ fn update_worker_free_time(
         let Some(end) = meetings.meeting_end(step, m) else {
             return false;
         };
-        *worker = CommunicationWorkerOrStream {
+        *worker = WorkerOrStreamFreeTime {
             free: end + WORKER_GAP,
             within: None,
         };

@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 /// The number format of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ElementType {
+pub(super) enum FloatOrDoubleElement {
     Float,
     Double,
 }
 
-impl ElementType {
+impl FloatOrDoubleElement {
     pub(super) fn element_bytes(self) -> u64 {
         match self {
             Self::Float => 4,
@@ -30,7 +30,7 @@ impl ElementType {
 #[derive(Clone, Debug)]
 pub(super) struct ProgramTensor {
     pub slot: u32,
-    pub kind: ElementType,
+    pub kind: FloatOrDoubleElement,
     pub shape: Vec<u64>,
     pub strides: Vec<u64>,
     /// Offset of the tensor in its storage, in elements.

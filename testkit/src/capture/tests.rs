@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn times(meeting: &CommunicationTruth) -> Vec<[u64; 4]> {
+fn times(meeting: &CommunicationTrueTimes) -> Vec<[u64; 4]> {
     let of = |m: &MemberTruth| [m.start_ns, m.wait_ns, m.transfer_ns, m.end_ns];
     meeting.members.iter().map(of).collect()
 }
 
-fn waits(meeting: &CommunicationTruth) -> Vec<(CommunicationWaiterKind, u64, u64)> {
+fn waits(meeting: &CommunicationTrueTimes) -> Vec<(CommunicationWaiterKind, u64, u64)> {
     let of = |m: &MemberTruth| m.waited.map(|w| (w.by, w.from_ns, w.until_ns));
     meeting.members.iter().filter_map(of).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::meet::MemberCommunicationTimes;
 use super::simulate::CommunicationWaiterKind;
-use super::{CapturableJob, cost::CommunicationOperation, draw_pace};
+use super::{SimulatedJobCaptureWriter, cost::CommunicationOperation, draw_pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct JobTruth {
     /// True times of each rank, in order of ranks.
     pub ranks: Vec<RankTruth>,
     /// All collectives and messages, ordered by step and, within a step, in program order.
-    pub collectives: Vec<CommunicationTruth>,
+    pub collectives: Vec<CommunicationTrueTimes>,
 }
 
 /// True times and counts of one rank.
@@ -55,7 +55,7 @@ pub struct RankTruth {
 
 /// True times of a collective or message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CommunicationTruth {
+pub struct CommunicationTrueTimes {
     /// `all-reduce`, `all-gather`, `reduce-scatter`, `broadcast`, or `message`.
     pub kind: String,
     /// Index of the step, counting from 0.
@@ -102,7 +102,7 @@ pub struct ThreadOrStreamWaitTruth {
     pub until_ns: u64,
 }
 
-impl CapturableJob {
+impl SimulatedJobCaptureWriter {
     /// Returns the job's true times.
     pub fn compute_truth(&self) -> JobTruth {
         let steps = (0..self.options.steps).flat_map(|step| self.step_truth(step));
@@ -167,7 +167,7 @@ impl CapturableJob {
         self.stages_of_message(global)[0] == rank
     }
 
-    fn step_truth(&self, step: u32) -> Vec<CommunicationTruth> {
+    fn step_truth(&self, step: u32) -> Vec<CommunicationTrueTimes> {
         let meetings = &self.layout.meetings;
         let mut parts: Vec<Vec<(u32, MemberCommunicationTimes)>> = vec![Vec::new(); meetings.len()];
         for rank in 0..self.options.ranks {
@@ -204,7 +204,7 @@ impl CapturableJob {
                 .map(|part| truth_of_member(*part, last))
                 .collect();
             members.sort_by_key(|m| ranks.iter().position(|rank| *rank == m.rank));
-            CommunicationTruth {
+            CommunicationTrueTimes {
                 kind: meeting.exchange.operation_name(),
                 step,
                 group: group.name.clone(),

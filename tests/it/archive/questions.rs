@@ -2,7 +2,7 @@
 
 use super::ArchiveTestFolder;
 use chakram::archive::{
-    CompressionLevel, MetadataQuery, MetadataValue, Provenance, SharedTraceRow, WorkloadEntry,
+    CompressionLevel, MetadataQuery, MetadataValue, Provenance, RankRangeTraceRow, WorkloadEntry,
     WorkloadListingRow,
 };
 use proptest::prelude::*;
@@ -222,7 +222,7 @@ proptest! {
             }
         }
         let mut workload = entry(&given);
-        workload.traces.extend((0..ranks).map(|rank| SharedTraceRow {
+        workload.traces.extend((0..ranks).map(|rank| RankRangeTraceRow {
             rank,
             ranks: 1,
             ending: ".et".to_owned(),

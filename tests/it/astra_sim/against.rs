@@ -15,7 +15,11 @@ const NEVER: &str = "note: the original would never finish this job: ";
 
 /// Returns an error if this note is wrong (the simulator says that the original finishes) or missing (only the program
 /// finishes).
-fn told(ran: &product::ProgramRunAnswer, original: bool, program: bool) -> Option<String> {
+fn told(
+    ran: &product::ProgramExitCodeAndFinishTimes,
+    original: bool,
+    program: bool,
+) -> Option<String> {
     match (ran.error.contains(NEVER), original, program) {
         (true, true, _) => Some(format!("a note too many: {}", ran.error)),
         (false, false, true) => Some("no note".to_owned()),

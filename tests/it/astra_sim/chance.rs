@@ -1,12 +1,12 @@
 //! Tests random configurations: nearly all finish, and writing and reading the files of a
 //! configuration does not change it.
 
-use testkit::astra_sim::config::{NodeWork, SimulationConfig};
+use testkit::astra_sim::config::{NodeWork, WholeSimulationInput};
 use testkit::astra_sim::{SimulationAnswer, create_random_config, load_case, run};
 
 /// Returns the seeds below `seeds` with configurations that do not finish, each with its
 /// configuration.
-fn stuck(seeds: u64) -> Vec<(u64, SimulationConfig)> {
+fn stuck(seeds: u64) -> Vec<(u64, WholeSimulationInput)> {
     let done = |answer: &SimulationAnswer| answer.finish.iter().all(Option::is_some);
     let configs = (0..seeds).map(|seed| (seed, create_random_config(seed)));
     configs.filter(|(_, config)| !done(&run(config))).collect()
@@ -15,7 +15,7 @@ fn stuck(seeds: u64) -> Vec<(u64, SimulationConfig)> {
 /// Returns `true` if phases of two directions share a queue that cannot take all chunks. NPUs that
 /// start at different times may then take the chunks in different orders, and wait for one another
 /// forever.
-fn shares_queues(config: &SimulationConfig) -> bool {
+fn shares_queues(config: &WholeSimulationInput) -> bool {
     let system = &config.system;
     let late = system.active_chunks <= system.splits;
     system.local_bw_aware && config.dims.len() > 1 && config.queues_per_dim == 1 && late
@@ -23,7 +23,7 @@ fn shares_queues(config: &SimulationConfig) -> bool {
 
 /// Returns `true` if some node does nothing. If no other node ends later, the original never issues
 /// the nodes that wait for this node.
-pub fn does_nothing(config: &SimulationConfig) -> bool {
+pub fn does_nothing(config: &WholeSimulationInput) -> bool {
     let nothing = |work: &NodeWork| match work {
         NodeWork::Nothing => true,
         NodeWork::Compute { bytes, .. } => *bytes == 0 && config.system.roofline,

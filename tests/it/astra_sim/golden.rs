@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use testkit::astra_sim::algorithms::NativeAlgorithm;
 use testkit::astra_sim::config::{
     CollectiveOperation, DimensionTopology, MemoryConfig, MemoryServerAssignment, NetworkDimension,
-    NetworkModel, NodeWork, PriorityPolicy, SimulationConfig, SystemConfig, TraceNode,
+    NetworkModel, NodeWork, PriorityPolicy, SystemConfig, TraceNode, WholeSimulationInput,
 };
 use testkit::astra_sim::{self as oracle, SimulationAnswer};
 
@@ -27,7 +27,7 @@ pub fn one(
     kind: CollectiveOperation,
     names: &[&str],
     bytes: u64,
-) -> SimulationConfig {
+) -> WholeSimulationInput {
     let dim = |&(shape, n, bw, lat): &_| NetworkDimension { shape, n, bw, lat };
     let dims: Vec<NetworkDimension> = dims.iter().map(dim).collect();
     let npus = dims.iter().map(|d| d.n).product();
@@ -45,7 +45,7 @@ pub fn one(
             priority: 0,
         },
     };
-    SimulationConfig {
+    WholeSimulationInput {
         network,
         dims,
         system: SystemConfig {
@@ -78,7 +78,7 @@ pub fn one(
 }
 
 /// Returns the simulator's answer, after checking that the program gives the same answer.
-fn run(config: &SimulationConfig) -> SimulationAnswer {
+fn run(config: &WholeSimulationInput) -> SimulationAnswer {
     let answer = oracle::run(config);
     let ran = product::run_config(config);
     assert_eq!(product::difference(&ran, &answer), None);

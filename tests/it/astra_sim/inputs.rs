@@ -3,7 +3,9 @@
 use crate::commands::chakram;
 use crate::corpus::unpack_cases;
 use crate::harness::astra_sim::parse_all;
-use chakram::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, CollectiveNodeAlgorithmFile};
+use chakram::astra_sim::{
+    AlgorithmPathsByNodeFile, AnalyticalCongestionModel, AstraFlags, AstraInputs,
+};
 use chakram::trace::{NodeFieldsBeyondView, NodeView, Op, Sink, TraceWriter};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -321,8 +323,8 @@ fn cases_of_the_corpus_are_read() {
         let get = |file: &str| case.get(file).map(|bytes| text(bytes));
         let line = get("args.txt").expect("each case has its arguments");
         let model = match line.starts_with("aware") {
-            true => AnalyticalNetwork::Aware,
-            false => AnalyticalNetwork::Unaware,
+            true => AnalyticalCongestionModel::Aware,
+            false => AnalyticalCongestionModel::Unaware,
         };
         let groups = line.contains("comm-group-configuration");
         let [system, network, memory] = ["system.json", "network.yml", "memory.json"];
@@ -483,7 +485,7 @@ fn bombs_do_not_go_off() {
     parse_all(&many(&|_| "# a comment\n".to_owned()));
     parse_all(&format!("\"{}\": 1", "x".repeat(300_000)));
     let seen: BTreeMap<u64, _> =
-        CollectiveNodeAlgorithmFile::parse(&many(&|i| format!("{i}: x\n")), "f", false)
+        AlgorithmPathsByNodeFile::parse(&many(&|i| format!("{i}: x\n")), "f", false)
             .map(|(nodes, _)| {
                 nodes
                     .iter()

@@ -12,7 +12,7 @@ use testkit::astra_sim::config::{
     CollectiveOperation::{AllGather, AllReduce, AllToAll, ReduceScatter},
     DimensionTopology::{FullyConnected, Ring, Switch},
     NetworkModel::{self, Aware, Unaware},
-    NodeWork, SimulationConfig, TraceNode,
+    NodeWork, TraceNode, WholeSimulationInput,
 };
 use testkit::astra_sim::create_random_config;
 
@@ -64,7 +64,7 @@ fn transcript(
 
 /// Runs a job with and without closed forms, checks that the lines are equal, and returns the number of analytical
 /// collectives.
-fn compare(config: &SimulationConfig) -> u64 {
+fn compare(config: &WholeSimulationInput) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
     let system = folder.path().join("system.json");

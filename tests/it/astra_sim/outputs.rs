@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use std::process::{Command, Output};
 
 /// A node with its operation, its recorded µs, its dependencies and its lists of tensors.
-struct TensorTraceNode {
+struct NodeWithTensorLists {
     op: Op<'static>,
     micros: u64,
     deps: &'static [u64],
     tensors: Option<[&'static [&'static str]; 2]>,
 }
 
-fn node(op: Op<'static>, micros: u64, deps: &'static [u64]) -> TensorTraceNode {
-    TensorTraceNode {
+fn node(op: Op<'static>, micros: u64, deps: &'static [u64]) -> NodeWithTensorLists {
+    NodeWithTensorLists {
         op,
         micros,
         deps,
@@ -51,7 +51,7 @@ struct RingJobFolder(tempfile::TempDir);
 
 impl RingJobFolder {
     /// Adds `system` to the default system file, and writes each entry of `ranks` as a trace.
-    fn new(system: Value, ranks: &[&[TensorTraceNode]]) -> Self {
+    fn new(system: Value, ranks: &[&[NodeWithTensorLists]]) -> Self {
         let folder = tempfile::tempdir().expect("there is room");
         let mut all = json!({
             "scheduling-policy": "LIFO", "collective-optimization": "baseline",
@@ -106,7 +106,7 @@ impl RingJobFolder {
     }
 }
 
-fn trace(nodes: &[TensorTraceNode]) -> Vec<u8> {
+fn trace(nodes: &[NodeWithTensorLists]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
     for (id, node) in nodes.iter().enumerate() {
         let mut view = NodeView::new(id as u64, ["f", "b", "x", "y"][id % 4], node.op);
@@ -401,7 +401,7 @@ fn under_its_name_the_lines_are_the_originals() {
 #[cfg(unix)]
 #[test]
 fn ranks_are_told_of_as_they_finish() {
-    let ranks: [&[TensorTraceNode]; 4] = [
+    let ranks: [&[NodeWithTensorLists]; 4] = [
         &[node(kernel(0, 0), 10, &[]), node(message(false, 1), 0, &[])],
         &[node(message(true, 0), 0, &[])],
         &[node(kernel(0, 0), 1, &[])],
@@ -485,11 +485,11 @@ const MIB: &str = "1048576";
 /// The forward pass lasts from 0 to 5 µs, and the backward pass from 5 to 8 µs. Weights and
 /// activations exist from 0, and gradients from 5 µs, so the peak is 2.5 MiB.
 fn tracked(system: Value, listed: bool) -> RingJobFolder {
-    let forward = TensorTraceNode {
+    let forward = NodeWithTensorLists {
         tensors: Some([&["w", MIB], &["a", "524288"]]),
         ..node(kernel(0, 0), 5, &[])
     };
-    let back = TensorTraceNode {
+    let back = NodeWithTensorLists {
         tensors: listed.then_some([&["a", "524288", "w", MIB], &["g", MIB]]),
         ..node(kernel(0, 0), 3, &[0])
     };

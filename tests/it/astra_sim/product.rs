@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
-use testkit::astra_sim::{SimulationAnswer, SimulationConfig};
+use testkit::astra_sim::{SimulationAnswer, WholeSimulationInput};
 
 /// Calls `work` on each item, on all cores.
 pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
@@ -25,7 +25,7 @@ pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
 
 /// The program's answer.
 #[derive(Debug, PartialEq)]
-pub struct ProgramRunAnswer {
+pub struct ProgramExitCodeAndFinishTimes {
     pub code: Option<i32>,
     /// Finish time and exposed communication of each NPU, in ns.
     pub finish: BTreeMap<usize, (u64, i64)>,
@@ -34,7 +34,7 @@ pub struct ProgramRunAnswer {
 
 /// Runs the program on the files in `folder`. As in [`Config::command_args`], the first of `args`
 /// is the network.
-pub fn run(folder: &Path, args: &[String], more: &[&str]) -> ProgramRunAnswer {
+pub fn run(folder: &Path, args: &[String], more: &[&str]) -> ProgramExitCodeAndFinishTimes {
     let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(folder)
         .arg("astra-sim")
@@ -44,7 +44,7 @@ pub fn run(folder: &Path, args: &[String], more: &[&str]) -> ProgramRunAnswer {
         .output()
         .expect("the program was built");
     let text = String::from_utf8_lossy(&output.stdout);
-    ProgramRunAnswer {
+    ProgramExitCodeAndFinishTimes {
         code: output.status.code(),
         finish: text.lines().filter_map(line).collect(),
         error: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -53,7 +53,7 @@ pub fn run(folder: &Path, args: &[String], more: &[&str]) -> ProgramRunAnswer {
 
 /// Writes the files of `config` into a temporary folder, and runs the program on them, with and
 /// without closed forms.
-pub fn run_both(config: &SimulationConfig) -> [ProgramRunAnswer; 2] {
+pub fn run_both(config: &WholeSimulationInput) -> [ProgramExitCodeAndFinishTimes; 2] {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
     [&[][..], &["--stepwise"]].map(|more| run(folder.path(), &config.command_args(), more))
@@ -61,7 +61,7 @@ pub fn run_both(config: &SimulationConfig) -> [ProgramRunAnswer; 2] {
 
 /// Writes the files of `config` into a temporary folder, and runs the program on them, only with
 /// closed forms.
-pub fn run_config(config: &SimulationConfig) -> ProgramRunAnswer {
+pub fn run_config(config: &WholeSimulationInput) -> ProgramExitCodeAndFinishTimes {
     let [ran, _] = run_both(config);
     ran
 }
@@ -80,7 +80,10 @@ fn line(line: &str) -> Option<(usize, (u64, i64))> {
 
 /// Returns any differences from the original's answer in finish times, in exposed communication, and in the exit code,
 /// which shows whether all NPUs finish.
-pub fn difference(ran: &ProgramRunAnswer, expected: &SimulationAnswer) -> Option<String> {
+pub fn difference(
+    ran: &ProgramExitCodeAndFinishTimes,
+    expected: &SimulationAnswer,
+) -> Option<String> {
     let mut faults = Vec::new();
     let all = expected.finish.iter().all(Option::is_some);
     let code = Some(if all { 0 } else { 1 });

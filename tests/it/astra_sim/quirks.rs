@@ -14,14 +14,14 @@ use serde_json::Value;
 use std::process::Command;
 use testkit::astra_sim::config::{
     CollectiveOperation, DimensionTopology, MemoryServerAssignment, NetworkModel, NodeWork,
-    SimulationConfig, TraceNode,
+    TraceNode, WholeSimulationInput,
 };
 use testkit::astra_sim::create_random_config;
 
 const MIB: u64 = 1 << 20;
 
 /// Runs the program, checks that it succeeds, and returns its report.
-fn report(config: &SimulationConfig, more: &[&str]) -> Value {
+fn report(config: &WholeSimulationInput, more: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
     let args = config.command_args();
@@ -40,20 +40,20 @@ fn report(config: &SimulationConfig, more: &[&str]) -> Value {
 }
 
 /// Returns the finish time of the last NPU, in ps.
-fn ps(config: &SimulationConfig, quirks: &str) -> u64 {
+fn ps(config: &WholeSimulationInput, quirks: &str) -> u64 {
     let report = report(config, &["--quirks", quirks]);
     report["makespan_ps"].as_u64().expect("a number")
 }
 
 /// Returns the finish time of the last NPU, which must be a whole number of ns.
-fn ns(config: &SimulationConfig, quirks: &str) -> u64 {
+fn ns(config: &WholeSimulationInput, quirks: &str) -> u64 {
     let ps = ps(config, quirks);
     assert_eq!(ps % 1000, 0, "{quirks}");
     ps / 1000
 }
 
 /// Sets the time of reductions to zero.
-fn without_reductions(mut config: SimulationConfig) -> SimulationConfig {
+fn without_reductions(mut config: WholeSimulationInput) -> WholeSimulationInput {
     config.system.local_mem_bw = 1e9;
     config
 }
@@ -63,7 +63,7 @@ fn message(
     network: NetworkModel,
     dims: &[(DimensionTopology, usize, f64, f64)],
     ends: &[(usize, usize)],
-) -> SimulationConfig {
+) -> WholeSimulationInput {
     let mut config = one(network, dims, AllReduce, &[], MIB);
     config.ranks = vec![Vec::new(); config.npu_count()];
     for (i, &(src, dst)) in ends.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Tests inputs of the corpus on which the program was once wrong, or stricter than the original.
 
-use super::product::{self, ProgramRunAnswer};
+use super::product::{self, ProgramExitCodeAndFinishTimes};
 use crate::corpus::corpus_path;
 use std::path::{Path, PathBuf};
 
@@ -81,7 +81,7 @@ fn the_regression_test_of_the_original_passes() {
     assert_eq!(said, expected.lines().collect::<Vec<_>>());
 }
 
-fn stage(name: &str, folder: &Path) -> ProgramRunAnswer {
+fn stage(name: &str, folder: &Path) -> ProgramExitCodeAndFinishTimes {
     let work = tempfile::tempdir().expect("there is room");
     let put = |name: &str, text: &str| {
         std::fs::write(work.path().join(name), text).expect("there is room");

@@ -1,6 +1,6 @@
 //! Compares the plain simulator and the program with the answers of the original.
 
-use super::product::{self, ProgramRunAnswer};
+use super::product::{self, ProgramExitCodeAndFinishTimes};
 use crate::corpus::{CaseFiles, corpus_path, unpack_cases};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ fn every_row_of_the_reference() {
 }
 
 /// Runs the program on a case.
-fn program(case: &CaseFiles, more: &[&str]) -> ProgramRunAnswer {
+fn program(case: &CaseFiles, more: &[&str]) -> ProgramExitCodeAndFinishTimes {
     let folder = tempfile::tempdir().expect("a folder");
     for (file, contents) in case {
         let path = folder.path().join(file);
@@ -157,7 +157,7 @@ fn program(case: &CaseFiles, more: &[&str]) -> ProgramRunAnswer {
 
 /// Returns the error in the program's output for a row, if any.
 fn fault(name: &str, case: &CaseFiles) -> Option<String> {
-    let refused = |ran: &ProgramRunAnswer, code: i32, reason: &str| {
+    let refused = |ran: &ProgramExitCodeAndFinishTimes, code: i32, reason: &str| {
         let as_said = ran.code == Some(code) && ran.error.contains(reason);
         (!as_said).then(|| format!("exit {:?} for {code}: {}", ran.code, ran.error))
     };

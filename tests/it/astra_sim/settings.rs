@@ -2,14 +2,14 @@
 //! traces of ranks outside the network, and messages with different sizes at sender and receiver.
 
 use super::golden::one;
-use super::product::{self, ProgramRunAnswer};
+use super::product::{self, ProgramExitCodeAndFinishTimes};
 use std::path::Path;
 use std::process::{Command, Output};
 use testkit::astra_sim::config::{
     CollectiveOperation::{AllGather, AllReduce},
     DimensionTopology::{Ring, Switch},
     NetworkModel::Unaware,
-    NodeWork, SimulationConfig, TraceNode,
+    NodeWork, TraceNode, WholeSimulationInput,
 };
 
 /// The job is one message of 64 KiB between two NPUs on a switch, with endpoint delays of 1 ns and
@@ -59,7 +59,7 @@ fn scales_that_leave_no_endpoint_delay_to_messages_are_taken() {
     }
 }
 
-fn run(config: &SimulationConfig, more: &[&str]) -> ProgramRunAnswer {
+fn run(config: &WholeSimulationInput, more: &[&str]) -> ProgramExitCodeAndFinishTimes {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
     product::run(folder.path(), &config.command_args(), more)
@@ -80,7 +80,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
         1 << 20,
     );
     (config.system.splits, config.system.local_mem_bw) = (1, 1e9);
-    let finish = |ran: &ProgramRunAnswer| ran.finish.get(&3).map(|end| end.0);
+    let finish = |ran: &ProgramExitCodeAndFinishTimes| ran.finish.get(&3).map(|end| end.0);
     assert_eq!(finish(&run(&config, &[])), Some(6 * 5_382 + 70));
     config.injection_scale = 0.05;
     for more in [

@@ -3,7 +3,7 @@
 
 use super::rig::{ConversionResult, capture, convert, try_convert};
 use crate::corpus::corpus_path;
-use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
+use chakram::convert::{ConvertOptions as Conversion, HostKinetoMatchMethod};
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, JobParallelism, Options};
 
@@ -52,7 +52,7 @@ fn links_by_order_are_those_by_id() {
             assert_eq!(ids(one), ids(other), "{style:?}");
         }
         for rank in &by_order.summary.ranks {
-            assert_eq!(rank.method, LinkMethod::Order);
+            assert_eq!(rank.method, HostKinetoMatchMethod::Order);
             assert!(rank.confidence > 0.99, "{:?}", rank.threads);
         }
     }

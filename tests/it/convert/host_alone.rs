@@ -4,7 +4,7 @@
 use super::rig::{ConversionResult, attribute, json, try_convert};
 use crate::commands::chakram;
 use crate::corpus::{corpus_path, sample_every_nth};
-use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
+use chakram::convert::{ConvertOptions as Conversion, HostKinetoMatchMethod};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,7 @@ fn host_traces_of_every_schema_convert_alone() {
         let rank = &job.summary.ranks[0];
         assert_eq!(
             (rank.method, &*rank.schema),
-            (LinkMethod::HostAlone, schema),
+            (HostKinetoMatchMethod::HostAlone, schema),
             "{file}"
         );
         assert_eq!(
@@ -194,7 +194,10 @@ fn execution_graphs_are_host_traces() {
     let [rank] = &job.summary.ranks[..] else {
         panic!("{:?}", job.summary.ranks);
     };
-    assert_eq!((rank.rank, rank.method), (0, LinkMethod::HostAlone));
+    assert_eq!(
+        (rank.rank, rank.method),
+        (0, HostKinetoMatchMethod::HostAlone)
+    );
     let named = job.traces[0].nodes.iter().filter(|n| n.name == "aten::mm");
     // The matrix product has 2 · 4 · 8 · 8 FLOPs.
     let flops: Vec<_> = named.map(|node| attribute(node, "num_ops")).collect();

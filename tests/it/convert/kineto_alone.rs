@@ -8,7 +8,7 @@ use super::rig::{
 };
 use super::truth::jobs;
 use crate::corpus::corpus_path;
-use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
+use chakram::convert::{ConvertOptions as Conversion, HostKinetoMatchMethod};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ fn generated_captures_convert_without_host_traces() {
         hold_ends(&alone, &what);
         assert_eq!(
             alone.summary.ranks[0].method,
-            LinkMethod::KinetoAlone,
+            HostKinetoMatchMethod::KinetoAlone,
             "{what}"
         );
         assert_eq!(
@@ -101,7 +101,7 @@ fn generated_captures_convert_without_kineto_traces() {
         let alone = alone.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(
             alone.summary.ranks[0].method,
-            LinkMethod::HostAlone,
+            HostKinetoMatchMethod::HostAlone,
             "{what}"
         );
         assert_eq!(alone.summary.messages, both.summary.messages, "{what}");

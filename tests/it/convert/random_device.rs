@@ -4,7 +4,7 @@
 //! dropped. This generator shares no code with the generator of other tests.
 
 use super::rig::{
-    COLLECTIVE, ConversionResult, RECEIVE, ReplayedNodeTimes, SEND, SchemaRankTrace, attribute,
+    COLLECTIVE, ConversionResult, RECEIVE, ReplayTimesOfAllNodes, SEND, SchemaRankTrace, attribute,
     convert, lane, lasts, on_host, replay,
 };
 use chakram::engine::CommTiming;
@@ -459,7 +459,7 @@ fn converted(texts: &[String]) -> ConversionResult {
     convert(folder.path())
 }
 
-fn captured(job: &ConversionResult) -> ReplayedNodeTimes {
+fn captured(job: &ConversionResult) -> ReplayTimesOfAllNodes {
     replay(
         &job.traces,
         CommTiming::Captured,

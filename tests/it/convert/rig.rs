@@ -16,7 +16,9 @@ use chakram::report::{CollectiveRecord, Observer};
 use chakram::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram::trace::{DecompressedTraceFile, TraceError};
 use chakram::units::{Bandwidth, Bytes, Span, Time};
-use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, NodeKind, WorkloadBuilder};
+use chakram::workload::{
+    EnforcedDependencyKinds, Graph, MissingRankPolicy, NodeKind, WorkloadBuilder,
+};
 use prost::Message;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -190,9 +192,9 @@ impl SchemaRankTrace {
 
 /// Start and end of each node of each rank in a replay, in ps.
 #[derive(Debug, Default)]
-pub struct ReplayedNodeTimes(pub Vec<Vec<(u64, u64)>>);
+pub struct ReplayTimesOfAllNodes(pub Vec<Vec<(u64, u64)>>);
 
-impl ReplayedNodeTimes {
+impl ReplayTimesOfAllNodes {
     fn slot(&mut self, instance: InstanceId, node: NodeIndex) -> &mut (u64, u64) {
         let (i, n) = (instance.index(), node.0 as usize);
         self.0.resize(self.0.len().max(i + 1), Vec::new());
@@ -202,7 +204,7 @@ impl ReplayedNodeTimes {
     }
 }
 
-impl Observer for ReplayedNodeTimes {
+impl Observer for ReplayTimesOfAllNodes {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).0 = now.0;
     }
@@ -212,7 +214,7 @@ impl Observer for ReplayedNodeTimes {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-impl ReplayedNodeTimes {
+impl ReplayTimesOfAllNodes {
     /// Returns the end of the last node of each rank, in ns.
     pub fn ends(&self) -> Vec<u64> {
         let ends = self.0.iter().map(|l| l.iter().map(|n| n.1).max().unwrap());
@@ -259,11 +261,11 @@ pub fn replay(
     comm: CommTiming,
     late: impl Fn(u32) -> u64,
     absent: MissingRankPolicy,
-) -> ReplayedNodeTimes {
+) -> ReplayTimesOfAllNodes {
     let mut builder = WorkloadBuilder::default();
     for trace in traces {
         let (graph, binding) =
-            Graph::read_graph(&trace.bytes(), trace.rank, DependencyPolicy::Both).unwrap();
+            Graph::read_graph(&trace.bytes(), trace.rank, EnforcedDependencyKinds::Both).unwrap();
         let graph = builder.add_graph(graph);
         let at = Time(late(trace.rank) * 1000);
         builder
@@ -279,7 +281,7 @@ pub fn replay(
     let machine = machine(ranks);
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     prepared
-        .run(ReplayedNodeTimes::default())
+        .run(ReplayTimesOfAllNodes::default())
         .unwrap_or_else(|e| panic!("{e}"))
         .1
 }

@@ -9,7 +9,7 @@ use crate::corpus::pick_one_per_list;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{
-    CommunicationTruth, CommunicationWaiterKind, Device, JobParallelism, JobTruth,
+    CommunicationTrueTimes, CommunicationWaiterKind, Device, JobParallelism, JobTruth,
     LaunchOrKernelBound, Options,
 };
 
@@ -71,7 +71,7 @@ pub fn origin(truth: &JobTruth) -> u64 {
 /// direction.
 fn calls<'t>(
     trace: &'t SchemaRankTrace,
-    meeting: &CommunicationTruth,
+    meeting: &CommunicationTrueTimes,
 ) -> Vec<(usize, &'t chakram::internals::proto::Node)> {
     let is = |node: &chakram::internals::proto::Node| {
         if on_host(node) {

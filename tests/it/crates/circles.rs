@@ -3,7 +3,7 @@
 //! A module includes all modules below it. A child may name its parent, and a parent may name its
 //! child. A name that the parent re-exports from another child counts as a name of that child.
 
-use super::paths::{self, FileOrInlineModule, ModulesInFileByPath};
+use super::paths::{self, FileOrInlineModule, ModulesOfOneFile};
 use super::{MEMBERS, SOURCES};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ impl<'a> CrateModules<'a> {
     /// Adds the module `at` and all modules below it, for the crate whose `lib.rs` is in `folder`.
     fn add(
         &mut self,
-        sources: &'a BTreeMap<String, ModulesInFileByPath>,
+        sources: &'a BTreeMap<String, ModulesOfOneFile>,
         folder: &str,
         at: &[String],
     ) {

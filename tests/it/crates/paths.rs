@@ -29,15 +29,15 @@ pub struct FileOrInlineModule {
 }
 
 /// The modules of a file, by path within the file. The file itself has the empty path.
-pub type ModulesInFileByPath = BTreeMap<Vec<String>, FileOrInlineModule>;
+pub type ModulesOfOneFile = BTreeMap<Vec<String>, FileOrInlineModule>;
 
 /// Finds the modules of `source`, and the paths in each module.
-pub fn modules(source: &str) -> Result<ModulesInFileByPath, syn::Error> {
+pub fn modules(source: &str) -> Result<ModulesOfOneFile, syn::Error> {
     let mut finder = ModulesInFileCollector {
         at: Vec::new(),
         is_test: false,
         depth: 0,
-        found: ModulesInFileByPath::from([(Vec::new(), FileOrInlineModule::default())]),
+        found: ModulesOfOneFile::from([(Vec::new(), FileOrInlineModule::default())]),
     };
     finder.visit_file(&syn::parse_file(source)?);
     Ok(finder.found)
@@ -49,7 +49,7 @@ struct ModulesInFileCollector {
     /// Nesting depth of the current item within its module. Imports inside functions declare no
     /// names in the module.
     depth: usize,
-    found: ModulesInFileByPath,
+    found: ModulesOfOneFile,
 }
 
 impl ModulesInFileCollector {

@@ -2,7 +2,7 @@
 //! times.
 
 use super::rig::{count, file, nodes, whole};
-use chakram::edit::{JobCommunication, KeptNodesOfRank, SliceNodeSelector};
+use chakram::edit::{AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank};
 use chakram::internals::MOST_BEHIND;
 use chakram::internals::proto::Node;
 use chakram::workload::DeclaredGroups;
@@ -62,7 +62,7 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
     prop_assume!(!kept.is_empty());
     let contents = file(whole_trace);
     let mut meetings = JobCommunication::default();
-    let cut = SliceNodeSelector::Ids(0..=CUT - 1);
+    let cut = AnnotationStepOrIdSelector::Ids(0..=CUT - 1);
     let part =
         KeptNodesOfRank::select_nodes(&contents, 0, &cut, &DeclaredGroups::new(), &mut meetings)
             .unwrap();

@@ -2,7 +2,7 @@
 //! error of a few lines that names the file and a line.
 
 use chakram::astra_sim::{
-    AstraNetworkFile, AstraSystemFile, CollectiveNodeAlgorithmFile, CommGroupFile, InputError,
+    AlgorithmPathsByNodeFile, AstraNetworkFile, AstraSystemFile, CommGroupFile, InputError,
     RemoteMemoryFile,
 };
 use chakram::internals::logging;
@@ -25,7 +25,7 @@ pub fn parse_all(text: &str) {
         }
         let _ = RemoteMemoryFile::parse(text, "f", lenient).map_err(check);
         let _ = CommGroupFile::parse(text, "f", lenient).map_err(check);
-        let _ = CollectiveNodeAlgorithmFile::parse(text, "f", lenient).map_err(check);
+        let _ = AlgorithmPathsByNodeFile::parse(text, "f", lenient).map_err(check);
     }
     let _ = logging::check_logging_file(text, "f").map_err(check);
 }

@@ -8,7 +8,7 @@ use chakram::ids::Rank;
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
 use chakram::units::Time;
-use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
+use chakram::workload::{EnforcedDependencyKinds, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::fmt::Write;
 
 /// Returns numbers from the bytes, and 0 after the last byte.
@@ -185,7 +185,7 @@ pub fn run(data: &[u8]) {
     let mut builder = WorkloadBuilder::default();
     let mut ends = Vec::new();
     for (rank, trace) in &traces {
-        let (graph, binding) = Graph::read_graph(trace, *rank, DependencyPolicy::Both)
+        let (graph, binding) = Graph::read_graph(trace, *rank, EnforcedDependencyKinds::Both)
             .expect("what was written can be read");
         ends.push(graph.captured_end().expect("it says when it ended"));
         let graph = builder.add_graph(graph);

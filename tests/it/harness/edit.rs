@@ -2,18 +2,18 @@
 //! trace can be replayed, so can every result, and an anonymised trace reveals no names.
 
 use chakram::edit::{
-    JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions, ScaledDimension,
-    ShardedBufferKeptSize, SliceNodeSelector, TraceAnonymiser, TraceAuditFindings,
+    AnnotationStepOrIdSelector, JobCommunication, JobScaler, KeptNodesOfRank, RankGridDimensions,
+    ScaledDimension, ShardedBufferKeptSize, TraceAnonymiser, TraceAuditFindings,
 };
 use chakram::units::Span;
-use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
+use chakram::workload::{DeclaredGroups, EnforcedDependencyKinds, Graph};
 
 /// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     let whole = graph(data);
     for cut in [
-        SliceNodeSelector::Ids(2..=90),
-        SliceNodeSelector::Annotation("*e*".to_owned()),
+        AnnotationStepOrIdSelector::Ids(2..=90),
+        AnnotationStepOrIdSelector::Annotation("*e*".to_owned()),
     ] {
         slice(data, &cut, whole.is_some());
     }
@@ -43,12 +43,12 @@ pub fn run(data: &[u8]) {
 }
 
 fn graph(data: &[u8]) -> Option<Graph> {
-    Graph::read_graph(data, 0, DependencyPolicy::Auto)
+    Graph::read_graph(data, 0, EnforcedDependencyKinds::Auto)
         .ok()
         .map(|read| read.0)
 }
 
-fn slice(data: &[u8], cut: &SliceNodeSelector, whole: bool) {
+fn slice(data: &[u8], cut: &AnnotationStepOrIdSelector, whole: bool) {
     let mut meetings = JobCommunication::default();
     let part = KeptNodesOfRank::select_nodes(data, 0, cut, &DeclaredGroups::new(), &mut meetings);
     let Ok(part) = part else {

@@ -2,12 +2,12 @@
 //! input causes a panic, and a trace that replays accept has no fault.
 
 use chakram::inspect::{
-    InspectedRankTrace, NodeFilter, NodeNeighbourhood, RankInspectionSummary, RankPathInput,
-    critical_path,
+    InspectedRankTrace, NodeFilter, NodeNeighbourhood, RankInspectionSummary,
+    RankTimesForCriticalPath, critical_path,
 };
 use chakram::trace::decompress_bytes;
 use chakram::units::{Span, Time};
-use chakram::workload::{DependencyPolicy, Graph};
+use chakram::workload::{EnforcedDependencyKinds, Graph};
 use std::path::Path;
 
 /// Runs the target on `data`.
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     };
     let contents = unpacked.as_deref().unwrap_or(data);
     let file = Path::new("fuzz.0.et");
-    let replayed = Graph::read_graph(contents, 0, DependencyPolicy::Auto);
+    let replayed = Graph::read_graph(contents, 0, EnforcedDependencyKinds::Auto);
     let trace = match InspectedRankTrace::read_trace(0, contents, |e| e.in_file(file)) {
         Ok(trace) => trace,
         Err(error) => {
@@ -88,7 +88,7 @@ fn near(trace: &InspectedRankTrace<'_>) {
 /// Checks that the parts of the critical path follow one another from start to end.
 fn path(trace: InspectedRankTrace<'_>) {
     let (_, end) = trace.times.first_start_and_last_end();
-    let track = RankPathInput::new(trace).expect("names are short");
+    let track = RankTimesForCriticalPath::new(trace).expect("names are short");
     let Some(path) = critical_path(&[track], true) else {
         return;
     };

@@ -145,7 +145,7 @@ algorithm = "ring"
 
 /// Outcome of checking a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanCheckOutcome {
+pub enum PlanCheckDepthOrRefusal {
     /// The plan was rejected.
     Refused,
     /// The plan has too many nodes for any check.
@@ -179,7 +179,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// Checks `plan`, with more checks if it is small.
-pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
+pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckDepthOrRefusal {
     let operators = model
         .layers
         .iter()
@@ -194,18 +194,18 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     };
     // The as-needed policy visits all passes to determine the recomputation.
     if work > MORE && plan.recompute == RecomputePolicy::AsNeeded {
-        return PlanCheckOutcome::Long;
+        return PlanCheckDepthOrRefusal::Long;
     }
     let job = match CheckedWorkloadPattern::new(WorkloadPattern::Training(training())) {
         Ok(job) => job,
         Err(why) => {
             let why = why.to_string();
             assert!((10..400).contains(&why.len()), "{why}");
-            return PlanCheckOutcome::Refused;
+            return PlanCheckDepthOrRefusal::Refused;
         }
     };
     if work > MORE {
-        return PlanCheckOutcome::Long;
+        return PlanCheckDepthOrRefusal::Long;
     }
     let summary = training()
         .summarize_plan()
@@ -228,10 +228,10 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
         );
     }
     if work > LITTLE || plan.rank_count() > RANKS {
-        return PlanCheckOutcome::Summed;
+        return PlanCheckDepthOrRefusal::Summed;
     }
     ranks(&job, plan, &summary);
-    PlanCheckOutcome::Held
+    PlanCheckDepthOrRefusal::Held
 }
 
 /// Sums over the work of all ranks.

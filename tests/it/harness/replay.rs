@@ -10,7 +10,7 @@ use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
 use chakram::units::Time;
 use chakram::workload::{
-    DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
+    EnforcedDependencyKinds, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
 };
 
 /// Traces with more nodes are skipped.
@@ -105,7 +105,7 @@ pub fn run(data: &[u8]) {
 fn workload(data: &[u8], ranks: u32) -> Option<Workload> {
     let mut builder = WorkloadBuilder::default();
     for rank in 0..ranks {
-        let (graph, binding) = Graph::read_graph(data, rank, DependencyPolicy::Auto).ok()?;
+        let (graph, binding) = Graph::read_graph(data, rank, EnforcedDependencyKinds::Auto).ok()?;
         if graph.len() > MOST_NODES {
             return None;
         }

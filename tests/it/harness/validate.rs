@@ -6,7 +6,7 @@ use chakram::validate::{
     DefectKind, DefectLog, TraceDefectsAndDigest, ValidateOptions, ValidatedTraceFile,
     ValidationReport, ValidationTextStyles, to_json, to_text,
 };
-use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
+use chakram::workload::{DeclaredGroups, EnforcedDependencyKinds, Graph};
 
 /// Number of defects kept per kind.
 const SHOW: usize = 3;
@@ -14,9 +14,9 @@ const SHOW: usize = 3;
 /// Runs the target on `data`.
 pub fn run(data: &[u8]) {
     for dependencies in [
-        DependencyPolicy::Auto,
-        DependencyPolicy::Both,
-        DependencyPolicy::Data,
+        EnforcedDependencyKinds::Auto,
+        EnforcedDependencyKinds::Both,
+        EnforcedDependencyKinds::Data,
     ] {
         let trace = TraceDefectsAndDigest::check_trace(data, dependencies, SHOW);
         let half = TraceDefectsAndDigest::check_trace(&data[..data.len() / 2], dependencies, SHOW);

@@ -3,14 +3,14 @@
 use super::{encoded, json, number, rows, with};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
-use chakram::inspect::{InspectedRankTrace, TraceTimingCompleteness};
+use chakram::inspect::{InspectedRankTrace, NodeStartTimesSource};
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use chakram::machine::Machine;
-use chakram::report::{SpanRecorder, replay_to_report};
+use chakram::report::{NodeSpanRecorder, replay_to_report};
 use chakram::trace::{DecompressedTraceFile, discover_traces};
 use chakram::units::{Span, Time};
-use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
+use chakram::workload::{EnforcedDependencyKinds, Graph, MissingRankPolicy, WorkloadBuilder};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -19,7 +19,8 @@ use std::path::Path;
 fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>> {
     let mut builder = WorkloadBuilder::default();
     for (contents, rank) in ranks.iter().zip(0..) {
-        let (graph, binding) = Graph::read_graph(contents, rank, DependencyPolicy::Auto).ok()?;
+        let (graph, binding) =
+            Graph::read_graph(contents, rank, EnforcedDependencyKinds::Auto).ok()?;
         let graph = builder.add_graph(graph);
         builder
             .add_rank(Rank(rank), graph, binding, Time::ZERO)
@@ -32,7 +33,7 @@ fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>
         o.comm = CommTiming::Captured;
     });
     let prepared = CompiledReplay::new(&workload, machine, &options).ok()?;
-    let (_, spans) = replay_to_report(&prepared, SpanRecorder::new(&prepared)).ok()?;
+    let (_, spans) = replay_to_report(&prepared, NodeSpanRecorder::new(&prepared)).ok()?;
     let of = |instance| {
         let mut nodes = spans.spans_of_instance(instance).to_vec();
         nodes.sort_by_key(|span| span.node);
@@ -71,7 +72,7 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
         let moved = (0..found.len()).find(|&i| found[i] != expected[i]);
         assert_eq!(moved, None, "rank {rank}");
         let trace = InspectedRankTrace::read_trace(rank, contents[rank as usize], |e| e).unwrap();
-        assert_eq!(trace.times.basis, TraceTimingCompleteness::Kept);
+        assert_eq!(trace.times.basis, NodeStartTimesSource::Kept);
         let (_, end) = trace.times.first_start_and_last_end();
         assert_eq!(Some(Span(end.0)), trace.raw.metadata.captured);
     }

@@ -4,7 +4,7 @@ use super::{KERNEL, TraceNodeWithMemoryChanges, activations, contents};
 use crate::commands::{answer, chakram};
 use chakram::ids::NodeIndex;
 use chakram::trace::{MemoryChanges, NodeLabels, NodeView, Sink, TrainingPhase};
-use chakram::workload::{DependencyPolicy, Graph, GraphBuilder};
+use chakram::workload::{EnforcedDependencyKinds, Graph, GraphBuilder};
 use serde_json::Value;
 use std::path::Path;
 
@@ -31,14 +31,15 @@ fn changed(graph: &Graph) -> Vec<Option<MemoryChanges>> {
 
 #[test]
 fn graphs_from_files_and_from_memory_are_one() {
-    let (read, _) = Graph::read_graph(&contents(&lines()), 0, DependencyPolicy::Both).unwrap();
+    let (read, _) =
+        Graph::read_graph(&contents(&lines()), 0, EnforcedDependencyKinds::Both).unwrap();
     let wanted: Vec<_> = lines().iter().map(|line| line.3).collect();
     let wanted: Vec<_> = wanted
         .iter()
         .map(|c| Some(*c).filter(|c| !c.is_none()))
         .collect();
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
-        let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 10);
+        let mut builder = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
         for i in order {
             let TraceNodeWithMemoryChanges(op, lane, ns, memory, _) = lines()[i];
             let name = format!("n{}", i + 1);
@@ -62,7 +63,7 @@ fn graphs_from_files_and_from_memory_are_one() {
 #[test]
 fn changes_of_memory_take_room_only_where_there_are_any() {
     let read = |lines: &[TraceNodeWithMemoryChanges]| {
-        Graph::read_graph(&contents(lines), 0, DependencyPolicy::Both)
+        Graph::read_graph(&contents(lines), 0, EnforcedDependencyKinds::Both)
             .unwrap()
             .0
     };
@@ -83,7 +84,7 @@ fn changes_of_memory_take_room_only_where_there_are_any() {
 #[test]
 fn labels_make_no_other_graph() {
     let graph = |labels| {
-        let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 10);
+        let mut builder = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
         let node = NodeView {
             labels,
             ..NodeView::new(1, "n1", KERNEL)

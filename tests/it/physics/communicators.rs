@@ -8,7 +8,7 @@ use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::validate::{DefectKind, DefectLog, TraceDefectsAndDigest};
-use chakram::workload::{DeclaredGroups, DependencyPolicy};
+use chakram::workload::{DeclaredGroups, EnforcedDependencyKinds};
 use proptest::prelude::*;
 
 const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
@@ -16,7 +16,7 @@ const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
 /// Returns the result of `validate` on the same traces.
 fn validated(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces = ranks.iter().map(|lines| {
-        TraceDefectsAndDigest::check_trace(&contents(lines), DependencyPolicy::Both, 9)
+        TraceDefectsAndDigest::check_trace(&contents(lines), EnforcedDependencyKinds::Both, 9)
     });
     let traces: Vec<TraceDefectsAndDigest> = traces.collect();
     let members: Vec<_> = (0..).zip(&traces).collect();

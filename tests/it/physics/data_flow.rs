@@ -39,7 +39,7 @@ struct LineCollective {
 }
 
 /// Parts, each with the set of members whose data it has.
-type ContributorsByPart = Vec<(usize, u64)>;
+type ContributingMembersByBufferPart = Vec<(usize, u64)>;
 
 #[derive(Clone, Default)]
 struct MemberDataState {
@@ -49,7 +49,7 @@ struct MemberDataState {
     arrived: u32,
     /// Messages that arrived early: the number of steps that the member must take first, and the
     /// messages' data.
-    early: Vec<(u32, ContributorsByPart)>,
+    early: Vec<(u32, ContributingMembersByBufferPart)>,
     /// For each part, the set of members whose data this member has.
     has: Vec<u64>,
 }
@@ -60,7 +60,7 @@ enum MemberActionOrArrival {
     Act,
     Message {
         heard: u32,
-        load: ContributorsByPart,
+        load: ContributingMembersByBufferPart,
     },
 }
 
@@ -171,7 +171,7 @@ impl LineCollective {
         i: u32,
         step: &SendStepWithConditions,
         has: &mut [u64],
-    ) -> ContributorsByPart {
+    ) -> ContributingMembersByBufferPart {
         let parts = self.parts_of(index, step.to as usize, i as usize);
         let shares = parts.len() as u64 * BYTES * step.amount.parts;
         assert_eq!(step.amount.bytes * self.n as u64, shares, "{self:?}: size");
@@ -190,7 +190,7 @@ impl LineCollective {
     }
 
     /// Adds a message's data to the receiver's.
-    fn unload(&self, load: ContributorsByPart, has: &mut [u64]) {
+    fn unload(&self, load: ContributingMembersByBufferPart, has: &mut [u64]) {
         for (part, set) in load {
             match has[part] & set {
                 0 => has[part] |= set,
@@ -253,7 +253,7 @@ impl LineCollective {
             }
             loop {
                 let taken = member.taken;
-                let ready = |(heard, _): &(u32, ContributorsByPart)| *heard <= taken;
+                let ready = |(heard, _): &(u32, ContributingMembersByBufferPart)| *heard <= taken;
                 while let Some(found) = member.early.iter().position(ready) {
                     let (_, load) = member.early.remove(found);
                     self.unload(load, &mut member.has);

@@ -61,13 +61,13 @@ fn run(workload: &Workload, text: &str) -> Result<u64, String> {
 
 /// The changed lines of the file, counted from 0.
 #[derive(Default)]
-pub struct DoubledLineNumbers(pub BTreeSet<usize>);
+pub struct ChangedMachineFileLines(pub BTreeSet<usize>);
 
 /// Replays `ranks` on the machine file, and again after replacing `old` by `new` in `old => new`.
 /// Expects these makespans; the first may be an error that contains this text.
 #[track_caller]
 pub fn doubled(
-    keys: &mut DoubledLineNumbers,
+    keys: &mut ChangedMachineFileLines,
     entry: &str,
     ranks: &[Vec<TestTraceNode>],
     before: Result<u64, &str>,

@@ -14,7 +14,7 @@ use chakram::internals::{
 };
 use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report;
-use chakram::topology::{DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode};
+use chakram::topology::{DimensionShape, MemoryAtNpuOrFabric, MemorySiteAndLink, SwitchingMode};
 use chakram::trace::{CollectiveKind as K, MemoryLocation};
 use chakram::units::{Bandwidth, Span, Time, UnroundedBufferShare};
 use chakram::workload::Workload;
@@ -316,8 +316,8 @@ proptest! {
         };
         let machine = switched(&dims, mode);
         let npus = machine.topology().npu_count();
-        let topology = machine.topology().clone().with_memories(vec![MemoryEndpoint {
-            site: MemorySite::Npu(Npu(at % npus)),
+        let topology = machine.topology().clone().with_memories(vec![MemorySiteAndLink {
+            site: MemoryAtNpuOrFabric::Npu(Npu(at % npus)),
             bandwidth: Bandwidth::new(1e12 / rate as f64).unwrap(),
             latency: Span::from_ns(ns),
         }]);

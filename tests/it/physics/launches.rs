@@ -4,10 +4,10 @@
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
-    CompiledReplay, EnumeratedSetting, FeedRequestBuffer, InstanceId, LanelessProcessorModel,
-    LaunchFeed, LaunchKernelDurationAdjustment, LaunchRecord, LaunchRequest, NetworkModel,
-    ProcessorJobTimes, ProcessorKernelJob, RepeatedLaunchFeed, ReplayError, ReplayOptions,
-    SingleLaunchFeed, TimedLaunchFeed, run_launches,
+    BegunLaunchRecord, CompiledReplay, EnumeratedSetting, FeedLaunchAndReleaseRequests, InstanceId,
+    LaunchFeed, LaunchKernelDurationAdjustment, LaunchRequest, NetworkModel,
+    ProcessorJobStartAndEnd, ProcessorKernelJob, RepeatedLaunchFeed, ReplayError, ReplayOptions,
+    SelfSchedulingProcessorModel, SingleLaunchFeed, TimedLaunchFeed, run_launches,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -38,18 +38,18 @@ impl Observer for LaunchLog {
         self.nodes.push((now.0, true, instance.0, node.0));
     }
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
+    fn on_launched(&mut self, now: Time, launch: &BegunLaunchRecord) {
         assert_eq!(launch.began, now);
         self.began.push((launch.serial.0, now.0));
     }
-    fn launch_ended(&mut self, now: Time, launch: &LaunchRecord) {
+    fn launch_ended(&mut self, now: Time, launch: &BegunLaunchRecord) {
         self.ended.push((launch.serial.0, now.0));
     }
     fn on_kernel_scheduled(
         &mut self,
         _: Time,
         job: &ProcessorKernelJob,
-        times: &ProcessorJobTimes,
+        times: &ProcessorJobStartAndEnd,
     ) {
         self.occupied.push((job.tag, times.start.0, times.end.0));
     }
@@ -213,7 +213,7 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time::ZERO)
         }
-        fn on_wake(&mut self, _: Time, queue: &mut FeedRequestBuffer) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndReleaseRequests) {
             self.0 = true;
             for program in [0, 1] {
                 queue.begin_launch(LaunchRequest {
@@ -262,7 +262,7 @@ impl LaunchFeed for RandomRequestFeed {
     fn wake_at(&self) -> Option<Time> {
         self.waiting.last().map(|&(at, _)| at)
     }
-    fn on_wake(&mut self, now: Time, queue: &mut FeedRequestBuffer) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
         while let Some((_, service)) = self.waiting.pop_if(|(at, _)| *at <= now) {
             queue.begin_launch(LaunchRequest {
                 program: self.program,
@@ -273,7 +273,12 @@ impl LaunchFeed for RandomRequestFeed {
             self.launched += 1;
         }
     }
-    fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _: &mut FeedRequestBuffer) {
+    fn on_launch_ended(
+        &mut self,
+        now: Time,
+        ended: &BegunLaunchRecord,
+        _: &mut FeedLaunchAndReleaseRequests,
+    ) {
         assert_eq!(
             ended.tag,
             self.ends.len() as u64,
@@ -334,14 +339,14 @@ struct ShortestJobFirstProcessor {
 }
 
 impl ShortestJobFirstProcessor {
-    fn next(&mut self, now: Time, started: &mut Vec<ProcessorJobTimes>) {
+    fn next(&mut self, now: Time, started: &mut Vec<ProcessorJobStartAndEnd>) {
         let waiting = self.waiting.iter().enumerate();
         let Some((place, _)) = waiting.min_by_key(|(_, job)| (job.price, job.launch)) else {
             return;
         };
         let job = self.waiting.remove(place);
         self.busy = true;
-        started.push(ProcessorJobTimes {
+        started.push(ProcessorJobStartAndEnd {
             token: job.token,
             start: now,
             end: now + job.price,
@@ -349,18 +354,28 @@ impl ShortestJobFirstProcessor {
     }
 }
 
-impl LanelessProcessorModel for ShortestJobFirstProcessor {
+impl SelfSchedulingProcessorModel for ShortestJobFirstProcessor {
     fn serves_program(&self, npu: Npu, _: u32) -> bool {
         npu == Npu(1)
     }
-    fn submit_job(&mut self, _: Time, job: &ProcessorKernelJob, _: &mut Vec<ProcessorJobTimes>) {
+    fn submit_job(
+        &mut self,
+        _: Time,
+        job: &ProcessorKernelJob,
+        _: &mut Vec<ProcessorJobStartAndEnd>,
+    ) {
         assert_eq!((job.npu, job.feed, job.program), (Npu(1), 0, 0));
         self.waiting.push(*job);
     }
-    fn on_job_ended(&mut self, _: Time, _: &ProcessorKernelJob, _: &mut Vec<ProcessorJobTimes>) {
+    fn on_job_ended(
+        &mut self,
+        _: Time,
+        _: &ProcessorKernelJob,
+        _: &mut Vec<ProcessorJobStartAndEnd>,
+    ) {
         self.busy = false;
     }
-    fn settle_instant(&mut self, now: Time, started: &mut Vec<ProcessorJobTimes>) {
+    fn settle_instant(&mut self, now: Time, started: &mut Vec<ProcessorJobStartAndEnd>) {
         if !self.busy {
             self.next(now, started);
         }
@@ -382,7 +397,7 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
         fn wake_at(&self) -> Option<Time> {
             (self.0 < 3).then_some(Time(self.0 * 1_000_000))
         }
-        fn on_wake(&mut self, _: Time, queue: &mut FeedRequestBuffer) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndReleaseRequests) {
             let price = Some(Span::from_us([5, 3, 1][self.0 as usize]));
             queue.begin_launch(LaunchRequest {
                 tag: self.0,
@@ -427,7 +442,7 @@ fn stuck_launches_are_named() {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time(7))
         }
-        fn on_wake(&mut self, _: Time, queue: &mut FeedRequestBuffer) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndReleaseRequests) {
             self.0 = true;
             queue.begin_launch(LaunchRequest::default());
             let half = queue.begin_launch(LaunchRequest {

@@ -1,7 +1,7 @@
 //! Tests the effect of doubling each number of a machine file: which result changes, by how much,
 //! and which errors occur.
 
-use super::doubling::{DoubledLineNumbers, MACHINE, doubled};
+use super::doubling::{ChangedMachineFileLines, MACHINE, doubled};
 use super::lines::{TestTraceNode, call, kernel, line, receive, send};
 use chakram::trace::{CollectiveKind, Dtype, MemoryLocation, Op};
 
@@ -27,7 +27,7 @@ fn alone(line: TestTraceNode) -> Vec<Vec<TestTraceNode>> {
 }
 
 /// A peak of k TFLOP/s executes 1,000,000 k operations in 1 us, and twice the peak in 0.5 us.
-fn peaks(keys: &mut DoubledLineNumbers) {
+fn peaks(keys: &mut ChangedMachineFileLines) {
     for (k, (dtype, name)) in (1..).zip(Dtype::ALL) {
         let entry = format!(
             "\n{name} = \"{k} TFLOP/s\" => \n{name} = \"{} TFLOP/s\"",
@@ -43,7 +43,7 @@ fn peaks(keys: &mut DoubledLineNumbers) {
     }
 }
 
-fn memory_of_the_npu(keys: &mut DoubledLineNumbers) {
+fn memory_of_the_npu(keys: &mut ChangedMachineFileLines) {
     let local = |bytes| alone(load(MemoryLocation::Local, bytes));
     let entry = "memory_bandwidth = \"1000 => memory_bandwidth = \"2000";
     // 3,000,000 B take 3 us at 1 ps/B, and a load takes 300 ns more.
@@ -73,7 +73,7 @@ fn memory_of_the_npu(keys: &mut DoubledLineNumbers) {
 
 /// Independent kernels of 1 us each have their own stream or thread, so the number of lanes limits
 /// them.
-fn lanes_of_npu_and_host(keys: &mut DoubledLineNumbers) {
+fn lanes_of_npu_and_host(keys: &mut ChangedMachineFileLines) {
     let kernels = |n: i64| vec![(0..n).map(|lane| kernel(1000).on(lane)).collect::<Vec<_>>()];
     // 4 kernels take two turns on 2 lanes, and one turn on 4 lanes.
     doubled(
@@ -116,7 +116,7 @@ fn lanes_of_npu_and_host(keys: &mut DoubledLineNumbers) {
 /// An all-reduce of 80,000 B runs among 2 x 2 NPUs. Inside, one message of 40,000 B takes 400 + 400
 /// ns. Outside, one message of 20,000 B takes 3,000 + 800 ns. Each occurs twice, so the time is 2 x
 /// (800 + 3,800) = 9,200 ns.
-fn dimensions(keys: &mut DoubledLineNumbers) {
+fn dimensions(keys: &mut ChangedMachineFileLines) {
     let world = |n| vec![vec![call(CollectiveKind::AllReduce, 80_000)]; n];
     let all = Ok(9_200_000);
     // The changes are 2 x 200 ns less, 2 x 400 ns more, 2 x 400 ns less, and 2 x 3,000 ns more.
@@ -163,7 +163,7 @@ fn dimensions(keys: &mut DoubledLineNumbers) {
 }
 
 /// On a single channel, two loads of 100,000 B take 2,000 + 2,000 ns each, one after the other.
-fn remote_memory(keys: &mut DoubledLineNumbers) {
+fn remote_memory(keys: &mut ChangedMachineFileLines) {
     let two = vec![vec![load(MemoryLocation::Remote, 100_000)]; 2];
     doubled(
         keys,
@@ -202,7 +202,7 @@ fn remote_memory(keys: &mut DoubledLineNumbers) {
 /// For every line of the file with a number, a function above doubles it.
 #[test]
 fn every_number_moves_what_it_should() {
-    let mut keys = DoubledLineNumbers::default();
+    let mut keys = ChangedMachineFileLines::default();
     peaks(&mut keys);
     memory_of_the_npu(&mut keys);
     lanes_of_npu_and_host(&mut keys);

@@ -2,7 +2,7 @@
 //! algorithms: trees as sets that are split, exchanges as pairs. Every message waits for named
 //! senders, not for a number of receptions.
 
-use super::naive::{MemberProgramMessage, SendCondition};
+use super::naive::{MemberProgramMessage, MessagesRequiredBeforeSend};
 use chakram::extend::CollectiveStagePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 
@@ -66,7 +66,7 @@ fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMessage> {
     let before = |i: usize| partners[..i].to_vec();
     let rounds = rounds.into_iter().enumerate();
     rounds
-        .map(|(i, (to, share))| (to, SendCondition::From(before(i)), share))
+        .map(|(i, (to, share))| (to, MessagesRequiredBeforeSend::From(before(i)), share))
         .collect()
 }
 
@@ -81,7 +81,11 @@ fn pairwise(n: u32, index: u32) -> Vec<MemberProgramMessage> {
     let behind = |k: u32| (index + n - k) % n;
     let post = |k: u32| {
         let before = (1..k).map(behind).collect();
-        ((index + k) % n, SendCondition::From(before), share)
+        (
+            (index + k) % n,
+            MessagesRequiredBeforeSend::From(before),
+            share,
+        )
     };
     (1..n).map(post).collect()
 }
@@ -173,7 +177,7 @@ fn along(
     if x != 0 && matches!(what, P::Reduce | P::Gather | P::AllReduce) {
         posts.push((
             parent,
-            SendCondition::From(children.clone()),
+            MessagesRequiredBeforeSend::From(children.clone()),
             share(x as u32),
         ));
     }
@@ -186,7 +190,11 @@ fn along(
             before.push(parent);
         }
         for (&child, &to) in tree.children[x].iter().zip(&children) {
-            posts.push((to, SendCondition::From(before.clone()), share(child)));
+            posts.push((
+                to,
+                MessagesRequiredBeforeSend::From(before.clone()),
+                share(child),
+            ));
         }
     }
     posts

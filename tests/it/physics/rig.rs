@@ -14,7 +14,8 @@ use chakram::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimensi
 use chakram::trace::{AllToAllSplitText, NodeView, Sink, TraceWriter};
 use chakram::units::{Bandwidth, Bytes, Span, Time};
 use chakram::workload::{
-    DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder, WorkloadError,
+    EnforcedDependencyKinds, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
+    WorkloadError,
 };
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 use std::num::NonZeroU32;
@@ -175,7 +176,7 @@ pub fn released<'l>(
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in ranks {
         let (graph, binding) =
-            Graph::read_graph(&contents(lines), rank, DependencyPolicy::Both).unwrap();
+            Graph::read_graph(&contents(lines), rank, EnforcedDependencyKinds::Both).unwrap();
         let graph = builder.add_graph(graph);
         builder
             .add_rank(Rank(rank), graph, binding, Time(at_ns(rank) * 1000))

@@ -8,9 +8,11 @@ use chakram::engine::{
 };
 use chakram::generate::{ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
-use chakram::job::{EditedMachineValue, Job, edits_from_preset, note_settings_without_effect};
+use chakram::job::{
+    Job, ValueChangedInMachineFile, edits_from_preset, note_settings_without_effect,
+};
 use chakram::machine::{Machine, PRESETS, read_preset_text};
-use chakram::model::{ModelFileText, ModelWithDefinitionProperties};
+use chakram::model::{ModelWithDefinitionProperties, PresetOrModelFileText};
 use chakram::report::{Report, replay_to_report};
 use chakram::trace::{
     CollectiveKind, Dtype, KernelShape, MemoryBoundKernelClass, MemoryLocation, Op,
@@ -105,10 +107,13 @@ impl PlacedJob {
         self
     }
 
-    fn report(&self, machine: &Machine, edits: &[EditedMachineValue]) -> Option<Report> {
+    fn report(&self, machine: &Machine, edits: &[ValueChangedInMachineFile]) -> Option<Report> {
         let prepared = CompiledReplay::new(&self.workload, machine, &self.options).ok()?;
         let (mut report, ()) = replay_to_report(&prepared, ()).ok()?;
-        let given: Vec<_> = edits.iter().map(EditedMachineValue::to_setting).collect();
+        let given: Vec<_> = edits
+            .iter()
+            .map(ValueChangedInMachineFile::to_setting)
+            .collect();
         note_settings_without_effect(&mut report, &prepared, &self.options, &given);
         Some(report)
     }
@@ -345,7 +350,7 @@ fn step(ranks: u32, dtype: Dtype) -> Workload {
         plan.zero = ZeroStage::Optimizer;
     }
     plan.linears = (dtype != Dtype::Bf16).then_some(dtype);
-    let source = ModelFileText::find_source("gpt2-small").unwrap();
+    let source = PresetOrModelFileText::find_source("gpt2-small").unwrap();
     let text = source.text.replace("layers = 12", "layers = 2");
     let model = ModelWithDefinitionProperties::parse(&text, "small.toml", Some(64))
         .unwrap()

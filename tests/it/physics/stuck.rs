@@ -18,10 +18,10 @@ fn stuck(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Stuck {
 }
 
 /// Ranks and node ids.
-type RankAndNodeIds = Vec<(u32, u64)>;
+type RankNodeIdPairs = Vec<(u32, u64)>;
 
 /// Returns the waiting nodes and those of the cycle.
-fn places(stuck: &Stuck) -> (RankAndNodeIds, RankAndNodeIds) {
+fn places(stuck: &Stuck) -> (RankNodeIdPairs, RankNodeIdPairs) {
     let waiting = stuck.waiting.iter().map(|w| (w.node.rank.0, w.node.id));
     let cycle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     (waiting.collect(), cycle.collect())

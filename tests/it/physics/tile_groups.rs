@@ -6,7 +6,8 @@ use super::rig::{ObserverLog, job};
 use crate::corpus::is_whole;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links};
 use chakram::engine::{
-    CompiledReplay, CompletedReplayTotals, EventLoopCounts, InstanceId, NetworkModel, ReplayOptions,
+    CompiledReplay, CompletedReplayTotals, EventAndTileGroupCounts, InstanceId, NetworkModel,
+    ReplayOptions,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::Machine;
@@ -17,7 +18,7 @@ use chakram::workload::{NodeKind, Workload};
 
 /// A log, and the loop's counters.
 #[derive(Default)]
-struct LogAndLoopCounts(ObserverLog, EventLoopCounts);
+struct LogAndLoopCounts(ObserverLog, EventAndTileGroupCounts);
 
 impl Observer for LogAndLoopCounts {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
@@ -29,7 +30,7 @@ impl Observer for LogAndLoopCounts {
     fn on_collective_ended(&mut self, record: &CollectiveRecord) {
         self.0.on_collective_ended(record);
     }
-    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
         self.1 = counts.clone();
     }
 }
@@ -47,7 +48,7 @@ fn run(
     machine: &Machine,
     (network, cores): (NetworkModel, &[u32]),
     aggregate: bool,
-) -> (OrderFreeReplayResults, EventLoopCounts) {
+) -> (OrderFreeReplayResults, EventAndTileGroupCounts) {
     let options = ReplayOptions::with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
         (o.network, o.aggregate) = (Some(network), aggregate);
@@ -73,7 +74,7 @@ fn both(
     machine: &Machine,
     (network, cores): (NetworkModel, &[u32]),
     what: &str,
-) -> [EventLoopCounts; 2] {
+) -> [EventAndTileGroupCounts; 2] {
     let [(alone, a), (together, b)] =
         [false, true].map(|way| run(workload, machine, (network, cores), way));
     assert!(

@@ -3,7 +3,7 @@
 
 use super::{build_scenario, picosecond_cores, served};
 use chakram::serve::{
-    Platform, ServeReport, ServeTimeLimitOption, compare, find_capacity, serve_requests,
+    Platform, RequestServeTimeLimitOption, ServeReport, compare, find_capacity, serve_requests,
     sweep_rates,
 };
 use chakram::units::Span;
@@ -48,7 +48,7 @@ fn branches_run_side_by_side() {
 fn capacity_follows_from_the_time_alone() {
     let scenario = build_scenario(&branches(700_000.0, "poisson", ""));
     let cores = four_cores();
-    let options = ServeTimeLimitOption::from_serve_time_limit(Some(Span::from_us(10)));
+    let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span::from_us(10)));
     let at = sweep_rates(&scenario, Some(&cores), options, &[600_000.0]).unwrap();
     assert_eq!(
         at.points[0].report.row_of_all_models().unwrap().attained,
@@ -148,7 +148,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
     };
     assert_eq!(cells(row("BY DEADLINE"))[3..5], ["0.0", "%"], "{shown}");
     // A limit given by the caller replaces deadlines.
-    let options = ServeTimeLimitOption::from_serve_time_limit(Some(Span::from_us(100_000)));
+    let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span::from_us(100_000)));
     let all = reports.each_ref().map(|report| {
         let platform = Platform::load_by_name(&report.platform.as_ref().unwrap().name).unwrap();
         serve_requests(

@@ -7,7 +7,9 @@ use chakram::serve::llm::{
 };
 use std::fmt::Write;
 use std::path::Path;
-use testkit::llm_serving::{PlainEngine, PlainLlmRequest, PlainStep, serve_step_by_step};
+use testkit::llm_serving::{
+    PlainEngine, PlainRequestTokensAndArrival, PlainStep, serve_step_by_step,
+};
 
 mod formulas;
 mod lockstep;
@@ -120,7 +122,10 @@ struct ScenarioFeatureCounts {
 }
 
 /// Returns requests of a random scenario as a file, and the same requests for the plain simulator.
-fn random_requests(numbers: &mut RandomSequence, length: u64) -> (String, Vec<PlainLlmRequest>) {
+fn random_requests(
+    numbers: &mut RandomSequence,
+    length: u64,
+) -> (String, Vec<PlainRequestTokensAndArrival>) {
     let mut rows = "arrival_ps,input_toks,output_toks,priority,prefix,prefix_toks\n".to_owned();
     let mut all = Vec::new();
     let mut at = 0;
@@ -141,7 +146,7 @@ fn random_requests(numbers: &mut RandomSequence, length: u64) -> (String, Vec<Pl
             true => prefix * 10_000 + i,
             false => own + i,
         });
-        all.push(PlainLlmRequest {
+        all.push(PlainRequestTokensAndArrival {
             arrival: at,
             prompt: tokens.collect(),
             answer: (prompt..prompt + answer).map(|i| own + i).collect(),

@@ -191,7 +191,7 @@ fn a_million_requests() {
     let report = chakram::serve::serve_requests(
         &scenario,
         Some(&platform),
-        chakram::serve::ServeTimeLimitOption::default(),
+        chakram::serve::RequestServeTimeLimitOption::default(),
         &mut chakram::serve::NoRequestObserver,
     )
     .unwrap();

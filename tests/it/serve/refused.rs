@@ -2,7 +2,9 @@
 //! was expected.
 
 use super::{build_scenario, served};
-use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeTimeLimitOption, serve_requests};
+use chakram::serve::{
+    NoRequestObserver, Platform, RequestServeTimeLimitOption, Scenario, serve_requests,
+};
 use std::path::Path;
 
 const GOOD: &str = "name = \"good\"
@@ -137,7 +139,7 @@ fn what_can_never_be_served_is_refused() {
         serve_requests(
             &scenario,
             platform.as_ref(),
-            ServeTimeLimitOption::default(),
+            RequestServeTimeLimitOption::default(),
             &mut NoRequestObserver,
         )
         .expect_err("it is refused")
@@ -176,7 +178,7 @@ fn files_of_arrivals_are_held_line_by_line() {
         serve_requests(
             &scenario,
             None,
-            ServeTimeLimitOption::default(),
+            RequestServeTimeLimitOption::default(),
             &mut NoRequestObserver,
         )
     };

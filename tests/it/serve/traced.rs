@@ -2,7 +2,9 @@
 //! the tests.
 
 use super::{build_scenario, served};
-use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeTimeLimitOption, serve_requests};
+use chakram::serve::{
+    NoRequestObserver, Platform, RequestServeTimeLimitOption, Scenario, serve_requests,
+};
 use std::path::Path;
 use testkit::serving::compute_lindley_waits;
 
@@ -162,7 +164,7 @@ fn what_traces_cannot_do_is_refused() {
     let folder = folder();
     let machine = on_machine(&folder);
     let fails = |scenario: &Scenario, platform: Option<&Platform>| {
-        let options = ServeTimeLimitOption::default();
+        let options = RequestServeTimeLimitOption::default();
         let run = serve_requests(scenario, platform, options, &mut NoRequestObserver);
         run.expect_err("it is refused").to_string()
     };

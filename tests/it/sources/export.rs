@@ -3,7 +3,7 @@
 
 use super::{TemporaryTestFolder, done};
 use crate::convert::rig::{attribute, on_host, try_convert};
-use chakram::convert::{ConvertOptions, LinkMethod};
+use chakram::convert::{ConvertOptions, HostKinetoMatchMethod};
 use std::path::Path;
 use std::process::Command;
 
@@ -41,7 +41,7 @@ fn exported_models_cost_what_their_run_did() {
         let job = try_convert(&[path], &ConvertOptions::default())
             .unwrap_or_else(|e| panic!("{model}: {e}"));
         let (rank, nodes) = (&job.summary.ranks[0], &job.traces[0].nodes);
-        assert_eq!(rank.method, LinkMethod::HostAlone, "{model}");
+        assert_eq!(rank.method, HostKinetoMatchMethod::HostAlone, "{model}");
         // The first node declares groups.
         assert_eq!(nodes.len(), operators + 1, "{model}");
         let sum = |name| -> i64 { nodes.iter().filter_map(|node| attribute(node, name)).sum() };

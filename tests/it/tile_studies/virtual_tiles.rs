@@ -4,7 +4,8 @@
 use crate::files::Folder;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive};
 use chakram::engine::{
-    CompiledReplay, CompletedReplayTotals, EventLoopCounts, InstanceId, NetworkModel, ReplayOptions,
+    CompiledReplay, CompletedReplayTotals, EventAndTileGroupCounts, InstanceId, NetworkModel,
+    ReplayOptions,
 };
 use chakram::ids::NodeIndex;
 use chakram::job::Job;
@@ -15,13 +16,13 @@ use chakram::workload::NodeKind;
 
 /// Keeps only the loop's counters.
 #[derive(Default)]
-struct LoopCountsKeeper(EventLoopCounts);
+struct EventLoopCountsKeeper(EventAndTileGroupCounts);
 
-impl Observer for LoopCountsKeeper {
+impl Observer for EventLoopCountsKeeper {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_loop_counted(&mut self, counts: &EventLoopCounts) {
+    fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
         self.0 = counts.clone();
     }
 }
@@ -32,13 +33,13 @@ fn both(
     job: &Job,
     machine: &Machine,
     network: NetworkModel,
-) -> [(EventLoopCounts, CompletedReplayTotals); 2] {
-    let run = |aggregate: bool| -> (CompletedReplayTotals, EventLoopCounts) {
+) -> [(EventAndTileGroupCounts, CompletedReplayTotals); 2] {
+    let run = |aggregate: bool| -> (CompletedReplayTotals, EventAndTileGroupCounts) {
         let options = ReplayOptions::with_changes(|o| {
             (o.network, o.aggregate) = (Some(network), aggregate);
         });
         let replay = CompiledReplay::new(job.workload(), machine, &options).unwrap();
-        let (outcome, counted) = replay.run(LoopCountsKeeper::default()).unwrap();
+        let (outcome, counted) = replay.run(EventLoopCountsKeeper::default()).unwrap();
         (outcome, counted.0)
     };
     let [(alone, a), (together, b)] = [false, true].map(run);

@@ -21,7 +21,7 @@
 //! replica has.
 
 use super::replay_with;
-use crate::convert::rig::ReplayedNodeTimes;
+use crate::convert::rig::ReplayTimesOfAllNodes;
 use chakram::generate::{
     CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern,
 };
@@ -247,7 +247,7 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
     let machine = Machine::parse(machine, "wide").unwrap();
-    let log = replay_with(&job, &machine, ReplayedNodeTimes::default()).1;
+    let log = replay_with(&job, &machine, ReplayTimesOfAllNodes::default()).1;
     let captured = captured();
     for rank in 0..4 {
         let nodes = nodes(&job, rank);

@@ -14,7 +14,8 @@ use chakram::generate::{
     ParallelismPlan,
 };
 use chakram::model::{
-    ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
+    ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind,
+    OperatorTensorParallelSplit,
 };
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 use elements::{ExpectedReceivesAndReductions, TestedOperatorKind, expected};
@@ -112,12 +113,16 @@ fn check(kind: TestedOperatorKind, members: u32, cuts: [[u32; 4]; 3]) {
             width: size,
             gated: false,
         };
-        LayerOperator::new(name, work, TensorSplit::Replicated)
+        LayerOperator::new(name, work, OperatorTensorParallelSplit::Replicated)
     };
     let [before, behind] = kind.rows(size);
     let mut operators = vec![
         plain("first", before),
-        LayerOperator::new("looked", kind.work(size), TensorSplit::Replicated),
+        LayerOperator::new(
+            "looked",
+            kind.work(size),
+            OperatorTensorParallelSplit::Replicated,
+        ),
         plain("last", behind),
     ];
     if kind == TestedOperatorKind::Table {

@@ -1,12 +1,13 @@
 //! Tests extreme sizes: any model and plan is rejected by name or gives a result in limited time.
 
-use crate::harness::plan_file::{PlanCheckOutcome, look};
+use crate::harness::plan_file::{PlanCheckDepthOrRefusal, look};
 use chakram::generate::{
     AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, RecomputePolicy,
     ZeroStage,
 };
 use chakram::model::{
-    ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
+    ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind,
+    OperatorTensorParallelSplit,
 };
 use chakram::trace::Dtype;
 use proptest::collection::vec;
@@ -122,10 +123,10 @@ fn work() -> impl Strategy<Value = OperatorKind> {
 
 fn layer(role: LayerRole) -> impl Strategy<Value = ModelLayer> {
     let cut = select(vec![
-        TensorSplit::Replicated,
-        TensorSplit::ColumnParallel,
-        TensorSplit::RowParallel,
-        TensorSplit::InsideRegion,
+        OperatorTensorParallelSplit::Replicated,
+        OperatorTensorParallelSplit::ColumnParallel,
+        OperatorTensorParallelSplit::RowParallel,
+        OperatorTensorParallelSplit::InsideRegion,
     ]);
     vec((work(), cut), 1..4).prop_map(move |operators| {
         let operators = (0..).zip(operators);
@@ -272,10 +273,10 @@ fn hold(cases: u32) {
     let [refused, long, summed, held] = ends.map(Cell::into_inner);
     println!("{refused} refused, {long} long, {summed} summed, {held} held");
     for (count, word) in [
-        (refused, PlanCheckOutcome::Refused),
-        (long, PlanCheckOutcome::Long),
-        (summed, PlanCheckOutcome::Summed),
-        (held, PlanCheckOutcome::Held),
+        (refused, PlanCheckDepthOrRefusal::Refused),
+        (long, PlanCheckDepthOrRefusal::Long),
+        (summed, PlanCheckDepthOrRefusal::Summed),
+        (held, PlanCheckDepthOrRefusal::Held),
     ] {
         assert!(count > cases / 100, "{count} {word:?}");
     }

@@ -7,12 +7,12 @@ use chakram::generate::{
     PipelineSchedule, RecomputePolicy, ZeroStage,
 };
 use chakram::machine::Machine;
-use chakram::model::{LayerOperator, LayerRole, Model, OperatorKind, TensorSplit};
+use chakram::model::{LayerOperator, LayerRole, Model, OperatorKind, OperatorTensorParallelSplit};
 use chakram::trace::TraceWriter;
 use chakram::validate::{
     TraceDefectsAndDigest, ValidateOptions, ValidatedTraceFile, ValidationReport,
 };
-use chakram::workload::DependencyPolicy;
+use chakram::workload::EnforcedDependencyKinds;
 use std::collections::BTreeMap;
 
 mod degrees;
@@ -85,7 +85,7 @@ fn can_be_cut(operator: &LayerOperator, plan: &ParallelismPlan) -> bool {
 fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
     let mut sum = 0;
     let mut all = model.layers.iter().flat_map(|layer| &layer.operators);
-    let derived = all.all(|operator| operator.cut == TensorSplit::Replicated);
+    let derived = all.all(|operator| operator.cut == OperatorTensorParallelSplit::Replicated);
     for (i, layer) in model.layers.iter().enumerate() {
         for (k, operator) in layer.operators.iter().enumerate() {
             let once = flops_once(plan, layer.role, operator, i == 0 && k == 0);
@@ -96,8 +96,12 @@ fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
             };
             let shared = plan.sequence_parallel && rows % u64::from(plan.tensor) == 0;
             let times = match (operator.cut, shared) {
-                (TensorSplit::Replicated, false) if derived && can_be_cut(operator, plan) => 1,
-                (TensorSplit::Replicated, false) => u128::from(plan.tensor),
+                (OperatorTensorParallelSplit::Replicated, false)
+                    if derived && can_be_cut(operator, plan) =>
+                {
+                    1
+                }
+                (OperatorTensorParallelSplit::Replicated, false) => u128::from(plan.tensor),
                 _ => 1,
             };
             sum += once * times;
@@ -145,8 +149,11 @@ fn is_sound(job: &CheckedWorkloadPattern, machine: &Machine, about: &str) {
     for rank in 0..job.rank_count() {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
         job.emit_nodes(rank, &mut writer).unwrap();
-        let trace =
-            TraceDefectsAndDigest::check_trace(&writer.into_inner(), DependencyPolicy::Both, 3);
+        let trace = TraceDefectsAndDigest::check_trace(
+            &writer.into_inner(),
+            EnforcedDependencyKinds::Both,
+            3,
+        );
         nodes += job.node_count(rank);
         traces.push((rank, trace));
     }

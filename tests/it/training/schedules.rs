@@ -9,7 +9,9 @@ use chakram::generate::{
     PipelineSchedule, StagePassOrders, ZeroStage,
 };
 use chakram::machine::Machine;
-use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
+use chakram::model::{
+    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, OperatorTensorParallelSplit,
+};
 use chakram::trace::TensorClass;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -27,7 +29,13 @@ fn plan(pipeline: u32, batch: u64, schedule: PipelineSchedule) -> ParallelismPla
     plan
 }
 
-fn linear(name: &str, rows: u64, inputs: u64, outputs: u64, cut: TensorSplit) -> LayerOperator {
+fn linear(
+    name: &str,
+    rows: u64,
+    inputs: u64,
+    outputs: u64,
+    cut: OperatorTensorParallelSplit,
+) -> LayerOperator {
     let work = OperatorKind::Linear {
         rows,
         inputs,
@@ -55,7 +63,7 @@ fn attending(blocks: usize) -> Model {
         rotary: false,
         qk_norm: false,
     };
-    let split = TensorSplit::Replicated;
+    let split = OperatorTensorParallelSplit::Replicated;
     let operators = vec![
         linear("qkv", tokens, width, 3 * width, split),
         LayerOperator::new("attention", attention, split),
@@ -140,10 +148,22 @@ fn passes_beside_one_another_hide_each_other_s_communication() {
 fn with_hidden_sums(stages: u32, batch: u64) -> u64 {
     let blocks = stages as usize;
     // The table gives the time of each operator.
-    let whole = |name| linear(name, 1, 1000, 1000, TensorSplit::Replicated);
+    let whole = |name| linear(name, 1, 1000, 1000, OperatorTensorParallelSplit::Replicated);
     let mut operators: Vec<_> = ["a", "b", "c", "d"].map(whole).to_vec();
-    operators.push(linear("up", 1, 1000, 1000, TensorSplit::ColumnParallel));
-    operators.push(linear("down", 1, 1000, 1000, TensorSplit::RowParallel));
+    operators.push(linear(
+        "up",
+        1,
+        1000,
+        1000,
+        OperatorTensorParallelSplit::ColumnParallel,
+    ));
+    operators.push(linear(
+        "down",
+        1,
+        1000,
+        1000,
+        OperatorTensorParallelSplit::RowParallel,
+    ));
     let block =
         |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, operators.clone());
     let mut model = products(0, 1000);

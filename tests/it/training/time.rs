@@ -7,8 +7,8 @@ use chakram::generate::{
 };
 use chakram::machine::Machine;
 use chakram::model::{
-    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, PositionEncoding, TensorSplit,
-    TransformerBlock,
+    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, OperatorTensorParallelSplit,
+    PositionEncoding, TransformerBlock,
 };
 
 /// A machine on which a FLOP takes a picosecond, and memory and messages take no time.
@@ -109,7 +109,7 @@ fn blocks(count: usize, of: &[LayerOperator]) -> Model {
     }
 }
 
-fn product(name: &str, cut: TensorSplit) -> LayerOperator {
+fn product(name: &str, cut: OperatorTensorParallelSplit) -> LayerOperator {
     let work = OperatorKind::Linear {
         rows: 1,
         inputs: SIDE,
@@ -138,7 +138,10 @@ fn took(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
 /// the five reductions follow one another.
 #[test]
 fn gradients_are_reduced_beside_the_pass_or_behind_it() {
-    let model = blocks(5, &[product("product", TensorSplit::Replicated)]);
+    let model = blocks(
+        5,
+        &[product("product", OperatorTensorParallelSplit::Replicated)],
+    );
     let step = |overlap, rate| {
         let mut plan = plan();
         (plan.data, plan.batch, plan.overlap) = (2, 2, overlap);
@@ -160,8 +163,8 @@ fn gradients_are_reduced_beside_the_pass_or_behind_it() {
 #[test]
 fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     let halves = [
-        product("up", TensorSplit::ColumnParallel),
-        product("down", TensorSplit::RowParallel),
+        product("up", OperatorTensorParallelSplit::ColumnParallel),
+        product("down", OperatorTensorParallelSplit::RowParallel),
     ];
     let (model, count, f) = (blocks(4, &halves), 4, F / 2);
     let step = |tensor_overlap, rate| {
@@ -184,8 +187,8 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
 #[test]
 fn halves_are_sent_and_gathered() {
     let halves = [
-        product("up", TensorSplit::ColumnParallel),
-        product("down", TensorSplit::RowParallel),
+        product("up", OperatorTensorParallelSplit::ColumnParallel),
+        product("down", OperatorTensorParallelSplit::RowParallel),
     ];
     let model = blocks(2, &halves);
     let machine = two_by_two("4", "1", 0);
@@ -212,7 +215,10 @@ fn halves_are_sent_and_gathered() {
 /// last gradient. It takes two steps of 2 B over 500 ns, which at 1 B/ns take 502 ns each.
 #[test]
 fn the_norm_of_gradients_takes_a_sum() {
-    let model = blocks(4, &[product("product", TensorSplit::Replicated)]);
+    let model = blocks(
+        4,
+        &[product("product", OperatorTensorParallelSplit::Replicated)],
+    );
     let machine = two_by_two("1", "1", 500);
     let step = |clip| {
         let mut plan = plan();
@@ -229,7 +235,10 @@ fn the_norm_of_gradients_takes_a_sum() {
 /// With G = 3 F, gathers follow one another without gaps, and only the last product remains.
 #[test]
 fn parameters_are_gathered_ahead_or_on_demand() {
-    let model = blocks(6, &[product("product", TensorSplit::Replicated)]);
+    let model = blocks(
+        6,
+        &[product("product", OperatorTensorParallelSplit::Replicated)],
+    );
     let ask = |prefetch, rate| {
         let mut plan = plan();
         (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);

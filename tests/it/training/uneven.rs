@@ -4,7 +4,9 @@ use super::time::{F, SIDE};
 use super::{RankNodeSums, job, replay};
 use chakram::generate::{AdapterSums, Optimizer, ParallelismPlan, PipelineSchedule};
 use chakram::machine::Machine;
-use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
+use chakram::model::{
+    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, OperatorTensorParallelSplit,
+};
 
 /// A machine on which a FLOP takes a picosecond, and a byte takes a nanosecond over an NPU's single
 /// link.
@@ -30,7 +32,7 @@ algorithm = "ring"
 /// Returns a model of two blocks of a product split by outputs and a product split by inputs, whose
 /// partial results of 1000 numbers are reduced.
 fn model() -> Model {
-    let product = |name: &str, cut: TensorSplit| {
+    let product = |name: &str, cut: OperatorTensorParallelSplit| {
         let work = OperatorKind::Linear {
             rows: 1,
             inputs: SIDE,
@@ -42,8 +44,8 @@ fn model() -> Model {
     };
     let block = |i: usize| {
         let halves = vec![
-            product("up", TensorSplit::ColumnParallel),
-            product("down", TensorSplit::RowParallel),
+            product("up", OperatorTensorParallelSplit::ColumnParallel),
+            product("down", OperatorTensorParallelSplit::RowParallel),
         ];
         ModelLayer::new(format!("layer{i}"), LayerRole::Block, halves)
     };

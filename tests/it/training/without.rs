@@ -10,7 +10,7 @@ use chakram::workload::DeclaredGroups;
 
 /// A node's name and operation, and the properties that decide about its removal.
 #[derive(Clone, Debug)]
-struct RemovableNode {
+struct NodeWithRemovalProperties {
     name: String,
     op: String,
     phase: Option<TrainingPhase>,
@@ -27,7 +27,7 @@ struct RemovableNode {
 
 struct RemovableNodes<'g> {
     groups: &'g DeclaredGroups,
-    all: Vec<RemovableNode>,
+    all: Vec<NodeWithRemovalProperties>,
 }
 
 impl Sink for RemovableNodes<'_> {
@@ -50,7 +50,7 @@ impl Sink for RemovableNodes<'_> {
             Op::Message { bytes: size, .. } => (bytes, message) = (size, true),
             _ => {}
         }
-        self.all.push(RemovableNode {
+        self.all.push(NodeWithRemovalProperties {
             name: node.name.to_owned(),
             op: format!("{:?}", node.op),
             phase: node.labels.phase,
@@ -64,7 +64,7 @@ impl Sink for RemovableNodes<'_> {
     }
 }
 
-fn nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<RemovableNode> {
+fn nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<NodeWithRemovalProperties> {
     let groups = job.declared_groups();
     let mut nodes = RemovableNodes {
         groups: &groups,
@@ -91,7 +91,7 @@ fn plan() -> ParallelismPlan {
 /// bytes of collectives.
 type RemovedWorkAmounts = (usize, u64, u64, u64);
 
-fn gone<'n>(nodes: impl Iterator<Item = &'n RemovableNode>) -> RemovedWorkAmounts {
+fn gone<'n>(nodes: impl Iterator<Item = &'n NodeWithRemovalProperties>) -> RemovedWorkAmounts {
     nodes.fold(RemovedWorkAmounts::default(), |sum, node| {
         let flops = node.flops.unwrap_or(0);
         let [kernel, moved] = match node.flops {
@@ -106,7 +106,7 @@ fn gone<'n>(nodes: impl Iterator<Item = &'n RemovableNode>) -> RemovedWorkAmount
 /// `goes` selects, in order. Returns the removed parts of the first rank of each stage.
 fn check(
     effect: AblationEffect,
-    goes: impl Fn(u32, &RemovableNode) -> bool,
+    goes: impl Fn(u32, &NodeWithRemovalProperties) -> bool,
 ) -> [RemovedWorkAmounts; 2] {
     let mut less = plan();
     less.without.add_effect(effect);

@@ -10,7 +10,7 @@ use chakram::ids::Rank;
 use chakram::internals::proto::Node;
 use chakram::units::Time;
 use chakram::validate::{DefectKind, TraceDefectsAndDigest, validate_job};
-use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
+use chakram::workload::{EnforcedDependencyKinds, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The sizes of the machine's dimensions, which are enough for the ranks of any job.
@@ -93,9 +93,9 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
         let dice = &mut Dice(1 << 40 | seed);
         let mut broken = UnwrittenJob::sound(dice, false);
         let policies = [
-            DependencyPolicy::Auto,
-            DependencyPolicy::Both,
-            DependencyPolicy::Data,
+            EnforcedDependencyKinds::Auto,
+            EnforcedDependencyKinds::Both,
+            EnforcedDependencyKinds::Data,
         ];
         broken.options.dependencies = dice.pick(&policies);
         broken.options.dimensions = Some(SIZES.to_vec());

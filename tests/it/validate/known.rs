@@ -6,7 +6,7 @@ use chakram::trace::{DecompressedTraceFile, discover_traces};
 use chakram::validate::{
     DefectKind, DefectLog, TraceDefectsAndDigest, ValidateOptions, validate_job,
 };
-use chakram::workload::DependencyPolicy;
+use chakram::workload::EnforcedDependencyKinds;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -103,7 +103,7 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
     assert!(findings.count_of_kind(DefectKind::DanglingControl) > 1000);
     let both = ValidateOptions::changed_from_default(|o| {
         *o = options;
-        o.dependencies = DependencyPolicy::Both;
+        o.dependencies = EnforcedDependencyKinds::Both;
     });
     assert_eq!(errors(&check(&file, &both)), "cycle unreachable");
 }
@@ -178,7 +178,7 @@ fn damaged_captures_are_unsound() {
     for (what, bytes) in damaged {
         let findings = check(&[(0, bytes.clone())], &options);
         println!("{what}: {}", super::told(&findings));
-        let graph = chakram::workload::Graph::read_graph(&bytes, 0, DependencyPolicy::Auto);
+        let graph = chakram::workload::Graph::read_graph(&bytes, 0, EnforcedDependencyKinds::Auto);
         assert_eq!(
             graph.is_err(),
             findings.count_by_severity().errors > 0,

@@ -1,7 +1,7 @@
 //! Fuzz targets for all sources except PyTorch. Every target must reject arbitrary bytes or convert
 //! them to valid traces.
 
-use chakram_converters::goal::{GoalProgram, GoalSchedule};
+use chakram_converters::goal::{GoalRankProgram, GoalSchedule};
 use chakram_converters::nsys;
 use chakram_converters::pytorch::ConvertOptions;
 use chakram_converters::simai::{RankGroupGrid, SimaiWorkload};
@@ -9,7 +9,7 @@ use chakram_converters::text_workload::TextWorkload;
 use chakram_converters::xplane::{DecompressedXplaneFile, XplaneJob, begins_as_xplane};
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::file::DecompressedTraceFile;
-use chakram_trace::graph::{DependencyPolicy, Graph};
+use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use std::path::PathBuf;
 
 /// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces with the expected number of
@@ -28,7 +28,7 @@ pub fn text_workload(data: &[u8]) {
             .write_rank(rank, 2, &mut trace)
             .expect("memory takes everything");
         let (graph, _) =
-            Graph::read_graph(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+            Graph::read_graph(&trace, rank, EnforcedDependencyKinds::Both).expect("it is sound");
         assert_eq!(graph.nodes().len() as u64, 2 * workload.nodes_per_pass());
     }
 }
@@ -48,7 +48,7 @@ pub fn xplane(data: &[u8]) {
         let Ok(trace) = job.write_rank(rank, Vec::new()) else {
             return;
         };
-        Graph::read_graph(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        Graph::read_graph(&trace, rank, EnforcedDependencyKinds::Both).expect("it is sound");
         let device = job.summary().devices.last().expect("it was written");
         assert_eq!(device.busy_ns, device.kept_ns);
         assert!(device.linked <= device.events);
@@ -76,7 +76,7 @@ pub fn nsys(data: &[u8]) {
         for (rank, _) in &written {
             let contents =
                 DecompressedTraceFile::open_current_schema(&trace(*rank)).expect("it was written");
-            Graph::read_graph(contents.as_slice(), *rank, DependencyPolicy::Both)
+            Graph::read_graph(contents.as_slice(), *rank, EnforcedDependencyKinds::Both)
                 .expect("it is sound");
         }
     }
@@ -97,11 +97,11 @@ pub fn goal(data: &[u8]) {
     let programs = (0..).zip(&schedule.programs).map(|(rank, program)| {
         let (trace, nodes) = schedule.write_rank(rank, Vec::new()).ok()?;
         let (graph, binding) =
-            Graph::read_graph(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+            Graph::read_graph(&trace, rank, EnforcedDependencyKinds::Both).expect("it is sound");
         assert_eq!(graph.nodes().len() as u64, nodes);
         assert_eq!(nodes, program.operations.len().max(1) as u64);
         Some(
-            GoalProgram::from_graph(&graph, &binding.peers)
+            GoalRankProgram::from_graph(&graph, &binding.peers)
                 .expect("it has times and no collectives"),
         )
     });
@@ -137,7 +137,7 @@ pub fn simai(data: &[u8]) {
         let written = workload.write_rank(&grid, rank, 2, Vec::new());
         let (trace, count) = written.expect("memory takes everything");
         let (graph, _) =
-            Graph::read_graph(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+            Graph::read_graph(&trace, rank, EnforcedDependencyKinds::Both).expect("it is sound");
         assert_eq!(graph.nodes().len() as u64, count);
         assert_eq!(*nodes.get_or_insert(count), count);
     }

@@ -10,7 +10,7 @@
 
 use super::equal_labels::for_each_equal_label;
 use super::{NodeLabelsByTrace, NodeMatching};
-use crate::diff::side::{ComparedTrace, EdgeDirection};
+use crate::diff::side::{ComparedTrace, DependencyWalkDirection};
 use std::collections::VecDeque;
 
 /// Class number of nodes that are paired, or cannot be paired.
@@ -34,7 +34,7 @@ impl RefinementClass {
 
 /// A set of nodes that splits classes. Two members of a class are separated if they have different numbers of edges
 /// into this set.
-enum SplittingNodeSet {
+enum SplittingClassOrPair {
     Class(u32),
     /// A pair, identified by its node of the first trace.
     Pair(u32),
@@ -51,7 +51,7 @@ pub(super) struct ColorRefinement<'x, 'o> {
     place: Vec<u32>,
     members: Vec<u32>,
     classes: Vec<RefinementClass>,
-    queue: VecDeque<SplittingNodeSet>,
+    queue: VecDeque<SplittingClassOrPair>,
     /// Indices of classes that contain several nodes of each trace. The last in this list is resolved next.
     ambiguous: Vec<u32>,
     /// For each node, its number of edges into the current splitter. Data dependencies are counted in the lower half,
@@ -126,7 +126,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         let class = &mut self.classes[number as usize];
         if !class.queued {
             class.queued = true;
-            self.queue.push_back(SplittingNodeSet::Class(number));
+            self.queue.push_back(SplittingClassOrPair::Class(number));
         }
     }
 
@@ -135,7 +135,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         let offset = self.first_index_of_second_trace();
         let mut beside: Vec<u32> = Vec::new();
         for &node in self.members.iter().filter(|&&node| node < offset) {
-            for way in EdgeDirection::BOTH {
+            for way in DependencyWalkDirection::BOTH {
                 let next = self.sides[0].neighbours_of(node, way).map(|(next, _)| next);
                 beside.extend(next.filter(|&next| self.pairs.partner_of_node(0, next).is_some()));
             }
@@ -143,7 +143,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         beside.sort_unstable();
         beside.dedup();
         self.queue
-            .extend(beside.into_iter().map(SplittingNodeSet::Pair));
+            .extend(beside.into_iter().map(SplittingClassOrPair::Pair));
     }
 
     /// Splits classes until all members of a class have equal numbers of neighbours in every class.
@@ -152,11 +152,11 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         while let Some(splitter) = self.queue.pop_front() {
             members.clear();
             match splitter {
-                SplittingNodeSet::Pair(first) => {
+                SplittingClassOrPair::Pair(first) => {
                     let second = self.pairs.partner_of_node(0, first).expect("it is a pair");
                     members.extend([first, second + self.first_index_of_second_trace()]);
                 }
-                SplittingNodeSet::Class(number) => {
+                SplittingClassOrPair::Class(number) => {
                     let class = &mut self.classes[number as usize];
                     // A class with different numbers of nodes from the two traces does not split other classes. Some of
                     // its nodes have no partner, and their edges would separate correct pairs.
@@ -166,7 +166,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                     members.extend_from_slice(&self.members[self.range_of_class(number)]);
                 }
             }
-            for way in EdgeDirection::BOTH {
+            for way in DependencyWalkDirection::BOTH {
                 touched.clear();
                 for &member in &members {
                     let offset = self.first_index_of_second_trace();
@@ -298,7 +298,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let [x, y] = [0, 1].map(|i| self.members[class.start as usize + i]);
             let (first, second) = (x.min(y), x.max(y) - self.first_index_of_second_trace());
             self.pairs.set_pair(first, second);
-            self.queue.push_back(SplittingNodeSet::Pair(first));
+            self.queue.push_back(SplittingClassOrPair::Pair(first));
         }
         self.classes[number as usize].len = 0;
         self.classes[number as usize].first = 0;

@@ -1,7 +1,7 @@
 //! Extends pairs to their neighbours: equal neighbours of a pair become pairs.
 
 use super::{NodeLabelBasis, NodeMatching};
-use crate::diff::side::{ComparedTrace, EdgeDirection};
+use crate::diff::side::{ComparedTrace, DependencyWalkDirection};
 
 /// Treatment of several equal neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) fn pair_neighbours(
         let Some(second) = pairs.partner_of_node(0, first) else {
             continue;
         };
-        for way in EdgeDirection::BOTH {
+        for way in DependencyWalkDirection::BOTH {
             for (which, node) in [(0, first), (1, second)] {
                 around[which].clear();
                 let free = sides[which].neighbours_of(node, way);

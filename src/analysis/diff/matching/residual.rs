@@ -1,7 +1,7 @@
 //! Matches changed nodes that keep their place in the graph, by comparing neighbours.
 
 use super::NodeMatching;
-use crate::diff::side::{ComparedTrace, EdgeDirection};
+use crate::diff::side::{ComparedTrace, DependencyWalkDirection};
 use chakram_trace::format::Op;
 
 /// Maximum number of neighbours followed from a node, and of candidates compared with it.
@@ -47,7 +47,7 @@ pub(super) fn count_agreeing_neighbours(
         known: 0,
         common: 0,
     };
-    for way in EdgeDirection::BOTH {
+    for way in DependencyWalkDirection::BOTH {
         let known = |which: usize, node| -> Vec<(u32, bool)> {
             let next = sides[which].neighbours_of(node, way);
             let mut known: Vec<_> = next
@@ -96,7 +96,7 @@ pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut Node
             continue;
         };
         pairs.set_pair(node, found);
-        for way in EdgeDirection::BOTH {
+        for way in DependencyWalkDirection::BOTH {
             for (next, _) in sides[0].neighbours_of(node, way).take(NEAR) {
                 let tried = &mut tries[next as usize];
                 if pairs.partner_of_node(0, next).is_none() && *tried < TRIES {
@@ -113,7 +113,7 @@ pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut Node
     if let (Some(a), None, Some(b), None) = last {
         let unknown = count_agreeing_neighbours(sides, pairs, a, b).known == 0;
         let nobody = [(0, a), (1, b)].iter().all(|&(which, node)| {
-            EdgeDirection::BOTH
+            DependencyWalkDirection::BOTH
                 .iter()
                 .all(|&way| sides[which].degree_of(node, way) == 0)
         });
@@ -132,10 +132,10 @@ fn find_best_partner(
     node: u32,
 ) -> Option<u32> {
     let mut candidates: Vec<u32> = Vec::new();
-    for way in EdgeDirection::BOTH {
+    for way in DependencyWalkDirection::BOTH {
         let back = match way {
-            EdgeDirection::Predecessors => EdgeDirection::Successors,
-            EdgeDirection::Successors => EdgeDirection::Predecessors,
+            DependencyWalkDirection::Predecessors => DependencyWalkDirection::Successors,
+            DependencyWalkDirection::Successors => DependencyWalkDirection::Predecessors,
         };
         for (next, control) in sides[0].neighbours_of(node, way).take(NEAR) {
             let Some(partner) = pairs.partner_of_node(0, next) else {
@@ -151,7 +151,7 @@ fn find_best_partner(
     candidates.truncate(NEAR);
     // Always compare the first candidate, even if it has very many neighbours.
     let size = |which: usize, node: u32| -> usize {
-        let degrees = EdgeDirection::BOTH.map(|way| sides[which].degree_of(node, way));
+        let degrees = DependencyWalkDirection::BOTH.map(|way| sides[which].degree_of(node, way));
         degrees.iter().sum()
     };
     let mut spent = 0;

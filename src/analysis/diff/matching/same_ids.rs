@@ -7,7 +7,7 @@
 //! reported differences are still true, as for any matching.
 
 use super::NodeMatching;
-use crate::diff::side::{ComparedTrace, EdgeDirection};
+use crate::diff::side::{ComparedTrace, DependencyWalkDirection};
 use std::cmp::Ordering;
 
 /// Marks a node without an identical node of the same id.
@@ -19,7 +19,7 @@ pub fn pair_same_ids(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -
     let sure = |node: &u32| {
         let other = twin[*node as usize];
         other != NOBODY
-            && EdgeDirection::BOTH
+            && DependencyWalkDirection::BOTH
                 .iter()
                 .all(|&way| have_same_neighbours(sides, &twin, [*node, other], way))
     };
@@ -67,7 +67,7 @@ fn have_same_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     twin: &[u32],
     [a, b]: [u32; 2],
-    way: EdgeDirection,
+    way: DependencyWalkDirection,
 ) -> bool {
     let mine = sides[0].neighbours_of(a, way);
     let mut others = sides[1].neighbours_of(b, way);

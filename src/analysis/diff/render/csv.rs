@@ -1,8 +1,8 @@
 //! Renders differences between traces as CSV, one row per difference. Differences in times and sizes come last.
 
 use super::json::name_of_change_kind;
-use super::{DiffRenderOptions, words};
-use crate::diff::tally::{ChangeKind, DiffTally};
+use super::{JobNamesAndDiffStyle, words};
+use crate::diff::tally::{DiffTally, NodeOrDependencyChangeKind};
 use crate::diff::value::FieldValue;
 use chakram_base::ids::format_ranges;
 use chakram_report::csv::CsvRows;
@@ -10,7 +10,7 @@ use chakram_report::csv::CsvRows;
 const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
 
 /// Renders `tally`, with times in whole picoseconds.
-pub fn render_csv(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
+pub fn render_csv(tally: &DiffTally, titles: &JobNamesAndDiffStyle<'_>) -> String {
     let mut rows = CsvRows::new(HEADER);
     let said = |value: &FieldValue| match value {
         FieldValue::Absent => String::new(),
@@ -24,7 +24,7 @@ pub fn render_csv(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
         .take(titles.count_lines_to_show(tally.lines.len()))
     {
         let (aspect, field) = match &what.change {
-            ChangeKind::Field(field) => (
+            NodeOrDependencyChangeKind::Field(field) => (
                 words::name_of_aspect(field.aspect_of_field()),
                 field.to_string(),
             ),

@@ -2,10 +2,10 @@
 //!
 //! The field `schema` is `chakram.diff.1`. Within this version, fields may be added, but existing fields do not change.
 
-use super::{DiffRenderOptions, ExceededThresholds};
+use super::{ExceededThresholds, JobNamesAndDiffStyle};
 use crate::diff::AmountChange;
-use crate::diff::fields::DifferingAspect;
-use crate::diff::tally::{ChangeKind, ComparedNodeTotals, DiffTally, GroupBy};
+use crate::diff::fields::StructureTimeOrBytesAspect;
+use crate::diff::tally::{ComparedNodeTotals, DiffTally, GroupBy, NodeOrDependencyChangeKind};
 use crate::diff::value::FieldValue;
 use chakram_report::document::VersionedDocument;
 use serde::Serialize;
@@ -20,9 +20,9 @@ pub struct TraceDiffDocument<'t> {
     of: &'static str,
     before: &'t str,
     after: &'t str,
-    ranks: ComparedRanks<'t>,
-    faults: Vec<FileFaultRow<'t>>,
-    differs: DifferingAspectsDocument,
+    ranks: ComparedAndIdenticalRanks<'t>,
+    faults: Vec<RankFileFaultCountRow<'t>>,
+    differs: JobDifferenceFlagsDocument,
     dependencies: BeforeAfter<u64>,
     changed_nodes: u64,
     counts: ChangeCountsDocument<'t>,
@@ -31,12 +31,12 @@ pub struct TraceDiffDocument<'t> {
     by_type: Vec<NamedComparedTotals<'t>>,
     by_operator: Vec<NamedComparedTotals<'t>>,
     by_group: Vec<NamedComparedTotals<'t>>,
-    largest: Vec<SingleNodeChangeRow<'t>>,
+    largest: Vec<SingleNodeFieldChangeRow<'t>>,
     exceeded: &'t [String],
 }
 
 #[derive(Debug, Serialize)]
-struct ComparedRanks<'t> {
+struct ComparedAndIdenticalRanks<'t> {
     compared: &'t [u32],
     identical: &'t [u32],
     only_before: &'t [u32],
@@ -44,7 +44,7 @@ struct ComparedRanks<'t> {
 }
 
 #[derive(Debug, Serialize)]
-struct FileFaultRow<'t> {
+struct RankFileFaultCountRow<'t> {
     rank: u32,
     of: &'static str,
     count: usize,
@@ -53,19 +53,19 @@ struct FileFaultRow<'t> {
 
 /// For each aspect, true if the two jobs differ in it.
 #[derive(Debug, Serialize)]
-pub(in crate::diff) struct DifferingAspectsDocument {
+pub(in crate::diff) struct JobDifferenceFlagsDocument {
     structure: bool,
     time: bool,
     bytes: bool,
 }
 
-impl DifferingAspectsDocument {
+impl JobDifferenceFlagsDocument {
     /// Calls `differs` for each aspect.
-    pub fn new(differs: impl Fn(DifferingAspect) -> bool) -> Self {
+    pub fn new(differs: impl Fn(StructureTimeOrBytesAspect) -> bool) -> Self {
         Self {
-            structure: differs(DifferingAspect::Structure),
-            time: differs(DifferingAspect::Time),
-            bytes: differs(DifferingAspect::Bytes),
+            structure: differs(StructureTimeOrBytesAspect::Structure),
+            time: differs(StructureTimeOrBytesAspect::Time),
+            bytes: differs(StructureTimeOrBytesAspect::Bytes),
         }
     }
 }
@@ -97,7 +97,7 @@ struct FirstOccurrence {
 }
 
 #[derive(Debug, Serialize)]
-struct SingleNodeChangeRow<'t> {
+struct SingleNodeFieldChangeRow<'t> {
     field: String,
     unit: &'static str,
     name: &'t str,
@@ -152,7 +152,9 @@ impl Serialize for ChangeCountsDocument<'_> {
         let mut map = to.serialize_map(Some(self.0.counts.len()))?;
         for (what, count) in &self.0.counts {
             match what {
-                ChangeKind::Field(field) => map.serialize_entry(&field.to_string(), count)?,
+                NodeOrDependencyChangeKind::Field(field) => {
+                    map.serialize_entry(&field.to_string(), count)?
+                }
                 other => map.serialize_entry(name_of_change_kind(other), count)?,
             }
         }
@@ -163,7 +165,7 @@ impl Serialize for ChangeCountsDocument<'_> {
 /// Converts `tally` to a document.
 pub fn render_json<'t>(
     tally: &'t DiffTally,
-    titles: &DiffRenderOptions<'t>,
+    titles: &JobNamesAndDiffStyle<'t>,
     verdict: &'t ExceededThresholds,
 ) -> VersionedDocument<TraceDiffDocument<'t>> {
     let lines = tally
@@ -173,7 +175,7 @@ pub fn render_json<'t>(
         .map(|(what, seen)| DifferenceRow {
             change: name_of_change_kind(&what.change),
             field: match &what.change {
-                ChangeKind::Field(field) => Some(field.to_string()),
+                NodeOrDependencyChangeKind::Field(field) => Some(field.to_string()),
                 _ => None,
             },
             name: &what.name,
@@ -188,7 +190,7 @@ pub fn render_json<'t>(
             },
             ranks: &seen.ranks,
         });
-    let singles = tally.largest.iter().map(|single| SingleNodeChangeRow {
+    let singles = tally.largest.iter().map(|single| SingleNodeFieldChangeRow {
         field: single.field.to_string(),
         unit: single.field.name_of_unit(),
         name: &single.name,
@@ -199,7 +201,7 @@ pub fn render_json<'t>(
         after: single.after,
         ranks: &single.ranks,
     });
-    let faults = tally.faults.iter().map(|fault| FileFaultRow {
+    let faults = tally.faults.iter().map(|fault| RankFileFaultCountRow {
         rank: fault.rank,
         of: if fault.second { "after" } else { "before" },
         count: fault.count,
@@ -219,14 +221,14 @@ pub fn render_json<'t>(
             of: "traces",
             before: titles.names[0],
             after: titles.names[1],
-            ranks: ComparedRanks {
+            ranks: ComparedAndIdenticalRanks {
                 compared: &tally.compared,
                 identical: &tally.identical,
                 only_before: &tally.only[0],
                 only_after: &tally.only[1],
             },
             faults: faults.collect(),
-            differs: DifferingAspectsDocument::new(|aspect| tally.differs_in(aspect)),
+            differs: JobDifferenceFlagsDocument::new(|aspect| tally.differs_in(aspect)),
             dependencies: BeforeAfter {
                 before: tally.edges[0],
                 after: tally.edges[1],
@@ -245,12 +247,12 @@ pub fn render_json<'t>(
 }
 
 /// Returns the machine-readable name of a kind of change.
-pub(super) fn name_of_change_kind(change: &ChangeKind) -> &'static str {
+pub(super) fn name_of_change_kind(change: &NodeOrDependencyChangeKind) -> &'static str {
     match change {
-        ChangeKind::Removed => "node removed",
-        ChangeKind::Added => "node added",
-        ChangeKind::Field(_) => "field changed",
-        ChangeKind::EdgeRemoved => "dependency removed",
-        ChangeKind::EdgeAdded => "dependency added",
+        NodeOrDependencyChangeKind::Removed => "node removed",
+        NodeOrDependencyChangeKind::Added => "node added",
+        NodeOrDependencyChangeKind::Field(_) => "field changed",
+        NodeOrDependencyChangeKind::EdgeRemoved => "dependency removed",
+        NodeOrDependencyChangeKind::EdgeAdded => "dependency added",
     }
 }

@@ -1,11 +1,11 @@
 //! Renders differences between traces as text of at most 100 columns.
 
-use super::DiffRenderOptions;
+use super::JobNamesAndDiffStyle;
 use super::words::{self, format_before_and_after, format_ranks};
-use crate::diff::fields::DifferingAspect;
+use crate::diff::fields::StructureTimeOrBytesAspect;
 use crate::diff::tally::{
-    ChangeKind, ChangeOccurrences, ComparedNodeTotals, DiffTally, GroupBy, NodeAmountChange,
-    TallyLineKey,
+    ChangeOccurrences, ComparedNodeTotals, DiffTally, GroupBy, NodeOrDependencyChangeKind,
+    SingleNodeAmountChange, TallyLineKey,
 };
 use crate::diff::{AmountChange, NodeField};
 use chakram_base::setting::SettingKey;
@@ -16,13 +16,13 @@ use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
 /// Renders the differences between two traces or jobs as text.
-pub fn render_text(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
+pub fn render_text(tally: &DiffTally, titles: &JobNamesAndDiffStyle<'_>) -> String {
     let mut out = String::new();
     write_all(&mut out, tally, titles).expect("a string grows as needed");
     out
 }
 
-fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
+fn write_all(out: &mut String, tally: &DiffTally, titles: &JobNamesAndDiffStyle<'_>) -> Result {
     let [first, second] = titles.names;
     write_line(out, titles, 0, &format!("{first} → {second}"))?;
     let compared = tally.compared.len() + tally.identical.len();
@@ -55,9 +55,9 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         write_warning(out, titles, &text)?;
     }
     let mut aspects = [
-        DifferingAspect::Structure,
-        DifferingAspect::Time,
-        DifferingAspect::Bytes,
+        StructureTimeOrBytesAspect::Structure,
+        StructureTimeOrBytesAspect::Time,
+        StructureTimeOrBytesAspect::Bytes,
     ]
     .into_iter();
     // Totals include changes within the tolerance, which the list of single nodes omits.
@@ -68,7 +68,10 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         write_line(out, titles, 0, "no differences")?;
     } else {
         write_structural_changes(out, tally, titles)?;
-        for aspect in [DifferingAspect::Time, DifferingAspect::Bytes] {
+        for aspect in [
+            StructureTimeOrBytesAspect::Time,
+            StructureTimeOrBytesAspect::Bytes,
+        ] {
             write_amount_changes(out, tally, titles, aspect)?;
         }
     }
@@ -78,7 +81,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
 /// Writes `text` as one line.
 pub(in crate::diff) fn write_line(
     out: &mut String,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
     indent: usize,
     text: &str,
 ) -> Result {
@@ -104,7 +107,7 @@ const NAMES: usize = 44;
 /// Adds a row to a table from [`create_changes_table`].
 pub(in crate::diff) fn add_change(
     table: &mut TextTable<'_>,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
     indent: usize,
     name: &str,
     [more, change]: [&str; 2],
@@ -115,7 +118,7 @@ pub(in crate::diff) fn add_change(
 
 pub(in crate::diff) fn write_heading(
     out: &mut String,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
     head: &str,
     text: &str,
 ) -> Result {
@@ -130,7 +133,7 @@ pub(in crate::diff) fn write_heading(
 
 pub(in crate::diff) fn write_warning(
     out: &mut String,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
     text: &str,
 ) -> Result {
     for (i, text) in text.lines().enumerate() {
@@ -142,7 +145,7 @@ pub(in crate::diff) fn write_warning(
 
 fn write_omitted_count(
     out: &mut String,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
     indent: usize,
     left: usize,
 ) -> Result {
@@ -159,8 +162,12 @@ fn write_omitted_count(
 
 /// A section of the text. The fields of the tuple are the verb and noun of the heading, details, and a
 /// function that selects the changes.
-type SectionHeadingAndChangeFilter<'s> =
-    (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
+type SectionHeadingAndChangeFilter<'s> = (
+    &'s str,
+    &'s str,
+    &'s str,
+    &'s dyn Fn(&NodeOrDependencyChangeKind) -> bool,
+);
 
 /// A quantity that is summed over nodes: its name, and a function that returns its values in both traces.
 type MeasureNameAndFunction = (&'static str, fn(&ComparedNodeTotals) -> AmountChange);
@@ -168,7 +175,7 @@ type MeasureNameAndFunction = (&'static str, fn(&ComparedNodeTotals) -> AmountCh
 fn write_structural_changes(
     out: &mut String,
     tally: &DiffTally,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
 ) -> Result {
     let nodes = format_before_and_after(&tally.total.nodes, words::format_count);
     let edges = AmountChange {
@@ -182,11 +189,13 @@ fn write_structural_changes(
         "STRUCTURE",
         &format!("nodes {nodes}; dependencies {edges}"),
     )?;
-    if !tally.differs_in(DifferingAspect::Structure) {
+    if !tally.differs_in(StructureTimeOrBytesAspect::Structure) {
         return write_line(out, titles, 2, "the same");
     }
-    let field = |change: &ChangeKind| match change {
-        ChangeKind::Field(field) if field.aspect_of_field() == DifferingAspect::Structure => {
+    let field = |change: &NodeOrDependencyChangeKind| match change {
+        NodeOrDependencyChangeKind::Field(field)
+            if field.aspect_of_field() == StructureTimeOrBytesAspect::Structure =>
+        {
             Some(field.to_string())
         }
         _ => None,
@@ -195,15 +204,21 @@ fn write_structural_changes(
     let fields = counts.filter_map(|(change, n)| Some(format!("{} {n}", field(change)?)));
     let fields: Vec<String> = fields.collect();
     let sections: [SectionHeadingAndChangeFilter<'_>; 5] = [
-        ("removed", "node", "", &|c| *c == ChangeKind::Removed),
-        ("added", "node", "", &|c| *c == ChangeKind::Added),
+        ("removed", "node", "", &|c| {
+            *c == NodeOrDependencyChangeKind::Removed
+        }),
+        ("added", "node", "", &|c| {
+            *c == NodeOrDependencyChangeKind::Added
+        }),
         ("changed", "field", &fields.join(", "), &|c| {
             field(c).is_some()
         }),
         ("removed", "dependency", "", &|c| {
-            *c == ChangeKind::EdgeRemoved
+            *c == NodeOrDependencyChangeKind::EdgeRemoved
         }),
-        ("added", "dependency", "", &|c| *c == ChangeKind::EdgeAdded),
+        ("added", "dependency", "", &|c| {
+            *c == NodeOrDependencyChangeKind::EdgeAdded
+        }),
     ];
     for (how, what, which, holds) in sections {
         let mut lines: Vec<_> = tally
@@ -241,7 +256,7 @@ fn format_node(
     name: &str,
     kind: &str,
     found: &[u32],
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
 ) -> String {
     let node = match ids {
         [Some(before), Some(after)] if before != after => format!("{before} → {after}"),
@@ -255,14 +270,16 @@ fn format_node(
 fn format_change(
     what: &TallyLineKey,
     seen: &ChangeOccurrences,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
 ) -> String {
     let mut text = format_node(seen.ids, &what.name, &what.kind, &seen.ranks, titles);
     match &what.change {
-        ChangeKind::Removed | ChangeKind::Added => {}
-        ChangeKind::Field(field) => text += &format!(": {field} {} → {}", what.before, what.after),
-        ChangeKind::EdgeRemoved => text += &format!(": {}", what.before),
-        ChangeKind::EdgeAdded => text += &format!(": {}", what.after),
+        NodeOrDependencyChangeKind::Removed | NodeOrDependencyChangeKind::Added => {}
+        NodeOrDependencyChangeKind::Field(field) => {
+            text += &format!(": {field} {} → {}", what.before, what.after)
+        }
+        NodeOrDependencyChangeKind::EdgeRemoved => text += &format!(": {}", what.before),
+        NodeOrDependencyChangeKind::EdgeAdded => text += &format!(": {}", what.after),
     }
     match seen.count {
         1 => text,
@@ -273,11 +290,11 @@ fn format_change(
 fn write_amount_changes(
     out: &mut String,
     tally: &DiffTally,
-    titles: &DiffRenderOptions<'_>,
-    aspect: DifferingAspect,
+    titles: &JobNamesAndDiffStyle<'_>,
+    aspect: StructureTimeOrBytesAspect,
 ) -> Result {
     let measures: &[MeasureNameAndFunction] = match aspect {
-        DifferingAspect::Time => &[
+        StructureTimeOrBytesAspect::Time => &[
             ("durations", |a| a.duration),
             ("delays", |a| a.delay),
             ("waiting", |a| a.wait),
@@ -285,17 +302,17 @@ fn write_amount_changes(
         _ => &[("bytes", |a| a.bytes), ("FLOPs", |a| a.flops)],
     };
     let show = |measure: &str| match (aspect, measure) {
-        (DifferingAspect::Time, _) => words::format_span,
+        (StructureTimeOrBytesAspect::Time, _) => words::format_span,
         (_, "bytes") => words::format_bytes,
         _ => words::format_count,
     };
-    let head = if aspect == DifferingAspect::Time {
+    let head = if aspect == StructureTimeOrBytesAspect::Time {
         "TIME"
     } else {
         "BYTES"
     };
     let whole = match aspect {
-        DifferingAspect::Time => {
+        StructureTimeOrBytesAspect::Time => {
             format_before_and_after(&tally.total.total_time(), words::format_span)
         }
         _ => format_before_and_after(&tally.total.bytes, words::format_bytes),
@@ -348,8 +365,11 @@ fn write_amount_changes(
     Ok(())
 }
 
-fn format_single_node(single: &NodeAmountChange, titles: &DiffRenderOptions<'_>) -> String {
-    let NodeAmountChange {
+fn format_single_node(
+    single: &SingleNodeAmountChange,
+    titles: &JobNamesAndDiffStyle<'_>,
+) -> String {
+    let SingleNodeAmountChange {
         name, kind, field, ..
     } = single;
     let shift = AmountChange {

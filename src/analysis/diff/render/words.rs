@@ -1,16 +1,16 @@
 //! Formats differences as words for users.
 
-use crate::diff::{AmountChange, DifferingAspect};
+use crate::diff::{AmountChange, StructureTimeOrBytesAspect};
 use chakram_base::ids::format_ranges;
 use chakram_base::units::{Bytes, Span, format_percent_change};
 use chakram_report::summary::format_thousands;
 
 /// Returns the name of an aspect, as shown to users.
-pub(in crate::diff) fn name_of_aspect(aspect: DifferingAspect) -> &'static str {
+pub(in crate::diff) fn name_of_aspect(aspect: StructureTimeOrBytesAspect) -> &'static str {
     match aspect {
-        DifferingAspect::Structure => "structure",
-        DifferingAspect::Time => "time",
-        DifferingAspect::Bytes => "bytes",
+        StructureTimeOrBytesAspect::Structure => "structure",
+        StructureTimeOrBytesAspect::Time => "time",
+        StructureTimeOrBytesAspect::Bytes => "bytes",
     }
 }
 

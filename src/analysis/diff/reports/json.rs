@@ -1,8 +1,8 @@
 //! Renders differences between reports as a JSON document.
 
 use super::{ReplayDiff, ReportDiffByMachine};
-use crate::diff::render::json::{DifferingAspectsDocument, SCHEMA};
-use crate::diff::render::{DiffRenderOptions, ExceededThresholds};
+use crate::diff::render::json::{JobDifferenceFlagsDocument, SCHEMA};
+use crate::diff::render::{ExceededThresholds, JobNamesAndDiffStyle};
 use chakram_report::document::VersionedDocument;
 use serde::{Serialize, Serializer};
 
@@ -15,7 +15,7 @@ pub struct ReportDiffDocument<'r> {
     notes: &'r [String],
     only_before: &'r [String],
     only_after: &'r [String],
-    differs: DifferingAspectsDocument,
+    differs: JobDifferenceFlagsDocument,
     replays: &'r [ReplayDiff],
     exceeded: &'r [String],
 }
@@ -23,7 +23,7 @@ pub struct ReportDiffDocument<'r> {
 /// Converts the differences to a document.
 pub fn render_json<'r>(
     reports: &'r ReportDiffByMachine,
-    titles: &DiffRenderOptions<'r>,
+    titles: &JobNamesAndDiffStyle<'r>,
     verdict: &'r ExceededThresholds,
 ) -> VersionedDocument<ReportDiffDocument<'r>> {
     VersionedDocument::new(
@@ -35,7 +35,7 @@ pub fn render_json<'r>(
             notes: &reports.notes,
             only_before: &reports.only[0],
             only_after: &reports.only[1],
-            differs: DifferingAspectsDocument::new(|aspect| reports.differs_in(aspect)),
+            differs: JobDifferenceFlagsDocument::new(|aspect| reports.differs_in(aspect)),
             replays: &reports.replays,
             exceeded: &verdict.exceeded,
         },

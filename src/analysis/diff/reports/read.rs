@@ -3,17 +3,17 @@
 use chakram_base::ids::Rank;
 use chakram_report::MachineResult;
 use chakram_report::Report;
-use chakram_report::json::{DocumentError, ReplayJsonOutput};
+use chakram_report::json::{InvalidReportDocumentError, ReportOrComparisonJson};
 use chakram_report::summary::Provenance;
 use serde_json::Value;
 use std::borrow::Cow;
 
 /// Reason why a document cannot be compared.
 #[derive(Debug, thiserror::Error)]
-pub enum ReportComparisonError {
+pub enum UncomparableReportError {
     /// The document is not a replay report.
     #[error(transparent)]
-    Document(#[from] DocumentError),
+    Document(#[from] InvalidReportDocumentError),
     /// The parts of a rank's time do not sum to the makespan, so the report is corrupt.
     #[error(
         "the parts of rank {rank} sum to {sum} ps, but the makespan is {makespan} ps: the report was changed"
@@ -46,13 +46,13 @@ impl ComparedReportDocument {
 }
 
 /// Parses a report document for one or several machines.
-pub fn read_report(text: &str) -> Result<ComparedReportDocument, ReportComparisonError> {
-    let mut document = match ReplayJsonOutput::parse_report(text)? {
-        ReplayJsonOutput::Report(report) => ComparedReportDocument {
+pub fn read_report(text: &str) -> Result<ComparedReportDocument, UncomparableReportError> {
+    let mut document = match ReportOrComparisonJson::parse_report(text)? {
+        ReportOrComparisonJson::Report(report) => ComparedReportDocument {
             provenance: report.provenance.clone().unwrap_or_default(),
             machines: vec![MachineResult::Completed(Cow::Owned(*report))],
         },
-        ReplayJsonOutput::Comparison(comparison) => ComparedReportDocument {
+        ReportOrComparisonJson::Comparison(comparison) => ComparedReportDocument {
             provenance: comparison.provenance,
             machines: comparison.machines,
         },
@@ -69,12 +69,12 @@ pub fn read_report(text: &str) -> Result<ComparedReportDocument, ReportCompariso
 }
 
 /// Rejects a report whose parts do not sum to the makespan.
-fn check_parts_sum_to_makespan(report: &Report) -> Result<(), ReportComparisonError> {
+fn check_parts_sum_to_makespan(report: &Report) -> Result<(), UncomparableReportError> {
     let makespan = report.outcome.makespan.0;
     for row in &report.rows {
         let sum: u128 = row.time.parts.iter().map(|part| u128::from(part.0)).sum();
         if sum != u128::from(makespan) {
-            return Err(ReportComparisonError::Sum {
+            return Err(UncomparableReportError::Sum {
                 rank: row.rank,
                 sum,
                 makespan,

@@ -236,9 +236,9 @@ fn compare_rank_finish_times(both: [&Report; 2]) -> Vec<RankFinishTimeChange> {
 #[cfg(test)]
 mod tests {
     use super::super::read::read_report;
-    use super::super::{DifferingAspect, ReportDiffByMachine};
+    use super::super::{ReportDiffByMachine, StructureTimeOrBytesAspect};
     use super::*;
-    use crate::diff::render::DiffThresholds;
+    use crate::diff::render::DiffFailureThresholds;
 
     /// Builds a report about two NPUs. `times` contains each NPU's compute, exposed communication and idle time; `mm`
     /// is the time of the only operator, summed over both NPUs.
@@ -311,9 +311,9 @@ mod tests {
             }
         );
         let differs = [
-            DifferingAspect::Structure,
-            DifferingAspect::Time,
-            DifferingAspect::Bytes,
+            StructureTimeOrBytesAspect::Structure,
+            StructureTimeOrBytesAspect::Time,
+            StructureTimeOrBytesAspect::Bytes,
         ];
         assert_eq!(
             differs.map(|aspect| reports.differs_in(aspect)),
@@ -321,7 +321,7 @@ mod tests {
         );
         // The makespan of 80 ps is 20 % less than 100 ps.
         let exceeded = |percent| {
-            let limits = DiffThresholds {
+            let limits = DiffFailureThresholds {
                 threshold: Some(percent),
                 aspects: Vec::new(),
             };

@@ -2,7 +2,7 @@
 
 use super::{RankFinishTimeChange, ReplayDiff, ReportDiffByMachine, TimePartChange};
 use crate::diff::AmountChange;
-use crate::diff::render::DiffRenderOptions;
+use crate::diff::render::JobNamesAndDiffStyle;
 use crate::diff::render::text::{
     add_change, create_changes_table, write_heading, write_line, write_warning,
 };
@@ -13,7 +13,7 @@ use chakram_report::table::TextTable;
 use std::fmt::Result;
 
 /// Renders the comparison of two reports as text.
-pub fn render_text(reports: &ReportDiffByMachine, titles: &DiffRenderOptions<'_>) -> String {
+pub fn render_text(reports: &ReportDiffByMachine, titles: &JobNamesAndDiffStyle<'_>) -> String {
     let mut out = String::new();
     write_all(&mut out, reports, titles).expect("a string grows as needed");
     out
@@ -22,7 +22,7 @@ pub fn render_text(reports: &ReportDiffByMachine, titles: &DiffRenderOptions<'_>
 fn write_all(
     out: &mut String,
     reports: &ReportDiffByMachine,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
 ) -> Result {
     let [first, second] = titles.names;
     write_line(out, titles, 0, &format!("{first} → {second}"))?;
@@ -42,7 +42,7 @@ fn write_all(
 
 fn add_row(
     table: &mut TextTable<'_>,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
     indent: usize,
     what: &str,
     shift: &AmountChange,
@@ -57,7 +57,7 @@ fn add_row(
 fn write_replay_diff(
     out: &mut String,
     replay: &ReplayDiff,
-    titles: &DiffRenderOptions<'_>,
+    titles: &JobNamesAndDiffStyle<'_>,
 ) -> Result {
     let makespan = format_before_and_after(&replay.makespan, format_span);
     let on = if replay.before_machine == replay.after_machine {

@@ -120,7 +120,7 @@ fn only_what_replays_read_stays() {
         hashed.starts_with("role-") && hashed.len() == 21,
         "{hashed}"
     );
-    let amounts = work_amounts::JobWorkAmounts {
+    let amounts = work_amounts::JobSamplesAndModelFlops {
         steps: 1,
         samples: 16,
         tokens: None,

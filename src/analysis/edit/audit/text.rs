@@ -61,7 +61,7 @@ impl fmt::Display for LeakKind {
 
 /// A private part of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextLeak<'a> {
+pub struct PrivateTextPart<'a> {
     /// Kind of private information.
     pub kind: LeakKind,
     /// The private part of the string.
@@ -75,7 +75,7 @@ pub fn contains_leak(text: &str) -> bool {
 
 /// Returns the private parts of `text`, grouped by the search that found them (e-mail addresses, paths, hosts and so
 /// on).
-pub fn find_leaks(text: &str) -> Vec<TextLeak<'_>> {
+pub fn find_leaks(text: &str) -> Vec<PrivateTextPart<'_>> {
     let mut found = Vec::new();
     // The searches for e-mail addresses, paths and hosts are fast, because each looks for a character that most
     // operator names do not contain.
@@ -114,7 +114,7 @@ fn run(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
         .count()
 }
 
-fn find_emails<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_emails<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     for (at, _) in text.match_indices('@') {
         let bytes = text.as_bytes();
         let local = |b: u8| b.is_ascii_alphanumeric() || b"._%+-".contains(&b);
@@ -128,7 +128,7 @@ fn find_emails<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
             !rest.is_empty() && last.len() >= 2 && last.bytes().all(|b| b.is_ascii_alphabetic())
         });
         if start < at && ends {
-            found.push(TextLeak {
+            found.push(PrivateTextPart {
                 kind: LeakKind::Email,
                 text: &text[start..at + 1 + domain.len()],
             });
@@ -136,7 +136,7 @@ fn find_emails<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-fn find_ipv4<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_ipv4<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let bytes = text.as_bytes();
     for at in 0..bytes.len() {
         let first = bytes[at].is_ascii_digit()
@@ -151,7 +151,7 @@ fn find_ipv4<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
         let octet = |part: &&str| part.len() <= 3 && part.parse::<u8>().is_ok();
         if parts.len() == 4 && parts.iter().all(octet) && !next && !matches!(parts[0], "0" | "127")
         {
-            found.push(TextLeak {
+            found.push(PrivateTextPart {
                 kind: LeakKind::Ip,
                 text: address,
             });
@@ -169,7 +169,7 @@ fn is_mac_address(text: &[u8]) -> bool {
     text.len() == 17 && matches!(apart, b':' | b'-') && text.iter().enumerate().all(sound)
 }
 
-fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
@@ -191,7 +191,7 @@ fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
             };
             let pair = bytes.get(from..from + 17).is_some_and(is_mac_address);
             if apart && pair && closed(from + 17) && from + 17 <= end {
-                found.push(TextLeak {
+                found.push(PrivateTextPart {
                     kind: LeakKind::Mac,
                     text: &text[from..from + 17],
                 });
@@ -209,7 +209,7 @@ fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
         let address = address.trim_matches('-');
         let address = address.strip_suffix(':').unwrap_or(address);
         if closed(end) && is_ipv6(address) {
-            found.push(TextLeak {
+            found.push(PrivateTextPart {
                 kind: LeakKind::Ip,
                 text: address,
             });
@@ -225,9 +225,9 @@ fn is_ipv6(text: &str) -> bool {
     matches!(first, 0x2000..=0x3fff | 0xfc00..=0xfdff | 0xfe80..=0xfebf)
 }
 
-fn find_stack_frames<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_stack_frames<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let mut add = |text: &'a str| {
-        found.push(TextLeak {
+        found.push(PrivateTextPart {
             kind: LeakKind::Stack,
             text,
         });
@@ -266,7 +266,7 @@ const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("api_key", LeakKind::Secret),
 ];
 
-fn parse_keys<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn parse_keys<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     for (at, _) in text.match_indices('=') {
         let bytes = text.as_bytes();
         let length = bytes[..at]
@@ -285,7 +285,7 @@ fn parse_keys<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
         let telling = value.bytes().any(|b| b.is_ascii_alphabetic())
             && !matches!(value, "None" | "True" | "False" | "true" | "false" | "null");
         if let (Some((_, kind)), true) = (said, telling) {
-            found.push(TextLeak {
+            found.push(PrivateTextPart {
                 kind: *kind,
                 text: value,
             });

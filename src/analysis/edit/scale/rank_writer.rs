@@ -7,7 +7,7 @@ use chakram_base::setting::SettingKey;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::rewrite_group_metadata;
-use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use chakram_trace::format::roles;
 use chakram_trace::format::scan::{self, NodeView};
 use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
@@ -24,7 +24,7 @@ pub(super) struct ScaledRankWriter<'s> {
 }
 
 /// Attributes to change, each with its new value.
-type AttributeEditList<'e> = Vec<(&'e str, AttributeEdit<'e>)>;
+type AttributeEditList<'e> = Vec<(&'e str, AttributeSetOrRemoval<'e>)>;
 
 impl ScaledRankWriter<'_> {
     /// Writes the metadata record with the new number of ranks. Removes the rank's own number, so that equal ranks
@@ -34,13 +34,13 @@ impl ScaledRankWriter<'_> {
         record: RawRecord<'_>,
         out: &mut ProtobufMessageBuilder,
     ) -> Result<(), TraceError> {
-        let ranks = AttributeEdit::Count(u64::from(self.scaling.along.scaled_rank_count()));
+        let ranks = AttributeSetOrRemoval::Count(u64::from(self.scaling.along.scaled_rank_count()));
         // Roles refer to groups by number, and copied groups get new numbers, so remove the roles.
         let mut sets: AttributeEditList<'_> = vec![
-            ("rank", AttributeEdit::Remove),
-            (roles::ATTRIBUTE, AttributeEdit::Remove),
+            ("rank", AttributeSetOrRemoval::Remove),
+            (roles::ATTRIBUTE, AttributeSetOrRemoval::Remove),
             // With a different number of ranks, the job may do different amounts of work, so remove the recorded ones.
-            (work_amounts::ATTRIBUTE, AttributeEdit::Remove),
+            (work_amounts::ATTRIBUTE, AttributeSetOrRemoval::Remove),
         ];
         let mut fields = WireCursor::new(record.bytes, record.offset);
         while !fields.is_empty() {
@@ -104,7 +104,7 @@ impl ScaledRankWriter<'_> {
                     let scaled =
                         self.scale_tensor_bytes(&view, kind, group, side == "in_bytes", bytes)?;
                     there.retain(|(name, _)| *name != side);
-                    there.push((side, AttributeEdit::Count(scaled)));
+                    there.push((side, AttributeSetOrRemoval::Count(scaled)));
                 }
             }
         }
@@ -162,12 +162,12 @@ impl ScaledRankWriter<'_> {
         let mut sets = AttributeEditList::new();
         let size = self.scale_collective_bytes(view.id, kind, bytes, old, new)?;
         if size != bytes || old != new {
-            sets.push(("comm_size", AttributeEdit::Count(size)));
+            sets.push(("comm_size", AttributeSetOrRemoval::Count(size)));
         }
         if old != new {
             // Remove the lists of sizes, because the sizes exchanged with new members are unknown.
-            sets.push((SEND_BYTES, AttributeEdit::Remove));
-            sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
+            sets.push((SEND_BYTES, AttributeSetOrRemoval::Remove));
+            sets.push((RECEIVE_BYTES, AttributeSetOrRemoval::Remove));
         }
         if let Some(root) = root {
             if root >= along.rank_count() {
@@ -187,16 +187,16 @@ impl ScaledRankWriter<'_> {
             };
             sets.push((
                 "comm_root",
-                AttributeEdit::Count(u64::from(moved.unwrap_or(root))),
+                AttributeSetOrRemoval::Count(u64::from(moved.unwrap_or(root))),
             ));
         }
         if let (Some(ScalingEffectOnGroup::Copied), 1.., Some(old)) =
             (shape, self.block, group.to_text())
         {
             *name = self.scaling.names.name_of_group_copy(&old, self.block);
-            sets.push(("pg_name", AttributeEdit::Text(name)));
+            sets.push(("pg_name", AttributeSetOrRemoval::Text(name)));
             // Tools use one of two attribute names for the group; set only the node's.
-            sets.push(("comm_group", AttributeEdit::Text(name)));
+            sets.push(("comm_group", AttributeSetOrRemoval::Text(name)));
         }
         Ok(sets)
     }
@@ -237,8 +237,8 @@ impl ScaledRankWriter<'_> {
             ("comm_dst", "comm_src")
         };
         Ok(vec![
-            (far, AttributeEdit::Count(moved.into())),
-            (near, AttributeEdit::Count(self.new.into())),
+            (far, AttributeSetOrRemoval::Count(moved.into())),
+            (near, AttributeSetOrRemoval::Count(self.new.into())),
         ])
     }
 

@@ -3,13 +3,13 @@
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
-use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::captured_timeline::{
-    ComputedNodeTimeline, NONE, NodeDelayDurationAndLane,
+    InferredCapturedNodeTimeline, NONE, NodeDelayDurationAndLane,
 };
 use chakram_trace::graph::cycle::find_short_cycle;
-use chakram_trace::graph::raw_trace::{RawPredecessorDependency, RawTrace};
+use chakram_trace::graph::raw_trace::{PredecessorIdIndexAndKind, RawTrace};
 
 /// A trace that a replay would accept.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl<'a> ReplayableTrace<'a> {
             && let Some(first) = FrameCursor::new(contents).next_record()?
         {
             // The slice will change the metadata record, so check now that this is possible.
-            let attributes = [("captured_ns", AttributeEdit::Remove)];
+            let attributes = [("captured_ns", AttributeSetOrRemoval::Remove)];
             let edit = RecordEdit {
                 attributes: &attributes,
                 ..RecordEdit::default()
@@ -55,7 +55,7 @@ impl<'a> ReplayableTrace<'a> {
             return Err(refuse_cycle(&raw, &cycle));
         }
         // The rank runs alone, and nodes do not wait for their lanes.
-        let run = ComputedNodeTimeline::new(&next, 0, |node| {
+        let run = InferredCapturedNodeTimeline::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
             NodeDelayDurationAndLane {
                 delay: view.delay,
@@ -80,7 +80,7 @@ impl<'a> ReplayableTrace<'a> {
     pub fn enforced_dependencies(
         &self,
         i: u32,
-    ) -> impl Iterator<Item = RawPredecessorDependency> + '_ {
+    ) -> impl Iterator<Item = PredecessorIdIndexAndKind> + '_ {
         let cyclic = self.cyclic;
         let deps = self.raw.dependencies_of(i).iter().copied();
         deps.filter(move |dep| is_enforced(i, dep, cyclic))
@@ -88,9 +88,9 @@ impl<'a> ReplayableTrace<'a> {
 }
 
 /// Returns true if a replay enforces the dependency.
-fn is_enforced(node: u32, dep: &RawPredecessorDependency, cyclic: bool) -> bool {
+fn is_enforced(node: u32, dep: &PredecessorIdIndexAndKind, cyclic: bool) -> bool {
     let control = dep.control && (cyclic || dep.node == node);
-    dep.node != RawPredecessorDependency::MISSING && !control
+    dep.node != PredecessorIdIndexAndKind::MISSING && !control
 }
 
 fn check_raw_trace(raw: &RawTrace<'_>) -> Result<(), TraceError> {
@@ -107,8 +107,8 @@ fn check_raw_trace(raw: &RawTrace<'_>) -> Result<(), TraceError> {
         .in_record(second.record.number, second.record.offset));
     }
     for i in raw.node_indices() {
-        let lost = |dep: &&RawPredecessorDependency| {
-            !dep.control && dep.node == RawPredecessorDependency::MISSING
+        let lost = |dep: &&PredecessorIdIndexAndKind| {
+            !dep.control && dep.node == PredecessorIdIndexAndKind::MISSING
         };
         if let Some(dep) = raw.dependencies_of(i).iter().find(lost) {
             let item = &raw.nodes[i as usize];

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 /// Rule for selecting nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SliceNodeSelector {
+pub enum AnnotationStepOrIdSelector {
     /// Nodes covered by the annotations with this name; `*` in the name matches any text.
     Annotation(String),
     /// Nodes of the step with this number, which the profiler assigned.
@@ -24,29 +24,29 @@ const NONE: u32 = u32::MAX;
 /// Returns one entry per node, sorted by index: true if the node is requested.
 pub(super) fn select_target_nodes(
     trace: &ReplayableTrace<'_>,
-    cut: &SliceNodeSelector,
+    cut: &AnnotationStepOrIdSelector,
 ) -> Result<Vec<bool>, TraceError> {
     let raw = &trace.raw;
     let asked: Vec<bool> = match cut {
-        SliceNodeSelector::Ids(ids) => {
+        AnnotationStepOrIdSelector::Ids(ids) => {
             let nodes = raw.nodes.iter();
             nodes.map(|item| ids.contains(&item.view.id)).collect()
         }
-        SliceNodeSelector::Annotation(pattern) => select_annotated_nodes(trace, pattern)?,
-        SliceNodeSelector::Step(step) => select_step(trace, *step)?,
+        AnnotationStepOrIdSelector::Annotation(pattern) => select_annotated_nodes(trace, pattern)?,
+        AnnotationStepOrIdSelector::Step(step) => select_step(trace, *step)?,
     };
     if !asked.contains(&true) {
         let ids = raw.nodes.first().zip(raw.nodes.last());
         let (found, hint) = match (cut, ids) {
             (_, None) => ("the trace has no nodes".to_owned(), String::new()),
-            (SliceNodeSelector::Ids(_), Some((first, last))) => (
+            (AnnotationStepOrIdSelector::Ids(_), Some((first, last))) => (
                 "no node has an id in this range".to_owned(),
                 format!("ids from {} to {}", first.view.id, last.view.id),
             ),
-            (SliceNodeSelector::Step(step), _) => {
+            (AnnotationStepOrIdSelector::Step(step), _) => {
                 (format!("the trace has no step {step}"), list_steps(trace)?)
             }
-            (SliceNodeSelector::Annotation(pattern), _) => (
+            (AnnotationStepOrIdSelector::Annotation(pattern), _) => (
                 format!("no node is called `{}`", escape_name(pattern)),
                 suggest_names(trace),
             ),

@@ -56,7 +56,7 @@ fn read(mut bytes: &[u8]) -> (u64, Vec<Node>) {
     (captured, nodes)
 }
 
-fn slice(nodes: &[Node], cut: &SliceNodeSelector) -> (u64, Vec<Node>, RankSliceSummary) {
+fn slice(nodes: &[Node], cut: &AnnotationStepOrIdSelector) -> (u64, Vec<Node>, RankSliceSummary) {
     let before = file(nodes);
     let mut matches = JobCommunication::default();
     let part = KeptNodesOfRank::select_nodes(&before, 0, cut, &DeclaredGroups::new(), &mut matches)
@@ -91,7 +91,7 @@ fn dependencies_lead_on_through_what_is_cut() {
         node(50, 1, &[1040], &[20]),
         node(60, 1, &[], &[1040]),
     ];
-    let (captured, after, sliced) = slice(&nodes, &SliceNodeSelector::Ids(0..=100));
+    let (captured, after, sliced) = slice(&nodes, &AnnotationStepOrIdSelector::Ids(0..=100));
     assert_eq!(ids(&after), [10, 20, 50, 60]);
     // A control dependency on a cut node becomes control dependencies on its replacements.
     assert_eq!(
@@ -121,11 +121,11 @@ fn a_slice_starts_where_its_first_node_did() {
         node(4, 2, &[1], &[]),
     ];
     // Node 4 starts at 5 µs, node 2 at 5.3 µs and node 3 at 12.3 µs. A slice of nodes 2 to 4 therefore starts at 5 µs.
-    let (captured, after, sliced) = slice(&nodes, &SliceNodeSelector::Ids(2..=4));
+    let (captured, after, sliced) = slice(&nodes, &AnnotationStepOrIdSelector::Ids(2..=4));
     assert_eq!(after.iter().map(delay).collect::<Vec<_>>(), [300, 0, 0]);
     assert_eq!((captured, sliced.starts), (9300, Span::ZERO));
     // In a slice of node 3 alone, node 3 starts immediately.
-    let (captured, after, _) = slice(&nodes, &SliceNodeSelector::Ids(3..=3));
+    let (captured, after, _) = slice(&nodes, &AnnotationStepOrIdSelector::Ids(3..=3));
     assert_eq!(
         (captured, delay(&after[0]), &*after[0].data_deps),
         (2000, 0, &[][..])
@@ -140,7 +140,7 @@ fn wide_fans_become_joints() {
     let sources: Vec<u64> = (1..=20).collect();
     nodes.push(node(1000, 4, &sources, &[]));
     nodes.extend((21..=50).map(|id| node(id, 1, &[1000], &[])));
-    let (captured, after, sliced) = slice(&nodes, &SliceNodeSelector::Ids(1..=50));
+    let (captured, after, sliced) = slice(&nodes, &AnnotationStepOrIdSelector::Ids(1..=50));
     assert_eq!((sliced.kept, sliced.joints), (50, 1));
     let hub = after.iter().find(|node| node.id == 1000).unwrap();
     assert_eq!(
@@ -187,13 +187,13 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
         with(node(9, 1, &[4], &[]), &on(1, &[("delay_ns", 1000)])),
         with(node(11, 1, &[3], &[]), &on(1, &[])),
     ];
-    let cut = SliceNodeSelector::Annotation("ProfilerStep#3".to_owned());
+    let cut = AnnotationStepOrIdSelector::Annotation("ProfilerStep#3".to_owned());
     let (_, after, _) = slice(&nodes, &cut);
     assert_eq!(ids(&after), [2, 3, 4, 5, 6, 8, 10]);
     let error = KeptNodesOfRank::select_nodes(
         &file(&nodes),
         0,
-        &SliceNodeSelector::Annotation("ProfilerStep#9".to_owned()),
+        &AnnotationStepOrIdSelector::Annotation("ProfilerStep#9".to_owned()),
         &DeclaredGroups::new(),
         &mut JobCommunication::default(),
     );
@@ -217,7 +217,7 @@ fn without_attributes_control_dependencies_say_who_called() {
     ];
     let (_, after, _) = slice(
         &nodes,
-        &SliceNodeSelector::Annotation("ProfilerStep#*".to_owned()),
+        &AnnotationStepOrIdSelector::Annotation("ProfilerStep#*".to_owned()),
     );
     assert_eq!(ids(&after), [2, 3, 4, 5]);
 }
@@ -239,7 +239,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
         file(&[collective(2, &[]), collective(3, &[2])]),
     ];
     let mut matches = JobCommunication::default();
-    let cut = SliceNodeSelector::Ids(2..=3);
+    let cut = AnnotationStepOrIdSelector::Ids(2..=3);
     let parts: Vec<KeptNodesOfRank> = (0..2)
         .map(|rank| {
             let groups = DeclaredGroups::new();
@@ -279,7 +279,7 @@ fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
 
 #[test]
 fn long_chains_take_no_stack_and_linear_time() {
-    let ends = SliceNodeSelector::Annotation("end".to_owned());
+    let ends = AnnotationStepOrIdSelector::Annotation("end".to_owned());
     // Without attributes, kernels belong to their dependencies, so the annotation covers all kernels.
     let (captured, after, _) = slice(&chain(1000, &[]), &ends);
     assert_eq!((after.len(), captured), (1000, 1_000_000));
@@ -297,7 +297,7 @@ fn long_chains_take_no_stack_and_linear_time() {
 fn what_cannot_be_replayed_is_refused() {
     let refuse = |nodes: &[Node]| {
         let groups = DeclaredGroups::new();
-        let cut = SliceNodeSelector::Ids(0..=9);
+        let cut = AnnotationStepOrIdSelector::Ids(0..=9);
         let part = KeptNodesOfRank::select_nodes(
             &file(nodes),
             0,
@@ -316,7 +316,7 @@ fn what_cannot_be_replayed_is_refused() {
     // As in a replay, control dependencies on missing nodes or on a cycle are ignored.
     let (_, after, sliced) = slice(
         &[node(1, 1, &[], &[2, 77]), node(2, 1, &[1], &[])],
-        &SliceNodeSelector::Ids(1..=2),
+        &AnnotationStepOrIdSelector::Ids(1..=2),
     );
     assert!(sliced.cyclic && after.iter().all(|node| node.ctrl_deps.is_empty()));
 }

@@ -4,7 +4,9 @@
 //! reaches the limit, and is then reduced. The last bucket contains the remaining gradients.
 
 use super::EditCounts;
-use super::program::{ItemDependency, NewAttributeValue, NodeOrNodeCopy, RankProgram, StepPhase};
+use super::program::{
+    ItemDependency, NewAttributeValueOrRemoval, NodeOrNodeCopy, RankProgram, StepPhase,
+};
 use super::shapes::{count_elements, parse_shapes};
 use chakram_base::statistics::median;
 use chakram_trace::format::scan::NodeView;
@@ -230,7 +232,7 @@ pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool 
 
 pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
     match program.items[item as usize].changes.get("comm_size") {
-        Some(NewAttributeValue::Count(bytes)) => *bytes,
+        Some(NewAttributeValueOrRemoval::Count(bytes)) => *bytes,
         _ => match program.view_of_item(item).op {
             Op::Collective { bytes, .. } => bytes,
             _ => 0,
@@ -615,23 +617,23 @@ fn replace_bucket_reductions(
             .named_changes()
             .collect();
         let changes = &mut program.items[collective as usize].changes;
-        changes.insert("comm_size", NewAttributeValue::Count(bytes));
+        changes.insert("comm_size", NewAttributeValueOrRemoval::Count(bytes));
         for (name, freed) in memory {
             // The reduction frees whole gradients and leaves shards, so the freed bytes are the bucket's new size.
             if name == "frees.temporary" && freed == old {
-                changes.insert(name, NewAttributeValue::Count(bytes));
+                changes.insert(name, NewAttributeValueOrRemoval::Count(bytes));
             }
         }
         if !launch.is_empty() {
             // Captured calls also record their input and output bytes.
-            changes.insert("in_bytes", NewAttributeValue::Count(bytes));
-            changes.insert("out_bytes", NewAttributeValue::Count(bytes));
+            changes.insert("in_bytes", NewAttributeValueOrRemoval::Count(bytes));
+            changes.insert("out_bytes", NewAttributeValueOrRemoval::Count(bytes));
         }
         let ns = rates.predict_transfer_ns(kind, bytes);
         if ns > 0 {
-            changes.insert("duration_ns", NewAttributeValue::Count(ns));
-            changes.insert("wait_ns", NewAttributeValue::Removed);
-            changes.insert("eager", NewAttributeValue::Removed);
+            changes.insert("duration_ns", NewAttributeValueOrRemoval::Count(ns));
+            changes.insert("wait_ns", NewAttributeValueOrRemoval::Removed);
+            changes.insert("eager", NewAttributeValueOrRemoval::Removed);
         }
         // The new collective depends only on its launch, regardless of the copied collective's
         // dependencies.
@@ -663,7 +665,7 @@ fn replace_bucket_reductions(
             let layer = layer.or(program
                 .facts_of(at)
                 .layer
-                .map(|layer| NewAttributeValue::Count(layer.into())));
+                .map(|layer| NewAttributeValueOrRemoval::Count(layer.into())));
             let hook = program.items[at as usize].name.clone();
             let hook = hook.unwrap_or_else(|| program.view_of_item(at).name.to_owned());
             // In generated jobs, a reduction has the name of the layer that computes its last gradient.
@@ -759,8 +761,8 @@ fn last_hooks_of_buckets(program: &RankProgram<'_>, found: &StepGradientReductio
 /// Sets the delay of a node in nanoseconds; for 0, removes the attribute.
 fn set_delay(program: &mut RankProgram<'_>, item: u32, ns: u64) {
     let value = match ns {
-        0 => NewAttributeValue::Removed,
-        ns => NewAttributeValue::Count(ns),
+        0 => NewAttributeValueOrRemoval::Removed,
+        ns => NewAttributeValueOrRemoval::Count(ns),
     };
     program.items[item as usize]
         .changes

@@ -25,7 +25,7 @@ mod changes;
 mod gradients;
 
 use super::grammar::ScaleFactor;
-use super::program::{NewAttributeValue, RankProgram, StepPhase};
+use super::program::{NewAttributeValueOrRemoval, RankProgram, StepPhase};
 use super::shapes::{
     TensorShape, count_elements, normal_form, parse_argument_shapes, parse_shapes,
 };
@@ -77,7 +77,7 @@ pub(super) struct ScaledNodeCountsByMethod {
 
 /// A kernel's work and time before all edits.
 #[derive(Clone, Copy, Debug, Default)]
-struct KernelWorkBeforeEdits {
+struct UneditedKernelWorkAndTime {
     flops: u64,
     bytes: u64,
     /// Recorded time minus the profiler's overhead, in nanoseconds.
@@ -284,7 +284,7 @@ impl KernelWorkAndTimeScaler {
         program: &RankProgram<'_>,
         item: u32,
         ratio: f64,
-    ) -> Vec<(&'static str, NewAttributeValue)> {
+    ) -> Vec<(&'static str, NewAttributeValueOrRemoval)> {
         let node = program.items[item as usize].node;
         if !matches!(program.view_of_node(node).op, Op::Compute { .. }) {
             return Vec::new();
@@ -306,7 +306,12 @@ impl KernelWorkAndTimeScaler {
         ];
         let known = values.into_iter().filter(|(_, old, _)| *old > 0);
         known
-            .map(|(name, _, new)| (name, NewAttributeValue::Count(new.round().max(0.0) as u64)))
+            .map(|(name, _, new)| {
+                (
+                    name,
+                    NewAttributeValueOrRemoval::Count(new.round().max(0.0) as u64),
+                )
+            })
             .collect()
     }
 
@@ -548,8 +553,8 @@ impl KernelWorkAndTimeScaler {
         let ns = old.profiler as f64 + fixed + (old.ns as f64 - fixed) * ratio;
         counts.by_line += u64::from(call.by_line);
         let in_delay = program.has_work_time_in_delay(node);
-        let mut new: Vec<(&'static str, NewAttributeValue)> = Vec::new();
-        let count = |value: f64| NewAttributeValue::Count(value.round().max(0.0) as u64);
+        let mut new: Vec<(&'static str, NewAttributeValueOrRemoval)> = Vec::new();
+        let count = |value: f64| NewAttributeValueOrRemoval::Count(value.round().max(0.0) as u64);
         if old.ns > 0 {
             let name = if in_delay { "delay_ns" } else { "duration_ns" };
             new.push((name, count(ns)));
@@ -563,7 +568,10 @@ impl KernelWorkAndTimeScaler {
         if let Some(kernel) = view.kernel
             && let Some(kernel) = self.scaled_shape(kernel, facts.phase, &inputs, by)
         {
-            new.push(("kernel_shape", NewAttributeValue::Text(kernel.to_string())));
+            new.push((
+                "kernel_shape",
+                NewAttributeValueOrRemoval::Text(kernel.to_string()),
+            ));
         }
         let unedited = ValuesReplacedByEdits::parse(facts.unedited);
         let kept = if outputs.is_empty() {
@@ -637,7 +645,10 @@ impl KernelWorkAndTimeScaler {
                     .named_changes()
                     .map(|(name, now)| {
                         let bytes = unedited.unedited_count(name).unwrap_or(now) as f64 * growth;
-                        (name, NewAttributeValue::Count(bytes.round() as u64))
+                        (
+                            name,
+                            NewAttributeValueOrRemoval::Count(bytes.round() as u64),
+                        )
                     })
                     .collect();
                 if !new.is_empty() {
@@ -819,11 +830,11 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
 }
 
 /// Returns a kernel's work and time before all edits.
-fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> KernelWorkBeforeEdits {
+fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedKernelWorkAndTime {
     let view = program.view_of_node(node);
     let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
     let Op::Compute { flops, bytes, .. } = view.op else {
-        return KernelWorkBeforeEdits::default();
+        return UneditedKernelWorkAndTime::default();
     };
     let ns = match program.has_work_time_in_delay(node) {
         true => unedited
@@ -841,7 +852,7 @@ fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> KernelWorkBe
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);
-    KernelWorkBeforeEdits {
+    UneditedKernelWorkAndTime {
         flops: unedited.unedited_count("num_ops").unwrap_or(flops),
         bytes: unedited.unedited_count("tensor_size").unwrap_or(bytes),
         ns: ns - profiler,

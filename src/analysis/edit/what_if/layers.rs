@@ -11,7 +11,7 @@
 
 use super::EditCounts;
 use super::gradients::{self, CollectiveTimesPerKib, StepGradientReductions};
-use super::grammar::LayerCountChange;
+use super::grammar::LayerCountOffsetOrFactor;
 use super::program::RankProgram;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeSet;
@@ -26,17 +26,17 @@ mod repetition;
 use buckets::StepGradientBuckets;
 pub(super) use buckets::{BUCKETS, BucketLimitAndLayerBytes};
 use copies::{LayerEditor, PassLayers, are_layers_equal, collect_whole_layers, label_of_layer};
-use labels::LayersAddedByLabelRange;
+use labels::AddedLayerCountByLabelRange;
 pub(super) use labels::shift_layer_labels;
 use passes::{PassItemsWithSignatures, StepPasses, find_equal_repetitions, layers_of};
-use repetition::{RepeatedNodeRange, longest_repetition};
+use repetition::{NodeRepetitionPeriodAndCount, longest_repetition};
 
 /// The repeated layers on all ranks of a job. A stage may contain several parts of the model, each with its own layers.
 #[derive(Debug, Default)]
 pub(super) struct JobRepeatedLayerLabels {
     /// Number of pipeline stages, multiplied by the number of parts per stage.
     parts: u64,
-    labels: LayersAddedByLabelRange,
+    labels: AddedLayerCountByLabelRange,
 }
 
 impl JobRepeatedLayerLabels {
@@ -45,7 +45,7 @@ impl JobRepeatedLayerLabels {
         &mut self,
         program: &RankProgram<'_>,
         stages: u32,
-        change: LayerCountChange,
+        change: LayerCountOffsetOrFactor,
     ) -> Result<(), TraceError> {
         let reductions =
             StepGradientReductions::find_reductions(program, 0).keep_bucket_reductions(program);
@@ -71,18 +71,24 @@ impl JobRepeatedLayerLabels {
 
     /// Returns the number of layers to add to a part that has `old` layers. Fails if the parts would have different
     /// numbers of layers.
-    fn compute_added_layers(&self, old: u64, change: LayerCountChange) -> Result<i64, TraceError> {
+    fn compute_added_layers(
+        &self,
+        old: u64,
+        change: LayerCountOffsetOrFactor,
+    ) -> Result<i64, TraceError> {
         let parts = self.parts.max(1) as i64;
         match change {
-            LayerCountChange::By(by) if by % parts == 0 => Ok(by / parts),
-            LayerCountChange::By(by) => Err(super::refuse_edit(
+            LayerCountOffsetOrFactor::By(by) if by % parts == 0 => Ok(by / parts),
+            LayerCountOffsetOrFactor::By(by) => Err(super::refuse_edit(
                 format!("layers={by:+}: the {parts} stages must get equally many layers"),
                 &format!("a multiple of {parts}"),
             )),
-            LayerCountChange::Times(factor) if (old * factor.over).is_multiple_of(factor.under) => {
+            LayerCountOffsetOrFactor::Times(factor)
+                if (old * factor.over).is_multiple_of(factor.under) =>
+            {
                 Ok(factor.scale_value(old) as i64 - old as i64)
             }
-            LayerCountChange::Times(factor) => Err(super::refuse_edit(
+            LayerCountOffsetOrFactor::Times(factor) => Err(super::refuse_edit(
                 format!("{old} layers times {factor} are not a whole number"),
                 "another factor, or a number of layers such as layers=+2",
             )),
@@ -94,7 +100,10 @@ impl JobRepeatedLayerLabels {
 /// length and number of layers, each with the index of its pass.
 fn find_forward_layer_runs(
     passes: &StepPasses,
-) -> Option<(RepeatedNodeRange, Vec<(usize, RepeatedNodeRange)>)> {
+) -> Option<(
+    NodeRepetitionPeriodAndCount,
+    Vec<(usize, NodeRepetitionPeriodAndCount)>,
+)> {
     let found = passes.forward.iter().filter_map(layers_of);
     let layers = found.max_by_key(|found| found.covered_count())?;
     let runs = find_equal_repetitions(&passes.forward, layers.period, layers.times);
@@ -111,7 +120,7 @@ fn find_forward_layer_runs(
 /// Changes the number of layers on a rank. Returns the counts, and the number of layers added to the whole job.
 pub(super) fn change_layers(
     program: &mut RankProgram<'_>,
-    change: LayerCountChange,
+    change: LayerCountOffsetOrFactor,
     job: &JobRepeatedLayerLabels,
     rates: &CollectiveTimesPerKib,
 ) -> Result<(EditCounts, AddedLayersAndBucketSizes), TraceError> {
@@ -145,7 +154,7 @@ pub(super) struct AddedLayersAndBucketSizes {
 fn change_layers_in_step(
     program: &mut RankProgram<'_>,
     step: u32,
-    change: LayerCountChange,
+    change: LayerCountOffsetOrFactor,
     job: &JobRepeatedLayerLabels,
     rates: &CollectiveTimesPerKib,
     counts: &mut EditCounts,
@@ -318,7 +327,7 @@ fn change_layers_in_step(
 fn run_of(
     program: &RankProgram<'_>,
     pass: &PassItemsWithSignatures,
-    found: RepeatedNodeRange,
+    found: NodeRepetitionPeriodAndCount,
     backward: bool,
     by: i64,
 ) -> PassLayers {

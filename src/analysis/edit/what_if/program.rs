@@ -8,7 +8,7 @@ use super::kept_records::{KEPT, OriginalRecordsToRestore};
 use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
-use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use chakram_trace::format::write::{AttributeValue, put_attribute};
@@ -68,7 +68,7 @@ impl<'a> NodeRetention<'a> for WholeNodeViewRetention {
 
 /// New value of an attribute of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NewAttributeValue {
+pub(super) enum NewAttributeValueOrRemoval {
     Count(u64),
     Text(String),
     Removed,
@@ -111,7 +111,7 @@ pub(super) struct NodeOrNodeCopy {
     /// The item that encloses or launched this item.
     pub caller: Option<u32>,
     pub deps: Vec<ItemDependency>,
-    pub changes: BTreeMap<&'static str, NewAttributeValue>,
+    pub changes: BTreeMap<&'static str, NewAttributeValueOrRemoval>,
     pub name: Option<String>,
     /// Record of an inserted item, which replaces the record of `node`.
     pub made: Option<Vec<u8>>,
@@ -150,7 +150,7 @@ pub(super) struct RankProgram<'a> {
 }
 
 /// The thread or stream of a node: true for the host, and the lane.
-pub(super) type NodeThread = (bool, Option<i64>);
+pub(super) type HostFlagAndLane = (bool, Option<i64>);
 
 impl<'a> RankProgram<'a> {
     /// Parses a trace. Fails on a trace that a replay would reject.
@@ -193,7 +193,7 @@ impl<'a> RankProgram<'a> {
             this.scaled = this.earlier.clone();
             this.kept = metadata_text(first, KEPT)?;
         }
-        let mut last: BTreeMap<NodeThread, u32> = BTreeMap::new();
+        let mut last: BTreeMap<HostFlagAndLane, u32> = BTreeMap::new();
         for i in this.raw.node_indices() {
             let thread = this.thread_of(i);
             let front = last.get(&thread).copied();
@@ -242,7 +242,7 @@ impl<'a> RankProgram<'a> {
         self.raw.metadata.kernels_on_cpu
     }
 
-    pub fn thread_of(&self, node: u32) -> NodeThread {
+    pub fn thread_of(&self, node: u32) -> HostFlagAndLane {
         let view = self.view_of_node(node);
         let on_host = match view.op {
             Op::Host => true,
@@ -568,13 +568,18 @@ impl<'a> RankProgram<'a> {
                     true => origin::LAUNCH,
                     false => origin::PARENT,
                 };
-                caller.insert(name, NewAttributeValue::Count(ids[around as usize]));
+                caller.insert(
+                    name,
+                    NewAttributeValueOrRemoval::Count(ids[around as usize]),
+                );
             }
             let attributes = own.changes.iter().chain(&caller).map(|(name, value)| {
                 let edit = match value {
-                    NewAttributeValue::Count(count) => AttributeEdit::Count(*count),
-                    NewAttributeValue::Text(text) => AttributeEdit::Text(text),
-                    NewAttributeValue::Removed => AttributeEdit::Remove,
+                    NewAttributeValueOrRemoval::Count(count) => {
+                        AttributeSetOrRemoval::Count(*count)
+                    }
+                    NewAttributeValueOrRemoval::Text(text) => AttributeSetOrRemoval::Text(text),
+                    NewAttributeValueOrRemoval::Removed => AttributeSetOrRemoval::Remove,
                 };
                 (*name, edit)
             });
@@ -634,7 +639,7 @@ impl<'a> RankProgram<'a> {
     /// For each item, returns the previous item on its thread.
     fn previous_items_on_threads(&self) -> Vec<Option<u32>> {
         let mut fronts = vec![None; self.items.len()];
-        let mut last: BTreeMap<NodeThread, u32> = BTreeMap::new();
+        let mut last: BTreeMap<HostFlagAndLane, u32> = BTreeMap::new();
         for &item in &self.order {
             let node = self.items[item as usize].node;
             if self.items[item as usize].made.is_some() {

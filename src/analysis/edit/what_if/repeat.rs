@@ -5,7 +5,8 @@ use super::gradients::{StepGradientReductions, median_delays_after_nodes};
 use super::grammar::{PassOrder, ScaleFactor};
 use super::kernels::{BatchSequenceHiddenFactors, KernelWorkAndTimeScaler};
 use super::program::{
-    ItemDependency, NewAttributeValue, NodeThread, RankProgram, StepPhase, pass_begun_by_mark,
+    HostFlagAndLane, ItemDependency, NewAttributeValueOrRemoval, RankProgram, StepPhase,
+    pass_begun_by_mark,
 };
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +84,7 @@ pub(super) fn repeat_passes_before_optimizer(
                 if let (true, Some(&ns)) = (follows, calm.get(program.view_of_item(item).name)) {
                     program.items[copy as usize]
                         .changes
-                        .insert("delay_ns", NewAttributeValue::Count(ns));
+                        .insert("delay_ns", NewAttributeValueOrRemoval::Count(ns));
                 }
             }
             before.extend(&copies);
@@ -236,7 +237,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
 pub(super) fn split_micro_batches(
     program: &mut RankProgram<'_>,
     times: u32,
-    place: StagesToPipelineEnd,
+    place: StageCountToPipelineEnd,
     scaler: &KernelWorkAndTimeScaler,
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
@@ -343,7 +344,7 @@ pub(super) struct NextStageRanksAndPassOrder {
 
 /// A rank's position in its pipeline.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StagesToPipelineEnd {
+pub(super) struct StageCountToPipelineEnd {
     /// Number of stages from the rank's own stage to the last stage, inclusive.
     pub stages: u32,
     /// True if the pass order of one of these stages is certainly 1F1B.
@@ -375,8 +376,8 @@ impl NextStageRanksAndPassOrder {
     }
 
     /// Returns a rank's position in its pipeline.
-    pub fn place_of(&self, rank: u32) -> StagesToPipelineEnd {
-        let mut place = StagesToPipelineEnd {
+    pub fn place_of(&self, rank: u32) -> StageCountToPipelineEnd {
+        let mut place = StageCountToPipelineEnd {
             stages: 1,
             alternates: self.alternate.contains(&rank),
         };
@@ -507,7 +508,7 @@ fn reorder_pass_items(
             pass_of.extend(items.iter().map(|item| (part[item], *pass)));
         }
     }
-    let mut last: BTreeMap<NodeThread, u32> = BTreeMap::new();
+    let mut last: BTreeMap<HostFlagAndLane, u32> = BTreeMap::new();
     let mut ordered = Vec::new();
     let mut front: Option<u32> = None;
     for ((number, backward), part) in order {

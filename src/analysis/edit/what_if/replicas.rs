@@ -9,7 +9,7 @@ use super::EditCounts;
 use super::gradients::{self, StepGradientReductions};
 use super::grammar::JobEdit;
 use super::kernels::KernelWorkAndTimeScaler;
-use super::program::{NewAttributeValue, RankProgram, StepPhase};
+use super::program::{NewAttributeValueOrRemoval, RankProgram, StepPhase};
 use super::roles::{self, AbsentRankModelRule, RankTraces};
 use crate::edit::scale::{JobScaler, RankGridDimensions, ScaledDimension, ShardedBufferKeptSize};
 use chakram_trace::format::groups::{DeclaredGroups, parse_group_metadata};
@@ -142,7 +142,7 @@ fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
                 if shared.contains(&name) {
                     let bytes = (bytes as f64 * ratio).ceil() as u64;
                     let changes = &mut program.items[item as usize].changes;
-                    changes.insert(name, NewAttributeValue::Count(bytes));
+                    changes.insert(name, NewAttributeValueOrRemoval::Count(bytes));
                 }
             }
         } else if program.facts_of(item).phase == StepPhase::Optimizer {

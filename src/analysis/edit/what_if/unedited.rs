@@ -1,6 +1,6 @@
 //! Attribute values before all edits, which nodes store so that inverse edits can restore them.
 
-use super::program::NewAttributeValue;
+use super::program::NewAttributeValueOrRemoval;
 
 /// Returns the value of an attribute before all edits; `None` if no edit replaced the value.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
@@ -22,12 +22,12 @@ impl<'t> ValuesReplacedByEdits<'t> {
         found.and_then(|(_, value)| value.parse().ok())
     }
 
-    pub fn iter_edited(&self) -> impl Iterator<Item = (&'t str, NewAttributeValue)> + '_ {
+    pub fn iter_edited(&self) -> impl Iterator<Item = (&'t str, NewAttributeValueOrRemoval)> + '_ {
         self.0.iter().map(|&(name, value)| {
             let value = match (value, value.parse()) {
-                ("-", _) => NewAttributeValue::Removed,
-                (_, Ok(count)) => NewAttributeValue::Count(count),
-                (text, _) => NewAttributeValue::Text(text.to_owned()),
+                ("-", _) => NewAttributeValueOrRemoval::Removed,
+                (_, Ok(count)) => NewAttributeValueOrRemoval::Count(count),
+                (text, _) => NewAttributeValueOrRemoval::Text(text.to_owned()),
             };
             (name, value)
         })

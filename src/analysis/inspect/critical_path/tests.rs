@@ -1,7 +1,7 @@
 //! Compares critical paths with handwritten ones, and checks the paths of small random graphs.
 
 use super::*;
-use crate::inspect::{InspectedRankTrace, TraceTimingCompleteness};
+use crate::inspect::{InspectedRankTrace, NodeStartTimesSource};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 type TestNodeFields = (bool, [u64; 3], i64, Vec<u64>);
 
 /// Builds the trace of a rank from `lines`, one node per line, with ids from 1.
-fn track(rank: u32, lines: &[TestNodeFields]) -> RankPathInput {
+fn track(rank: u32, lines: &[TestNodeFields]) -> RankTimesForCriticalPath {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::start_with_metadata(Vec::new(), &captured).unwrap();
     for ((call, [delay, wait, length], lane, after), id) in lines.iter().zip(1..) {
@@ -43,13 +43,13 @@ fn track(rank: u32, lines: &[TestNodeFields]) -> RankPathInput {
     let contents = writer.into_inner();
     let trace = InspectedRankTrace::read_trace(rank, &contents, |e| e).unwrap();
     assert_eq!(trace.faults.fault_count(), 0);
-    assert_eq!(trace.times.basis, TraceTimingCompleteness::Kept);
-    RankPathInput::new(trace).unwrap()
+    assert_eq!(trace.times.basis, NodeStartTimesSource::Kept);
+    RankTimesForCriticalPath::new(trace).unwrap()
 }
 
 /// Rank 0 computes until 50 ns, waits for rank 1 until 100 ns, and all-reduces until 120 ns. Rank 1 starts at 10 ns,
 /// computes until 100 ns, and also all-reduces until 120 ns.
-fn two() -> [RankPathInput; 2] {
+fn two() -> [RankTimesForCriticalPath; 2] {
     let rank = |rank, delay, compute, wait| {
         let lines = [
             (false, [delay, 0, compute], 0, vec![]),
@@ -151,7 +151,7 @@ proptest! {
     /// the same rank after a part, the part must be as long as its node.
     #[test]
     fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
-        let tracks: Vec<RankPathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();
+        let tracks: Vec<RankTimesForCriticalPath> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();
         let path = critical_path(&tracks, true).unwrap();
         let mut at = Time::ZERO;
         for piece in &path.pieces {

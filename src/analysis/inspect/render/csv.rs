@@ -1,7 +1,9 @@
 //! Renders one table of the summary as CSV, with times in whole picoseconds.
 
 use super::SummaryTableKind;
-use crate::inspect::{JobInspectionSummary, RECEIVED, RankSpreadRow, RankSpreadTable, SENT};
+use crate::inspect::{
+    JobInspectionSummary, RECEIVED, RankSpreadRow, RankSumsAndExtremesByKey, SENT,
+};
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
@@ -39,7 +41,7 @@ pub fn render_csv(job: &JobInspectionSummary, table: SummaryTableKind) -> String
 
 fn render_sums<K: Ord, const N: usize>(
     key_names: &str,
-    table: &RankSpreadTable<K>,
+    table: &RankSumsAndExtremesByKey<K>,
     key: impl Fn(&K) -> [String; N],
 ) -> String {
     let mut rows = CsvRows::new(&format!("{key_names},{SUMS}"));

@@ -3,8 +3,8 @@
 //! Within a schema version, fields may be added, but existing fields do not change.
 
 use crate::inspect::{
-    CountedFault, JobInspectionSummary, NodeSums, RECEIVED, RankOverview, RankSpreadRow,
-    RankSpreadTable, SENT,
+    CountedFault, JobInspectionSummary, NodeSums, RECEIVED, RankSpreadRow,
+    RankSumsAndExtremesByKey, SENT, UnfilteredRankTraceTotals,
 };
 use chakram_base::units::{Span, Time};
 use chakram_report::document::VersionedDocument;
@@ -48,12 +48,12 @@ pub struct SummaryDocument<'j> {
     ranks: Vec<RankDocument<'j>>,
     unreadable: Vec<UnreadableRank<'j>>,
     metadata: MetadataDocument<'j>,
-    groups: Vec<GroupDocument<'j>>,
-    types: Vec<NodeSumsAndExtremesDocument<'j, TypeKey>>,
-    lanes: Vec<NodeSumsAndExtremesDocument<'j, LaneName<'j>>>,
-    collectives: Vec<NodeSumsAndExtremesDocument<'j, CollectiveGroupAndKind<'j>>>,
+    groups: Vec<GroupMembersDocument<'j>>,
+    types: Vec<NodeSumsAndExtremeRanksDocument<'j, NodeTypeJsonKey>>,
+    lanes: Vec<NodeSumsAndExtremeRanksDocument<'j, LaneName<'j>>>,
+    collectives: Vec<NodeSumsAndExtremeRanksDocument<'j, CollectiveGroupAndKindKey<'j>>>,
     messages: Vec<RankPairMessageSums<'j>>,
-    operators: Vec<NodeSumsAndExtremesDocument<'j, OperatorKey<'j>>>,
+    operators: Vec<NodeSumsAndExtremeRanksDocument<'j, OperatorKey<'j>>>,
     attributes: Vec<AttributeCount<'j>>,
 }
 
@@ -80,8 +80,8 @@ struct RankDocument<'j> {
     notes: &'j [CountedFault],
 }
 
-impl<'j> From<&'j RankOverview> for RankDocument<'j> {
-    fn from(rank: &'j RankOverview) -> Self {
+impl<'j> From<&'j UnfilteredRankTraceTotals> for RankDocument<'j> {
+    fn from(rank: &'j UnfilteredRankTraceTotals) -> Self {
         Self {
             rank: rank.rank,
             file: &rank.path,
@@ -140,14 +140,14 @@ struct MetadataAttribute<'j> {
 }
 
 #[derive(Debug, Serialize)]
-struct GroupDocument<'j> {
+struct GroupMembersDocument<'j> {
     name: &'j str,
     ranks: &'j [u32],
     declared_differently: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct TypeKey {
+struct NodeTypeJsonKey {
     r#type: String,
 }
 
@@ -158,7 +158,7 @@ struct LaneName<'j> {
 }
 
 #[derive(Debug, Serialize)]
-struct CollectiveGroupAndKind<'j> {
+struct CollectiveGroupAndKindKey<'j> {
     group: &'j str,
     kind: String,
 }
@@ -171,7 +171,7 @@ struct OperatorKey<'j> {
 
 /// Sums over nodes with an equal key (such as type or lane), and the ranks with the smallest and largest sums.
 #[derive(Debug, Serialize)]
-struct NodeSumsAndExtremesDocument<'j, K> {
+struct NodeSumsAndExtremeRanksDocument<'j, K> {
     #[serde(flatten)]
     key: K,
     ranks: u32,
@@ -195,7 +195,7 @@ struct ExtremeRankNodeCount {
     rank: u32,
 }
 
-impl<'j, K> NodeSumsAndExtremesDocument<'j, K> {
+impl<'j, K> NodeSumsAndExtremeRanksDocument<'j, K> {
     fn new(key: K, row: &'j RankSpreadRow) -> Self {
         let time = |(ps, rank): (Span, u32)| ExtremeRankTime { ps, rank };
         let nodes = |(nodes, rank): (u64, u32)| ExtremeRankNodeCount { nodes, rank };
@@ -210,7 +210,10 @@ impl<'j, K> NodeSumsAndExtremesDocument<'j, K> {
         }
     }
 
-    fn from_table<T: Ord>(table: &'j RankSpreadTable<T>, key: impl Fn(&'j T) -> K) -> Vec<Self> {
+    fn from_table<T: Ord>(
+        table: &'j RankSumsAndExtremesByKey<T>,
+        key: impl Fn(&'j T) -> K,
+    ) -> Vec<Self> {
         let rows = table.rows_by_key();
         rows.map(|(of, row)| Self::new(key(of), row)).collect()
     }
@@ -249,25 +252,26 @@ pub fn build_summary_document<'j>(
             .collect(),
         metadata: build_metadata_document(job),
         groups: (job.groups.iter())
-            .map(|(name, ranks)| GroupDocument {
+            .map(|(name, ranks)| GroupMembersDocument {
                 name,
                 ranks,
                 declared_differently: job.conflicting_groups.contains(name),
             })
             .collect(),
-        types: NodeSumsAndExtremesDocument::from_table(&job.types, |class| TypeKey {
+        types: NodeSumsAndExtremeRanksDocument::from_table(&job.types, |class| NodeTypeJsonKey {
             r#type: class.to_string(),
         }),
-        lanes: NodeSumsAndExtremesDocument::from_table(&job.lanes, |lane| LaneName {
+        lanes: NodeSumsAndExtremeRanksDocument::from_table(&job.lanes, |lane| LaneName {
             lane: lane.to_string(),
             name: job.lane_names.get(lane).map(|(name, _)| &name[..]),
         }),
-        collectives: NodeSumsAndExtremesDocument::from_table(&job.collectives, |(group, kind)| {
-            CollectiveGroupAndKind {
+        collectives: NodeSumsAndExtremeRanksDocument::from_table(
+            &job.collectives,
+            |(group, kind)| CollectiveGroupAndKindKey {
                 group,
                 kind: kind.to_string(),
-            }
-        }),
+            },
+        ),
         messages: (job.messages.iter())
             .map(|((from, to), ends)| RankPairMessageSums {
                 from: *from,
@@ -276,7 +280,7 @@ pub fn build_summary_document<'j>(
                 received: &ends[RECEIVED],
             })
             .collect(),
-        operators: NodeSumsAndExtremesDocument::from_table(&job.operators, |(name, class)| {
+        operators: NodeSumsAndExtremeRanksDocument::from_table(&job.operators, |(name, class)| {
             OperatorKey {
                 name,
                 r#type: class.to_string(),

@@ -1,6 +1,6 @@
 //! Formats text fragments shared by several views of traces.
 
-use crate::inspect::{CountedFault, RejectedAndRepairedFaults, TraceTimingCompleteness};
+use crate::inspect::{CountedFault, NodeStartTimesSource, RejectedAndRepairedFaults};
 use chakram_base::units::Span;
 use chakram_report::summary::format_thousands;
 
@@ -44,23 +44,23 @@ pub fn format_faults<'a>(
 /// Describes the source of a rank's times; `end` is the rank's computed end, and `captured` the end in the
 /// capture.
 pub fn describe_time_basis(
-    basis: TraceTimingCompleteness,
+    basis: NodeStartTimesSource,
     whole_micros: bool,
     end: Span,
     captured: Option<Span>,
 ) -> String {
     match (basis, captured) {
-        (TraceTimingCompleteness::Given, _) => {
+        (NodeStartTimesSource::Given, _) => {
             "starts as in the file, counted from the first start of each rank".to_owned()
         }
-        (TraceTimingCompleteness::Kept, Some(captured)) if captured == end => {
+        (NodeStartTimesSource::Kept, Some(captured)) if captured == end => {
             "durations and delays as captured; ends with the capture, to the picosecond".to_owned()
         }
-        (TraceTimingCompleteness::Kept, Some(captured)) => {
+        (NodeStartTimesSource::Kept, Some(captured)) => {
             format!("durations and delays as captured; the capture ended at {captured}")
         }
-        (TraceTimingCompleteness::Kept, None) => "durations and delays as in the file".to_owned(),
-        (TraceTimingCompleteness::Estimated, _) => format!(
+        (NodeStartTimesSource::Kept, None) => "durations and delays as in the file".to_owned(),
+        (NodeStartTimesSource::Estimated, _) => format!(
             "an estimate: the file has durations{} and no delays, so gaps are missing and starts are early",
             if whole_micros {
                 " in whole microseconds"
@@ -68,7 +68,7 @@ pub fn describe_time_basis(
                 ""
             }
         ),
-        (TraceTimingCompleteness::Unknown, _) => "unknown: the file has no durations".to_owned(),
+        (NodeStartTimesSource::Unknown, _) => "unknown: the file has no durations".to_owned(),
     }
 }
 

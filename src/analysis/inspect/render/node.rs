@@ -4,7 +4,7 @@ use super::OmissionHints;
 use super::json::{NamedViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use super::list::{self, NodeDocument};
-use crate::inspect::{InspectedRankTrace, NearbyNodes, NodeNeighbourhood};
+use crate::inspect::{InspectedRankTrace, NearbyPredecessorsOrSuccessors, NodeNeighbourhood};
 use chakram_base::units::Span;
 use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -100,7 +100,7 @@ fn write_node(
 fn write_neighbour_table(
     out: &mut String,
     title: &str,
-    near: &NearbyNodes<'_>,
+    near: &NearbyPredecessorsOrSuccessors<'_>,
     hints: &OmissionHints,
     style: TextStyleWidthAndDetail,
 ) -> Result {
@@ -155,7 +155,7 @@ pub struct NeighbourhoodDocument<'n> {
     dependencies: NearbyNodesDocument<'n>,
     dangling_dependencies: &'n [u64],
     dependents: NearbyNodesDocument<'n>,
-    edges: Vec<DependencyEdgeDocument>,
+    edges: Vec<EdgeBetweenNearbyNodesDocument>,
 }
 
 #[derive(Debug, Serialize)]
@@ -189,8 +189,8 @@ struct NearbyNodeDocument<'n> {
     control_only: bool,
 }
 
-impl<'n> From<&'n NearbyNodes<'_>> for NearbyNodesDocument<'n> {
-    fn from(near: &'n NearbyNodes<'_>) -> Self {
+impl<'n> From<&'n NearbyPredecessorsOrSuccessors<'_>> for NearbyNodesDocument<'n> {
+    fn from(near: &'n NearbyPredecessorsOrSuccessors<'_>) -> Self {
         let nodes = near.nodes.iter().map(|other| NearbyNodeDocument {
             row: NodeDocument::from(&other.row),
             distance: other.distance,
@@ -204,7 +204,7 @@ impl<'n> From<&'n NearbyNodes<'_>> for NearbyNodesDocument<'n> {
 }
 
 #[derive(Debug, Serialize)]
-struct DependencyEdgeDocument {
+struct EdgeBetweenNearbyNodesDocument {
     from: u64,
     to: u64,
     control_only: bool,
@@ -225,7 +225,7 @@ pub fn build_node_document<'n>(
             value,
         });
     let edges = near.edges.iter();
-    let edges = edges.map(|&(from, to, control_only)| DependencyEdgeDocument {
+    let edges = edges.map(|&(from, to, control_only)| EdgeBetweenNearbyNodesDocument {
         from,
         to,
         control_only,

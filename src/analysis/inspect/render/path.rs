@@ -4,8 +4,8 @@ use super::OmissionHints;
 use super::json::{NamedViewDocument, build_view_document};
 use super::labels::describe_time_basis;
 use crate::inspect::{
-    CriticalPath, NodeClass, PathDelayWaitWorkTotals, PathSegment, RankPathInput,
-    TraceTimingCompleteness, sum_path_time_by_key,
+    CriticalPath, NodeClass, NodeStartTimesSource, PathDelayWaitWorkTotals, PathSegment,
+    RankTimesForCriticalPath, sum_path_time_by_key,
 };
 use chakram_base::ids::format_ranges;
 use chakram_base::units::format_count;
@@ -30,17 +30,17 @@ const PATHS: usize = 8;
 /// A critical path, and the tracks (ranks) that it may use.
 pub struct CriticalPathAndRankInputs<'a> {
     /// Ranks that the path may visit.
-    pub tracks: &'a [RankPathInput],
+    pub tracks: &'a [RankTimesForCriticalPath],
     /// The path; its indices refer to `tracks`.
     pub path: CriticalPath,
 }
 
 /// Returns the paths to show: a single path if the times of all ranks share one origin, otherwise one path per rank.
 pub fn find_paths(
-    tracks: &[RankPathInput],
-    find: fn(&[RankPathInput], bool) -> Option<CriticalPath>,
+    tracks: &[RankTimesForCriticalPath],
+    find: fn(&[RankTimesForCriticalPath], bool) -> Option<CriticalPath>,
 ) -> Vec<CriticalPathAndRankInputs<'_>> {
-    let parts: Vec<&[RankPathInput]> = if share_one_clock(tracks) {
+    let parts: Vec<&[RankTimesForCriticalPath]> = if share_one_clock(tracks) {
         // Only a path through ranks with a common clock may change ranks.
         vec![tracks]
     } else {
@@ -60,9 +60,9 @@ pub fn find_paths(
 }
 
 /// Returns true if the times of all ranks share one origin.
-fn share_one_clock(tracks: &[RankPathInput]) -> bool {
-    let kept = |track: &RankPathInput| {
-        track.basis == TraceTimingCompleteness::Kept && track.captured.is_some()
+fn share_one_clock(tracks: &[RankTimesForCriticalPath]) -> bool {
+    let kept = |track: &RankTimesForCriticalPath| {
+        track.basis == NodeStartTimesSource::Kept && track.captured.is_some()
     };
     tracks.len() == 1 || tracks.iter().all(kept)
 }
@@ -72,7 +72,7 @@ pub struct PathRenderInput<'a> {
     /// Title of the job.
     pub title: &'a str,
     /// Tracks of all ranks.
-    pub tracks: &'a [RankPathInput],
+    pub tracks: &'a [RankTimesForCriticalPath],
     /// Maximum number of nodes to list per path; `None` for no list.
     pub list: Option<usize>,
     /// Hints on how to show omitted content.
@@ -149,8 +149,8 @@ impl PathRenderInput<'_> {
     pub fn build_paths_document<'p>(
         &self,
         paths: &'p [CriticalPathAndRankInputs<'_>],
-    ) -> VersionedDocument<NamedViewDocument<PathsDocument<'p>>> {
-        let body = PathsDocument {
+    ) -> VersionedDocument<NamedViewDocument<JobCriticalPathsDocument<'p>>> {
+        let body = JobCriticalPathsDocument {
             shared_clock: share_one_clock(self.tracks),
             paths: paths
                 .iter()
@@ -189,7 +189,7 @@ impl PathRenderInput<'_> {
 }
 
 impl CriticalPathAndRankInputs<'_> {
-    fn track_of_segment(&self, piece: &PathSegment) -> &RankPathInput {
+    fn track_of_segment(&self, piece: &PathSegment) -> &RankTimesForCriticalPath {
         &self.tracks[piece.track as usize]
     }
 
@@ -388,7 +388,7 @@ impl CriticalPathAndRankInputs<'_> {
     fn build_path_document(&self, list: Option<usize>) -> CriticalPathDocument<'_> {
         let types = sum_path_time_by_key(&self.path, |piece| piece.class_of_node(self.tracks));
         let ranks = sum_path_time_by_key(&self.path, |piece| self.track_of_segment(piece).rank);
-        let node = |piece: &PathSegment| PathNode {
+        let node = |piece: &PathSegment| PathNodeDelayWaitWork {
             rank: self.track_of_segment(piece).rank,
             id: piece.id_of_node(self.tracks),
             from_ps: piece.from,
@@ -434,7 +434,7 @@ impl CriticalPathAndRankInputs<'_> {
 
 /// The critical paths of a job in JSON.
 #[derive(Debug, Serialize)]
-pub struct PathsDocument<'p> {
+pub struct JobCriticalPathsDocument<'p> {
     shared_clock: bool,
     paths: Vec<CriticalPathDocument<'p>>,
 }
@@ -449,7 +449,7 @@ struct CriticalPathDocument<'p> {
     ranks: Vec<RankTime>,
     operators: Vec<OperatorTime>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    nodes: Option<Vec<PathNode<'p>>>,
+    nodes: Option<Vec<PathNodeDelayWaitWork<'p>>>,
 }
 
 /// Sum over the parts of a path that have the same key, such as a node type or operator.
@@ -497,7 +497,7 @@ struct OperatorTime {
 }
 
 #[derive(Debug, Serialize)]
-struct PathNode<'p> {
+struct PathNodeDelayWaitWork<'p> {
     rank: u32,
     id: u64,
     from_ps: Time,

@@ -2,7 +2,7 @@
 
 use super::labels::{describe_time_basis, format_faults};
 use super::{OmissionHints, SummaryTableKind};
-use crate::inspect::{JobInspectionSummary, RankOverview};
+use crate::inspect::{JobInspectionSummary, UnfilteredRankTraceTotals};
 use chakram_base::ids::format_ranges;
 use chakram_base::units::format_count;
 use chakram_base::units::{Bytes, Span, Time};
@@ -72,7 +72,7 @@ impl SummaryWriter<'_> {
 
     fn write_head(&mut self, title: &str, filter: &str) -> Result {
         let job = self.job;
-        let sum = |of: fn(&RankOverview) -> u64| job.ranks.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&UnfilteredRankTraceTotals) -> u64| job.ranks.iter().map(of).sum::<u64>();
         let members: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
         let line = format!(
             "{title}: {} ({}), {}, {} data and {} control dependencies",
@@ -114,7 +114,7 @@ impl SummaryWriter<'_> {
 
     /// If a count is the same on all ranks, formats it as `7`; otherwise formats a range such as `7
     /// to 9`.
-    fn format_count_or_range(&self, of: fn(&RankOverview) -> u32) -> String {
+    fn format_count_or_range(&self, of: fn(&UnfilteredRankTraceTotals) -> u32) -> String {
         let values = || self.job.ranks.iter().map(of);
         match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {
             (least, most) if least == most => format_thousands(most.into()),
@@ -291,8 +291,9 @@ impl SummaryWriter<'_> {
         ]);
         table.write_heading(&mut self.out, self.style)?;
         // Adjacent ranks with equal facts share a line.
-        let facts =
-            |r: &RankOverview| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
+        let facts = |r: &UnfilteredRankTraceTotals| {
+            (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end)
+        };
         let runs: Vec<_> = self
             .job
             .ranks

@@ -172,7 +172,7 @@ struct SalvageLossesAndRepairs {
     bytes_lost: usize,
     lost: Vec<LostRangeRow>,
     metadata_lost: bool,
-    lengths_repaired: Vec<RepairedRecordRow>,
+    lengths_repaired: Vec<RepairedRecordPositionRow>,
     doubled_ids: Vec<DuplicateNodeRow>,
     dangling: Vec<DanglingDependencyRow>,
     dangling_kept: bool,
@@ -188,7 +188,7 @@ struct LostRangeRow {
 }
 
 #[derive(Serialize)]
-struct RepairedRecordRow {
+struct RepairedRecordPositionRow {
     record: usize,
     byte: usize,
 }
@@ -238,7 +238,7 @@ fn salvage_row((report, wrong): &(SalvageReport, Option<String>)) -> SalvageLoss
         lost: lost.collect(),
         metadata_lost: report.metadata_lost,
         lengths_repaired: repaired
-            .map(|&(record, byte)| RepairedRecordRow { record, byte })
+            .map(|&(record, byte)| RepairedRecordPositionRow { record, byte })
             .collect(),
         doubled_ids: doubled
             .map(|&(record, node)| DuplicateNodeRow { record, node })

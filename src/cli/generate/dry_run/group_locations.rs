@@ -16,12 +16,12 @@ pub struct SameExtentGroups {
     /// Common extent of the groups.
     pub extent: GroupExtentWithoutPosition,
     /// Routes from each member to the next; `None` unless the machine has tiles.
-    pub neighbours: Option<NeighbourRouteAndLinkCounts>,
+    pub neighbours: Option<NeighbourRouteLinkTotals>,
 }
 
 /// Routes from each member of a group to the next and, in a ring, from the last back to the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NeighbourRouteAndLinkCounts {
+pub struct NeighbourRouteLinkTotals {
     /// Number of counted routes.
     pub ways: u32,
     /// Number of links, summed over all routes.
@@ -32,7 +32,7 @@ pub struct NeighbourRouteAndLinkCounts {
     pub between_dies: u32,
 }
 
-impl NeighbourRouteAndLinkCounts {
+impl NeighbourRouteLinkTotals {
     /// Adds the routes between neighbouring members of a group. If `closes` is true, groups of more
     /// than two members also get the route from the last member to the first.
     fn count_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
@@ -99,7 +99,7 @@ pub fn locate_groups(
     let stages = (summary.stages.len() > 1).then_some((STAGES, &summary.pipelines));
     let mut all = Vec::new();
     for (family, groups) in families.chain(stages) {
-        let mut alike: BTreeMap<GroupExtentWithoutPosition, (u32, NeighbourRouteAndLinkCounts)> =
+        let mut alike: BTreeMap<GroupExtentWithoutPosition, (u32, NeighbourRouteLinkTotals)> =
             BTreeMap::new();
         for members in groups {
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
@@ -176,7 +176,7 @@ mod tests {
         let machine = Machine::load_preset("wafer-5x4").unwrap();
         let count = |npus: &[u32], closes| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();
-            let mut hops = NeighbourRouteAndLinkCounts::default();
+            let mut hops = NeighbourRouteLinkTotals::default();
             hops.count_routes(&npus, closes, machine.topology());
             (hops.ways, hops.links, hops.most, hops.between_dies)
         };

@@ -3,7 +3,7 @@
 use super::group_locations::SameExtentGroups;
 use super::{DryRunReport, phase_name};
 use chakram_report::document::VersionedDocument;
-use chakram_report::stack::JobSoftwareStack;
+use chakram_report::stack::SoftwareStackDecisions;
 use chakram_trace::format::TensorClass;
 use chakram_trace::format::work_amounts::CountedAttention;
 use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
@@ -27,12 +27,12 @@ struct DryRunPlanDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     attention: Option<CountedAttention>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stack: Option<&'a JobSoftwareStack>,
+    stack: Option<&'a SoftwareStackDecisions>,
     recompute: String,
     bubble: Option<f64>,
     fits: Option<bool>,
     groups: Vec<GroupFamilyDocument<'a>>,
-    placement: Option<GroupPlacementDocument<'a>>,
+    placement: Option<GroupFamilyPlacementsDocument<'a>>,
     stages: Vec<StageDocument<'a>>,
 }
 
@@ -44,7 +44,7 @@ struct GroupFamilyDocument<'a> {
 }
 
 #[derive(Serialize)]
-struct GroupPlacementDocument<'a> {
+struct GroupFamilyPlacementsDocument<'a> {
     machine: &'a str,
     families: Vec<PlacedGroupFamilyDocument<'a>>,
 }
@@ -54,14 +54,14 @@ struct PlacedGroupFamilyDocument<'a> {
     family: &'static str,
     count: u32,
     regular: bool,
-    along: Vec<GroupDimensionDocument<'a>>,
+    along: Vec<GroupMemberCountInDimension<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    neighbours: Option<NeighbourLinkCountsDocument>,
+    neighbours: Option<LinksToNextMemberDocument>,
 }
 
 /// Numbers of links between a group's member and the next member, on a machine of tiles.
 #[derive(Serialize)]
-struct NeighbourLinkCountsDocument {
+struct LinksToNextMemberDocument {
     mean_links: f64,
     most_links: u32,
     ways: u32,
@@ -69,7 +69,7 @@ struct NeighbourLinkCountsDocument {
 }
 
 #[derive(Serialize)]
-struct GroupDimensionDocument<'a> {
+struct GroupMemberCountInDimension<'a> {
     dimension: usize,
     name: &'a str,
     size: u32,
@@ -111,7 +111,7 @@ impl<'a> DryRunPlanDocument<'a> {
         let placement = dry
             .on
             .as_ref()
-            .map(|(machine, all)| GroupPlacementDocument {
+            .map(|(machine, all)| GroupFamilyPlacementsDocument {
                 machine,
                 families: all
                     .iter()
@@ -155,7 +155,7 @@ impl<'a> PlacedGroupFamilyDocument<'a> {
             .extent
             .along
             .iter()
-            .map(|along| GroupDimensionDocument {
+            .map(|along| GroupMemberCountInDimension {
                 dimension: along.dimension,
                 name: &along.name,
                 size: along.size,
@@ -166,7 +166,7 @@ impl<'a> PlacedGroupFamilyDocument<'a> {
             family: lies.family,
             count: lies.groups,
             regular: lies.extent.regular,
-            neighbours: lies.neighbours.map(|hops| NeighbourLinkCountsDocument {
+            neighbours: lies.neighbours.map(|hops| LinksToNextMemberDocument {
                 mean_links: hops.mean_hops(),
                 most_links: hops.most,
                 ways: hops.ways,

@@ -6,7 +6,7 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::format::TensorClass;
 use chakram_workloads::generate::ParallelismPlan;
 use chakram_workloads::generate::plan::{
-    RankMemoryCapacity, RankMemoryPeak, RecomputePolicy, ZeroStage,
+    RankMemoryCapacity, RankPeakOwnAndRemoteBytes, RecomputePolicy, ZeroStage,
 };
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
@@ -56,7 +56,7 @@ impl AllStagesMemoryFit {
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
             // Remote memory stores the bytes that exceed a stage's own capacity, so a stage with more memory of its own
             // needs less of it.
-            let peak = RankMemoryPeak::new(
+            let peak = RankPeakOwnAndRemoteBytes::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
             );

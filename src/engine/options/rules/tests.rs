@@ -8,7 +8,7 @@ use chakram_hardware::network::NetworkModelKind;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{Dtype, Op};
-use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
+use chakram_trace::graph::{EnforcedDependencyKinds, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder};
 
 const KERNEL: Op<'static> = Op::Compute {
@@ -20,7 +20,7 @@ const KERNEL: Op<'static> = Op::Compute {
 /// Returns a workload of one node with a recorded duration of `us` microseconds.
 fn workload(op: Op<'_>, us: u64) -> Workload {
     let mut builder = WorkloadBuilder::default();
-    let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
+    let mut graph = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
     let node = NodeView {
         lane: Some(7),
         recorded: Span(us * 1_000_000),

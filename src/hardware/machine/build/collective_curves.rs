@@ -3,7 +3,7 @@
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
 use crate::collective::{
-    CollectiveCurve, CollectivesAcrossNodes, FittedCollectiveProtocol, MeasurementLinks,
+    CollectiveCurve, CrossNodeNcclParameters, FittedCollectiveProtocol, MeasurementLinks,
 };
 use crate::machine::Machine;
 use crate::topology::TopologyDimension;
@@ -251,9 +251,9 @@ pub(super) fn parse_protocols(
 pub(super) fn parse_across_nodes(
     dimension: &ConfigTable<'_>,
     measured_at: Option<MeasurementLinks>,
-) -> Result<Option<CollectivesAcrossNodes>, ConfigError> {
+) -> Result<Option<CrossNodeNcclParameters>, ConfigError> {
     dimension.read_optional("across_share", |field| {
-        Ok(CollectivesAcrossNodes {
+        Ok(CrossNodeNcclParameters {
             share: field.read_positive(1.0)?,
             measured_at,
         })

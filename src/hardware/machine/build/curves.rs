@@ -2,8 +2,8 @@
 
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
-    AttentionCurve, AttentionWaveConstants, DecodeCurve, GemmCurve, HeadWidthFactors, KernelCurves,
-    MemoryBoundCurve, PowerThrottling, SustainedRateFactors,
+    AttentionKernelTimeCurve, AttentionWaveConstants, DecodeCurve, GemmCurve, HeadWidthFactors,
+    KernelCurves, MemoryBoundCurve, PowerLimitedRateFactors, PowerThrottling,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use chakram_base::dtype::Dtype;
@@ -33,9 +33,9 @@ const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"
 /// Parses the power keys of a class.
 ///
 /// Near the power limit, an NPU's rate is proportional to the square root of its power.
-fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<SustainedRateFactors, ConfigError> {
+fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<PowerLimitedRateFactors, ConfigError> {
     let Some(field) = class.get("power") else {
-        return Ok(SustainedRateFactors::default());
+        return Ok(PowerLimitedRateFactors::default());
     };
     let table = field.read_table(Some(POWER))?;
     let sustained = table.read_or_default("sustained", 1.0, |field| field.read_positive(1.0))?;
@@ -69,7 +69,7 @@ fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<SustainedRateFactors
             return Err(table.missing_entry_error("slower", expected));
         }
     };
-    Ok(SustainedRateFactors {
+    Ok(PowerLimitedRateFactors {
         products: sustained * capped,
         attention: capped,
         throttling,
@@ -144,7 +144,7 @@ pub(super) fn add_kernels(
         }
     }
     for table in kernel_tables(class, "attention", ATTENTION)? {
-        let curve = AttentionCurve {
+        let curve = AttentionKernelTimeCurve {
             start: parse_seconds(&table, "start")?,
             compute: kept.attention * parse_positive(&table, "compute", 1.0)?,
             memory: parse_positive(&table, "memory", 2.0)?,

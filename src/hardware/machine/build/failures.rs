@@ -1,6 +1,6 @@
 //! The `failure` tables: parts of the machine that stop working during a replay.
 
-use crate::machine::{FailedPart, FailedPartAndTime};
+use crate::machine::{FailedNpuOrNamedLinks, FailedPartAndTime};
 use crate::topology::Topology;
 use crate::topology::link_graph::MOST_NPUS;
 use chakram_base::config::{ConfigError, ConfigTable};
@@ -31,11 +31,11 @@ pub(super) fn parse_failures(
 fn parse_failed_part(
     table: &ConfigTable<'_>,
     topology: &Topology,
-) -> Result<FailedPart, ConfigError> {
+) -> Result<FailedNpuOrNamedLinks, ConfigError> {
     match (table.get("npu"), table.get("link")) {
         (Some(npu), None) => {
             let number = npu.read_integer_between(0, u64::from(topology.npu_count()) - 1)?;
-            Ok(FailedPart::Npu(Npu(number as u32)))
+            Ok(FailedNpuOrNamedLinks::Npu(Npu(number as u32)))
         }
         (None, Some(link)) => {
             let ends = link.read_line()?;
@@ -52,7 +52,7 @@ fn parse_failed_part(
             let expected = "two vertices that a link joins, such as \"0-1\"";
             let known = graph.links_between(ends);
             known.map_err(|found| link.invalid_value_error(found, expected))?;
-            Ok(FailedPart::Link(ends.to_owned()))
+            Ok(FailedNpuOrNamedLinks::Link(ends.to_owned()))
         }
         _ => Err(table.invalid_table_error(
             "`npu` and `link`, or neither",

@@ -1,7 +1,7 @@
 //! The `measured` tables of an NPU class, written by `chakram calibrate --kernels`: times of kernels by name.
 
 use super::LATENCY;
-use crate::compute::{MeasuredKernelTimesByWork, MeasuredKernels, MeasuredTimeAtFlopsAndBytes};
+use crate::compute::{MeasuredKernels, MeasuredTimeAtFlopsAndBytes, SameKernelTimesByWorkAmount};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
@@ -33,7 +33,7 @@ pub(super) fn parse_measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels,
         let error =
             |key| table.read_or_default(key, 0.0, |field| field.read_positive(LARGEST_ERROR));
         let Some(kernel) =
-            MeasuredKernelTimesByWork::new(times, error("error")?, error("between")?)
+            SameKernelTimesByWorkAmount::new(times, error("error")?, error("between")?)
         else {
             let expected = "at least one time, and at most one for each pair of FLOPs and bytes";
             return Err(field.invalid_value_error(

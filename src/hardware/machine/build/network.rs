@@ -1,10 +1,10 @@
 //! The `dimension` tables and the `network` table: topology, an algorithm for each dimension, network model and
 //! switching.
 
-use super::super::{DomainsWithUnusedNpus, NetworkSettings};
+use super::super::{NetworkSettings, UsedNpusPerSpannedDomain};
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{
-    CollectiveCurve, CollectivesAcrossNodes, DimensionAlgorithmChoice, FittedCollectiveProtocol,
+    CollectiveCurve, CrossNodeNcclParameters, DimensionAlgorithmChoice, FittedCollectiveProtocol,
 };
 use crate::machine::Machine;
 use crate::network::{NetworkModelKind, SendCompletion};
@@ -50,10 +50,10 @@ pub(super) struct NetworkBuiltFromTables {
     /// Protocols of collectives in each dimension.
     pub protocols: Vec<Vec<FittedCollectiveProtocol>>,
     /// The library's rings and trees over several nodes, by dimension.
-    pub across_nodes: Vec<Option<CollectivesAcrossNodes>>,
+    pub across_nodes: Vec<Option<CrossNodeNcclParameters>>,
     pub scalable: bool,
     /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
-    pub rank_domain: Option<DomainsWithUnusedNpus>,
+    pub rank_domain: Option<UsedNpusPerSpannedDomain>,
 }
 
 /// Parses and checks all `dimension` tables and the `network` table. For an edited file, `original` is the machine
@@ -169,9 +169,9 @@ fn parse_rank_domain(
     index: usize,
     size: u32,
     npus: u32,
-) -> Result<DomainsWithUnusedNpus, ConfigError> {
+) -> Result<UsedNpusPerSpannedDomain, ConfigError> {
     let ranks = field.read_count(size)?;
-    Ok(DomainsWithUnusedNpus {
+    Ok(UsedNpusPerSpannedDomain {
         dimension: index,
         npus,
         used: npus / size * ranks,

@@ -2,7 +2,7 @@
 
 use super::{BANDWIDTH, LATENCY, parse_capacity, parse_optional_capacity, parse_size};
 use crate::memory::{
-    HierarchicalPool, MemoryAttachment, MemoryNetworkAttachment, MemoryPortPlacement, MeshPool,
+    HierarchicalPool, MemoryAttachment, MemoryNetworkAttachment, MemoryPortNpus, MeshPool,
     MultiLevelSwitchPool, NamedRemoteMemory, RemoteMemory, RingPool, SwitchLevel,
 };
 use crate::topology::Topology;
@@ -197,7 +197,7 @@ fn parse_port_bandwidth(
 fn parse_memory_ports(
     table: &ConfigTable<'_>,
     topology: &Topology,
-) -> Result<MemoryPortPlacement, ConfigError> {
+) -> Result<MemoryPortNpus, ConfigError> {
     let expected = format!(
         "NPUs from 0 to {} such as \"0-3,6\"",
         topology.npu_count() - 1
@@ -210,10 +210,7 @@ fn parse_memory_ports(
         .iter()
         .flat_map(|range| (range.first..=range.last).map(Npu))
         .collect();
-    Ok(MemoryPortPlacement::new(
-        npus.into_iter().collect(),
-        topology,
-    ))
+    Ok(MemoryPortNpus::new(npus.into_iter().collect(), topology))
 }
 
 fn parse_hierarchical_pool(

@@ -158,7 +158,7 @@ fn relatives_have_relatives() {
         ..DatasheetNumbers::default()
     };
     let (text, once) = made("h100", &sheet);
-    let from = NamedMachineFileText {
+    let from = PresetOrMachineFileText {
         file: "x.toml".to_owned(),
         text: Cow::Owned(text),
     };

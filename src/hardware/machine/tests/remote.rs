@@ -5,7 +5,7 @@ use crate::machine::Machine;
 use crate::memory::{
     HierarchicalPool, MemoryAttachment, MeshPool, MultiLevelSwitchPool, RingPool, SwitchLevel,
 };
-use crate::topology::{MemoryEndpoint, MemorySite};
+use crate::topology::{MemoryAtNpuOrFabric, MemorySiteAndLink};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
@@ -208,8 +208,8 @@ bandwidth = "7 GB/s"
 fn ports_lie_at_npus() {
     let machine = Machine::parse(&with(PORTS), "m.toml").unwrap();
     let topology = machine.topology();
-    let port = |npu| MemoryEndpoint {
-        site: MemorySite::Npu(Npu(npu)),
+    let port = |npu| MemorySiteAndLink {
+        site: MemoryAtNpuOrFabric::Npu(Npu(npu)),
         bandwidth: Bandwidth::new(7e9).unwrap(),
         latency: Span::from_us(2),
     };

@@ -4,7 +4,7 @@ use super::refused_in;
 use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, with};
 use crate::machine::Machine;
 use crate::memory::{MemoryAttachment, MemoryNetworkAttachment, RemoteMemory, RingPool};
-use crate::topology::{MemoryEndpoint, MemorySite};
+use crate::topology::{MemoryAtNpuOrFabric, MemorySiteAndLink};
 use chakram_base::ids::EndpointId;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
@@ -15,8 +15,8 @@ fn through_outer(text: &str) -> RemoteMemory {
     let remote = machine.first_remote_memory().unwrap().clone();
     let through = remote.through.as_ref().unwrap();
     assert_eq!(through.dimension_name(), "outer");
-    let expected = MemoryEndpoint {
-        site: MemorySite::Fabric(1),
+    let expected = MemorySiteAndLink {
+        site: MemoryAtNpuOrFabric::Fabric(1),
         bandwidth: Bandwidth::new(50e9).unwrap(),
         latency: Span::from_ns(1500),
     };

@@ -12,10 +12,10 @@
 //! is the far end of the same link, the first byte does not wait for that link's γ.
 
 use super::route::{iter_servers_between, link_after_server};
-use super::{ContendedNetwork, ContentionLocation, MemoryLoadStoreTransfer, Time};
+use super::{ContendedNetwork, MemoryLoadStoreTransfer, PortOrLinkContention, Time};
 use chakram_base::units::Span;
 
-pub(super) fn serve_access<D: ContentionLocation>(
+pub(super) fn serve_access<D: PortOrLinkContention>(
     network: &mut ContendedNetwork<'_, D>,
     now: Time,
     transfer: &MemoryLoadStoreTransfer,

@@ -2,8 +2,8 @@
 
 use super::route::{is_border, link_after_server};
 use super::{
-    NetworkMessage, Npu, PortsOrLinksOnRoute, RouteCursor, RouteServer, Span, SwitchingMode, Time,
-    Topology, UnroundedBufferShare,
+    NetworkMessage, Npu, PortsOrLinksOnRoute, RouteCursor, RouteServerAndLinksToNext, Span,
+    SwitchingMode, Time, Topology, UnroundedBufferShare,
 };
 use crate::network::servers::QueueingServerId;
 use crate::topology::{PathLatencyAndRates, RouteDieLinkCounts};
@@ -11,12 +11,12 @@ use chakram_base::units::{Bandwidth, SummedSecondsPerByte};
 
 /// A message in flight: the next server that it must pass, and its times there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InFlightMessage {
+pub(super) struct InFlightMessageAtNextServer {
     amount: UnroundedBufferShare,
     sender: Npu,
     /// The rest of the route, after `stop`.
     route: RouteCursor,
-    stop: RouteServer,
+    stop: RouteServerAndLinksToNext,
     /// Time at which the message's first segment reaches the device before `stop`.
     head: Time,
     tail: Time,
@@ -38,7 +38,7 @@ pub(super) struct InFlightMessage {
     borders: u32,
 }
 
-impl InFlightMessage {
+impl InFlightMessageAtNextServer {
     /// Creates the state of a message that is submitted at `now` along `path`.
     #[inline]
     pub fn new(
@@ -108,7 +108,7 @@ impl InFlightMessage {
     /// `None` after the last server.
     #[inline]
     pub fn begin_service(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
-        let RouteServer { place, links, last } = self.stop;
+        let RouteServerAndLinksToNext { place, links, last } = self.stop;
         let zero = Span::ZERO;
         // The latency and the first segment count once for each link. A server may be at the start or end of its link.
         let between = match links {

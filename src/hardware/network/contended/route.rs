@@ -26,7 +26,7 @@ pub enum PortsOrLinksOnRoute {
 
 /// A server on a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::network) struct RouteServer {
+pub(in crate::network) struct RouteServerAndLinksToNext {
     pub place: QueueingServerId,
     /// Number of links from this server to the next. Zero if the next server is the far end of the same link.
     pub links: u32,
@@ -70,7 +70,7 @@ impl RouteCursor {
 
     /// Returns the next server, or `None` after the last.
     #[inline]
-    pub fn next(&mut self, topology: &Topology) -> Option<RouteServer> {
+    pub fn next(&mut self, topology: &Topology) -> Option<RouteServerAndLinksToNext> {
         let count = topology.dimensions().len();
         while self.crossed < count {
             let turned = self.first + self.crossed;
@@ -93,7 +93,7 @@ impl RouteCursor {
                 // route in this dimension.
                 let leads_on =
                     shape == DimensionShape::Switch && self.reach == PortsOrLinksOnRoute::Links;
-                return Some(RouteServer {
+                return Some(RouteServerAndLinksToNext {
                     place: place(side.into(), from),
                     links: u32::from(leads_on),
                     last: true,
@@ -131,7 +131,7 @@ impl RouteCursor {
                 } else {
                     place(side, from)
                 };
-                return Some(RouteServer { place, links, last });
+                return Some(RouteServerAndLinksToNext { place, links, last });
             }
             self.crossed += 1;
         }
@@ -151,12 +151,13 @@ pub(in crate::network) fn iter_servers_between<'t>(
     reach: PortsOrLinksOnRoute,
     ends: (EndpointId, EndpointId),
     topology: &'t Topology,
-) -> impl Iterator<Item = RouteServer> + use<'t> {
-    let memory = QueueingServerId::of_memory(topology, ends).map(|place| RouteServer {
-        place,
-        links: 1,
-        last: true,
-    });
+) -> impl Iterator<Item = RouteServerAndLinksToNext> + use<'t> {
+    let memory =
+        QueueingServerId::of_memory(topology, ends).map(|place| RouteServerAndLinksToNext {
+            place,
+            links: 1,
+            last: true,
+        });
     let (loaded, stored) = match topology.memory_at(ends.0) {
         Some(_) => (memory, None),
         None => (None, memory),
@@ -257,7 +258,9 @@ mod tests {
     fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
         let mut route = RouteCursor::new(PortsOrLinksOnRoute::Links, (Npu(a), Npu(b)), topology);
         let stops = std::iter::from_fn(|| route.next(topology));
-        let place = |stop: RouteServer| (stop.place.dimension, stop.place.side, stop.place.npu.0);
+        let place = |stop: RouteServerAndLinksToNext| {
+            (stop.place.dimension, stop.place.side, stop.place.npu.0)
+        };
         stops.map(place).collect()
     }
 
@@ -293,7 +296,9 @@ mod tests {
         let ports = |a, b| -> Vec<_> {
             let mut route = RouteCursor::new(PortsOrLinksOnRoute::Ports, (Npu(a), Npu(b)), &t);
             let stops = std::iter::from_fn(|| route.next(&t));
-            let place = |s: RouteServer| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
+            let place = |s: RouteServerAndLinksToNext| {
+                (s.place.dimension, s.place.side, s.place.npu.0, s.links)
+            };
             stops.map(place).collect()
         };
         let outer = [(2, OUT, 23, 1), (2, IN, 11, 0)];

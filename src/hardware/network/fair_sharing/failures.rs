@@ -1,7 +1,7 @@
 //! Links that fail while messages are on them; the parent module defines which bytes are lost.
 
-use super::{DepartedMessage, FairSharingNetwork, UnsentMessageStream};
-use crate::network::{EventScheduler, LinkFailureEffect, LinkFailureHandler, ReroutedMessage};
+use super::{DepartedMessage, FairSharingNetwork, TransferWithUnsentBytes};
+use crate::network::{EventScheduler, LinkFailureEffect, LinkFailureHandler, ReroutedMessageBytes};
 use crate::topology::link_graph::LinkGraph;
 use chakram_base::ids::{EndpointId, OpIndex};
 use chakram_base::units::{Span, Time};
@@ -25,7 +25,7 @@ impl FairSharingNetwork<'_> {
     /// link. The stream's bytes must be settled up to `now`, or up to the time at which the last byte left.
     fn find_lost_bytes(
         &self,
-        stream: &UnsentMessageStream,
+        stream: &TransferWithUnsentBytes,
         now: Time,
         failed: &[u32],
     ) -> Option<f64> {
@@ -55,13 +55,13 @@ impl FairSharingNetwork<'_> {
     /// Sends the unsent bytes of a message, and its `lost` bytes, over another route.
     fn send_again(
         &mut self,
-        mut stream: UnsentMessageStream,
+        mut stream: TransferWithUnsentBytes,
         lost: f64,
         effect: &mut LinkFailureEffect,
     ) {
         let unsent = stream.left;
         effect.resent += lost;
-        effect.moved.push(ReroutedMessage {
+        effect.moved.push(ReroutedMessageBytes {
             ends: stream.ends,
             unsent,
             again: lost,
@@ -87,8 +87,8 @@ impl LinkFailureHandler for FairSharingNetwork<'_> {
         agenda: &mut dyn EventScheduler,
     ) -> LinkFailureEffect {
         self.remove_departures(now, agenda);
-        let mut hit: Vec<(UnsentMessageStream, f64)> = Vec::new();
-        let mut streams: Vec<UnsentMessageStream> = self.streams.drain(..).flatten().collect();
+        let mut hit: Vec<(TransferWithUnsentBytes, f64)> = Vec::new();
+        let mut streams: Vec<TransferWithUnsentBytes> = self.streams.drain(..).flatten().collect();
         streams.sort_unstable_by_key(|stream| stream.sequence);
         self.free_slots.clear();
         self.entering.clear();
@@ -108,7 +108,7 @@ impl LinkFailureHandler for FairSharingNetwork<'_> {
             };
             let DepartedMessage { stream, arrives } = message;
             *self.overtaken.entry((arrives, op)).or_default() += 1;
-            let again = UnsentMessageStream {
+            let again = TransferWithUnsentBytes {
                 tells: false,
                 left: 0.0,
                 settled: now,

@@ -9,7 +9,7 @@
 //! operations per changed stream, and succeeds if members of a collective go from one message to the next. If it fails,
 //! all rates are solved.
 
-use super::UnsentMessageStream;
+use super::TransferWithUnsentBytes;
 use crate::topology::link_graph::{DirectedLink, LinkMessageFraction};
 use chakram_base::units::Time;
 
@@ -157,7 +157,7 @@ impl MaxMinRates {
     /// Solves the rates of all streams by progressive filling, and sets the rates that change. All rates rise together
     /// until a link saturates, which fixes the rates of its streams. Each pass saturates at least one link, so there
     /// are at most as many passes as links.
-    pub fn solve_rates(&mut self, streams: &mut [Option<UnsentMessageStream>], now: Time) {
+    pub fn solve_rates(&mut self, streams: &mut [Option<TransferWithUnsentBytes>], now: Time) {
         self.list_users(streams);
         let mut unsolved = std::mem::take(&mut self.unsolved);
         unsolved.clone_from(&self.used);
@@ -207,7 +207,7 @@ impl MaxMinRates {
     }
 
     /// Lists the streams of each link, and resets the links' loads.
-    fn list_users(&mut self, streams: &mut [Option<UnsentMessageStream>]) {
+    fn list_users(&mut self, streams: &mut [Option<TransferWithUnsentBytes>]) {
         for link in self.used.drain(..) {
             self.links[link as usize] = LinkState::IDLE;
         }
@@ -230,7 +230,7 @@ impl MaxMinRates {
         }
         self.users.resize(first as usize, 0);
         for (slot, stream) in (0..).zip(streams.iter()) {
-            for &(link, _) in stream.iter().flat_map(UnsentMessageStream::links) {
+            for &(link, _) in stream.iter().flat_map(TransferWithUnsentBytes::links) {
                 let users = &mut self.links[link as usize].users;
                 self.users[users.1 as usize] = slot;
                 users.1 += 1;

@@ -2,8 +2,8 @@
 
 use super::super::test_harness::{PendingEvents, simulate_delivery_times};
 use super::*;
-use crate::topology::link_graph::{ClosChildrenAndUplinks, ShortestPathChoice};
-use crate::topology::{DimensionShape, MemoryEndpoint, MemorySite, TopologyDimension};
+use crate::topology::link_graph::{ChildrenAndUplinksByClosLevel, ShortestPathChoice};
+use crate::topology::{DimensionShape, MemoryAtNpuOrFabric, MemorySiteAndLink, TopologyDimension};
 use chakram_base::ids::OpIndex;
 use chakram_base::units::Bandwidth;
 use proptest::prelude::*;
@@ -72,7 +72,7 @@ fn rates_are_max_min_fair() {
 
 #[test]
 fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
-    let levels = ClosChildrenAndUplinks {
+    let levels = ChildrenAndUplinksByClosLevel {
         children: vec![2, 2],
         uplinks: vec![2],
     };
@@ -219,7 +219,7 @@ mod solved_anew {
     }
 
     fn clos(levels: (&[u32], &[u32]), policy: ShortestPathChoice) -> Topology {
-        let levels = ClosChildrenAndUplinks {
+        let levels = ChildrenAndUplinksByClosLevel {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
         };
@@ -272,7 +272,7 @@ mod solved_anew {
             routes.find_route(&graph, (Npu(from), Npu(to)), &mut route);
             route.links
         };
-        let stream = |links: &[LinkMessageFraction]| UnsentMessageStream {
+        let stream = |links: &[LinkMessageFraction]| TransferWithUnsentBytes {
             op: OpIndex(0),
             order: 0,
             tells: false,
@@ -430,7 +430,7 @@ mod packets {
         policy: ShortestPathChoice,
         flows: &[(u64, u32, u32, u64)],
     ) -> f64 {
-        let levels = ClosChildrenAndUplinks {
+        let levels = ChildrenAndUplinksByClosLevel {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
         };
@@ -498,8 +498,8 @@ proptest! {
     ) {
         let topology = stacked(&shapes, Span(70));
         let npus = topology.npu_count();
-        let topology = topology.with_memories(vec![MemoryEndpoint {
-            site: MemorySite::Npu(Npu(at % npus)),
+        let topology = topology.with_memories(vec![MemorySiteAndLink {
+            site: MemoryAtNpuOrFabric::Npu(Npu(at % npus)),
             bandwidth: Bandwidth::new(1e8 * rate as f64).unwrap(),
             latency: Span(latency),
         }]);

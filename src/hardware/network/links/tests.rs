@@ -5,7 +5,7 @@ use super::*;
 use crate::network::test_harness::{
     PendingEvents, create_message, create_topology, cut_through_by_segment, simulate_delivery_times,
 };
-use crate::network::{ClosedFormLinkReservations, NetworkBackend};
+use crate::network::{CollectiveLinkReservations, NetworkBackend};
 use crate::topology::DimensionShape::{FullyConnected, Mesh, Ring, Switch};
 use crate::topology::{LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::Npu;

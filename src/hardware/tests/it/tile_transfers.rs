@@ -9,7 +9,8 @@ use chakram_hardware::network::{
 };
 use chakram_hardware::topology::tile_grid::DieBorderLinks;
 use chakram_hardware::topology::{
-    DieAndCoreLayout, DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode, Topology,
+    DieAndCoreLayout, DimensionShape, MemoryAtNpuOrFabric, MemorySiteAndLink, SwitchingMode,
+    Topology,
 };
 use testkit::tile_transfers::{
     CoreTransfer, GridOfDiesAndCores, LinkByteTimeAndLatency, MemoryPort, transfer_end_times,
@@ -84,8 +85,8 @@ fn same(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
         latency_ps: 700,
     };
     let ports: Vec<u32> = (0..4).map(|_| random.below(cores) as u32).collect();
-    let endpoint = |&at: &u32| MemoryEndpoint {
-        site: MemorySite::Npu(Npu(at)),
+    let endpoint = |&at: &u32| MemorySiteAndLink {
+        site: MemoryAtNpuOrFabric::Npu(Npu(at)),
         bandwidth: rate(memory.ps_per_byte),
         latency: Span(memory.latency_ps),
     };

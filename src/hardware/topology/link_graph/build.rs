@@ -4,7 +4,7 @@ use super::super::chip_graph::ChipGraph;
 use super::distances::LinkDistances;
 use super::legs::RouteDimensionStrides;
 use super::{
-    ClosChildrenAndUplinks, ClosNetworkNpuScope, DimensionShape, DirectedLink, LinkGraph,
+    ChildrenAndUplinksByClosLevel, ClosNetworkRailWiring, DimensionShape, DirectedLink, LinkGraph,
     MOST_LINKS, MOST_NPUS, MOST_SWITCHES, ShortestPathChoice, Topology,
 };
 use chakram_base::ids::Npu;
@@ -19,9 +19,9 @@ pub enum DimensionLinks {
     /// Clos networks.
     Clos {
         /// Levels of the Clos network.
-        levels: ClosChildrenAndUplinks,
+        levels: ChildrenAndUplinksByClosLevel,
         /// Rule for the NPUs that each network connects.
-        fabric: ClosNetworkNpuScope,
+        fabric: ClosNetworkRailWiring,
         /// Rule that selects among shortest paths.
         routes: ShortestPathChoice,
     },
@@ -139,7 +139,7 @@ impl GraphBuilder {
     }
 }
 
-impl ClosChildrenAndUplinks {
+impl ChildrenAndUplinksByClosLevel {
     /// Adds the network that connects `ends`, with `of` appended to the names of its switches. Returns `None` if the
     /// network has too many switches or links, or if the number of `ends` is not [`Self::npus`].
     fn add_to_graph(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
@@ -262,7 +262,7 @@ impl LinkGraph {
             policies.push(policy);
         }
         let joins_inner = |d: usize| match &links[d] {
-            DimensionLinks::Clos { fabric, .. } => *fabric != ClosNetworkNpuScope::RailOnly,
+            DimensionLinks::Clos { fabric, .. } => *fabric != ClosNetworkRailWiring::RailOnly,
             _ => false,
         };
         let graph = Self {

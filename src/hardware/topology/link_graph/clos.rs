@@ -6,7 +6,7 @@ use super::{MOST_NPUS, Topology};
 /// links to different switches of the next level. Such a network is an extended generalized fat tree (Öhring et al.,
 /// IPPS 1995) in which all links have the same rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClosChildrenAndUplinks {
+pub struct ChildrenAndUplinksByClosLevel {
     /// For each level, the number of NPUs or switches below a switch.
     pub children: Vec<u32>,
     /// For each level except the highest, the number of uplinks per switch.
@@ -15,7 +15,7 @@ pub struct ClosChildrenAndUplinks {
 
 /// Rule for the NPUs that each Clos network connects, if the machine has inner dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClosNetworkNpuScope {
+pub enum ClosNetworkRailWiring {
     /// Each rail has its own network of switches. A rail is the set of NPUs with equal coordinates in the inner
     /// dimensions. Messages between rails travel over the inner dimensions.
     #[default]
@@ -26,7 +26,7 @@ pub enum ClosNetworkNpuScope {
     TopOfRack,
 }
 
-impl ClosNetworkNpuScope {
+impl ClosNetworkRailWiring {
     /// Every variant with its name in machine files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::RailOnly, "rail_only"),
@@ -67,7 +67,7 @@ impl ClosNetworkNpuScope {
     }
 }
 
-impl ClosChildrenAndUplinks {
+impl ChildrenAndUplinksByClosLevel {
     /// Returns the number of NPUs, or `None` if there are too many.
     pub fn npu_count(&self) -> Option<u32> {
         let all = self.children.iter();

@@ -20,13 +20,13 @@ impl LinkGraph {
 
     /// Builds a Clos network of a single dimension.
     pub fn clos(
-        levels: &ClosChildrenAndUplinks,
+        levels: &ChildrenAndUplinksByClosLevel,
         rate: (Bandwidth, Span),
         routes: ShortestPathChoice,
     ) -> Self {
         let links = DimensionLinks::Clos {
             levels: levels.clone(),
-            fabric: ClosNetworkNpuScope::default(),
+            fabric: ClosNetworkRailWiring::default(),
             routes,
         };
         Self::of_one(levels.npu_count().unwrap(), links, rate)
@@ -52,7 +52,7 @@ fn rate() -> (Bandwidth, Span) {
 }
 
 fn clos(children: &[u32], uplinks: &[u32], policy: ShortestPathChoice) -> LinkGraph {
-    let levels = ClosChildrenAndUplinks {
+    let levels = ChildrenAndUplinksByClosLevel {
         children: children.to_vec(),
         uplinks: uplinks.to_vec(),
     };
@@ -201,12 +201,12 @@ fn switch(name: &str, size: u32) -> TopologyDimension {
 fn two_tiers(
     (inside, outside): (u32, u32),
     levels: (&[u32], &[u32]),
-    (fabric, routes): (ClosNetworkNpuScope, ShortestPathChoice),
+    (fabric, routes): (ClosNetworkRailWiring, ShortestPathChoice),
 ) -> LinkGraph {
     let dimensions = vec![switch("node", inside), switch("nics", outside)];
     let topology = Topology::new(dimensions).unwrap();
     let clos = DimensionLinks::Clos {
-        levels: ClosChildrenAndUplinks {
+        levels: ChildrenAndUplinksByClosLevel {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
         },
@@ -229,7 +229,7 @@ fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
 /// to another rail first travels inside its node.
 #[test]
 fn rails_of_their_own_are_reached_inside_a_node() {
-    let policy = (ClosNetworkNpuScope::RailOnly, ShortestPathChoice::First);
+    let policy = (ClosNetworkRailWiring::RailOnly, ShortestPathChoice::First);
     let graph = two_tiers((4, 4), (&[2, 2], &[2]), policy);
     // Each node has one switch, and each of the four rails has two first-level and two second-level switches.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
@@ -259,9 +259,9 @@ fn rails_of_their_own_are_reached_inside_a_node() {
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
     let graph = |fabric, routes| two_tiers((4, 4), levels, (fabric, routes));
-    let racks = graph(ClosNetworkNpuScope::TopOfRack, ShortestPathChoice::First);
+    let racks = graph(ClosNetworkRailWiring::TopOfRack, ShortestPathChoice::First);
     let rails = graph(
-        ClosNetworkNpuScope::RailOptimized,
+        ClosNetworkRailWiring::RailOptimized,
         ShortestPathChoice::First,
     );
     for graph in [&racks, &rails] {
@@ -285,7 +285,7 @@ fn one_fabric_joins_all_rails() {
         ShortestPathChoice::Sprayed,
     ] {
         let both = [
-            graph(ClosNetworkNpuScope::TopOfRack, policy),
+            graph(ClosNetworkRailWiring::TopOfRack, policy),
             clos(levels.0, levels.1, policy),
         ];
         for (a, b) in (0..16).flat_map(|a| (0..16).map(move |b| (a, b))) {
@@ -336,13 +336,13 @@ fn a_clos_network_of_one_level_is_a_switch() {
             dimension("b", DimensionShape::Switch, 3),
         ];
         let topology = Topology::new(dimensions).unwrap();
-        let levels = ClosChildrenAndUplinks {
+        let levels = ChildrenAndUplinksByClosLevel {
             children: vec![3],
             uplinks: vec![],
         };
         let clos = DimensionLinks::Clos {
             levels,
-            fabric: ClosNetworkNpuScope::RailOnly,
+            fabric: ClosNetworkRailWiring::RailOnly,
             routes: ShortestPathChoice::Sprayed,
         };
         let graph = LinkGraph::new(&topology, &[DimensionLinks::OfShape, clos]).unwrap();
@@ -376,11 +376,11 @@ fn a_fabric_may_lie_between_dimensions() {
     };
     let topology = Topology::new(["node", "nics", "pods"].map(dimension).to_vec()).unwrap();
     let clos = DimensionLinks::Clos {
-        levels: ClosChildrenAndUplinks {
+        levels: ChildrenAndUplinksByClosLevel {
             children: vec![2, 2],
             uplinks: vec![2],
         },
-        fabric: ClosNetworkNpuScope::RailOptimized,
+        fabric: ClosNetworkRailWiring::RailOptimized,
         routes: ShortestPathChoice::First,
     };
     let links = [DimensionLinks::OfShape, clos, DimensionLinks::OfShape];
@@ -432,13 +432,13 @@ fn too_many_switches_are_refused_before_they_are_made() {
     };
     let topology = Topology::new(vec![dimension]).unwrap();
     let refused = |children: &[u32], uplinks: &[u32]| {
-        let levels = ClosChildrenAndUplinks {
+        let levels = ChildrenAndUplinksByClosLevel {
             children: children.to_vec(),
             uplinks: uplinks.to_vec(),
         };
         let clos = DimensionLinks::Clos {
             levels,
-            fabric: ClosNetworkNpuScope::RailOnly,
+            fabric: ClosNetworkRailWiring::RailOnly,
             routes: ShortestPathChoice::First,
         };
         LinkGraph::new(&topology, &[clos]).unwrap_err()

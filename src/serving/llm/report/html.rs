@@ -1,7 +1,7 @@
 //! Renders a report as an HTML page: one file that works offline.
 
 use super::text::{format_gigabytes, format_rate};
-use super::{LlmReport, RequestTimeSummary};
+use super::{LlmReport, RequestTimeMeanAndPercentiles};
 use crate::statistics::LevelSummary;
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
@@ -112,7 +112,7 @@ fn render_span(path: &str, value: Span) -> String {
 fn render_request_times(report: &LlmReport) -> String {
     let mut rows = Vec::new();
     for (at, row) in report.rows.iter().enumerate() {
-        let kinds: [(&str, &str, &RequestTimeSummary); 4] = [
+        let kinds: [(&str, &str, &RequestTimeMeanAndPercentiles); 4] = [
             ("TTFT", "ttft", &row.ttft),
             ("TPOT", "tpot", &row.tpot),
             ("E2E", "e2e", &row.e2e),
@@ -239,7 +239,7 @@ fn draw_slowest_requests(report: &LlmReport) -> String {
 }
 
 /// Draws percentiles as bars.
-fn draw_percentile_bars(name: &str, times: &RequestTimeSummary) -> String {
+fn draw_percentile_bars(name: &str, times: &RequestTimeMeanAndPercentiles) -> String {
     let all = super::PERCENTS.iter().zip(&times.percentiles);
     let bars: Vec<BarRow> = all
         .map(|(percent, one)| BarRow {

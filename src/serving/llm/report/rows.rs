@@ -1,6 +1,6 @@
 //! Formats the tables of a report as CSV.
 
-use super::{LlmReport, RequestTimeSummary};
+use super::{LlmReport, RequestTimeMeanAndPercentiles};
 use crate::llm::observe::CompletedLlmRequest;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
@@ -82,7 +82,7 @@ pub fn render_classes_csv(report: &LlmReport) -> String {
     rows.into_text()
 }
 
-fn mean_and_percentiles(times: &RequestTimeSummary) -> [Option<Span>; 5] {
+fn mean_and_percentiles(times: &RequestTimeMeanAndPercentiles) -> [Option<Span>; 5] {
     let at = |at: usize| times.percentiles.get(at).map(|one| one.value);
     [
         times.mean.map(|mean| mean.value),

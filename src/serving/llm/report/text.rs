@@ -1,6 +1,6 @@
 //! Renders a report as text of at most 100 columns.
 
-use super::{LlmClassResults, LlmReport, RequestTimeSummary};
+use super::{LlmClassResults, LlmReport, RequestTimeMeanAndPercentiles};
 use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyleWidthAndDetail, write_paragraph};
@@ -234,7 +234,7 @@ fn write_times(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDet
     table.write_heading(out, style)?;
     let several = report.rows.len() > 1;
     for row in &report.rows {
-        let kinds: [(&str, &RequestTimeSummary); 4] = [
+        let kinds: [(&str, &RequestTimeMeanAndPercentiles); 4] = [
             ("TTFT", &row.ttft),
             ("TPOT", &row.tpot),
             ("E2E", &row.e2e),

@@ -1,7 +1,7 @@
 //! Describes, for reports, the sources of a step's times.
 
 use super::super::model_sizes::EqualModelBlocks;
-use super::super::rules::InputQuantization;
+use super::super::rules::InputQuantizingKernels;
 use super::attention::{DECODE_MEMORY, LATENT_MEMORY, LATENT_PEAK};
 use super::expert_kernels::ExpertKernelCurve;
 use super::products::WEIGHT_ONLY_PEAK;
@@ -63,11 +63,11 @@ impl StepTimeCalculator {
             );
         }
         let which = match self.quantization {
-            InputQuantization::Fused => "the kernels before them",
-            InputQuantization::Attention => {
+            InputQuantizingKernels::Fused => "the kernels before them",
+            InputQuantizingKernels::Attention => {
                 "the kernels before them, after attention a kernel of its own"
             }
-            InputQuantization::Separate => "kernels of their own",
+            InputQuantizingKernels::Separate => "kernels of their own",
         };
         is_narrow(self.compute_format(self.formats.weights)).then(|| {
             format!(

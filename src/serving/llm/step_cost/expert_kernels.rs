@@ -1,6 +1,6 @@
 //! Times of the kernels that compute a matrix product for all experts of a block, as measured in engines.
 
-use super::super::rules::ExpertKernels;
+use super::super::rules::ExpertKernelLibrary;
 use crate::error::ServeError;
 use chakram_base::config::ConfigDocument;
 use chakram_base::dtype::Dtype;
@@ -29,7 +29,7 @@ pub(super) struct ExpertKernelCurve {
 
 /// Rates of an NPU, and bytes per element.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ExpertKernelRates {
+pub(super) struct NpuRatesForExpertKernels {
     /// Peak FLOP/s in the format in which products are computed.
     pub(super) peak: f64,
     /// Memory bandwidth in bytes per second.
@@ -44,7 +44,7 @@ impl ExpertKernelCurve {
     /// Returns the curve of `kernels` for weights in the format `weights` on NPUs of the class `npu`; `None` if the
     /// kernels were not measured.
     pub(super) fn load(
-        kernels: ExpertKernels,
+        kernels: ExpertKernelLibrary,
         npu: &str,
         weights: Dtype,
     ) -> Result<Option<Self>, ServeError> {
@@ -69,7 +69,7 @@ impl ExpertKernelCurve {
                 }
                 Ok::<_, ServeError>(found)
             };
-            let of = curve.read_choice("kernels", ExpertKernels::NAMES)?;
+            let of = curve.read_choice("kernels", ExpertKernelLibrary::NAMES)?;
             if of != kernels || !lists("weights", super::name_of(weights))? || !lists("npus", npu)?
             {
                 continue;
@@ -89,7 +89,7 @@ impl ExpertKernelCurve {
                     least.read_count(1 << 10)?.into(),
                     most.read_count(1 << 10)?.into(),
                 ],
-                converts: kernels == ExpertKernels::Marlin,
+                converts: kernels == ExpertKernelLibrary::Marlin,
             }));
         }
         Ok(None)
@@ -100,7 +100,7 @@ impl ExpertKernelCurve {
     pub(super) fn product_seconds(
         &self,
         [experts, rows, columns, inputs]: [u64; 4],
-        rates: ExpertKernelRates,
+        rates: NpuRatesForExpertKernels,
     ) -> f64 {
         let [least, most] = self.rows;
         let tile = rows.next_power_of_two().clamp(least, most);

@@ -1,9 +1,9 @@
 //! Computes the seconds of matrix products with weights, for given formats and numbers of experts that receive tokens.
 
 use super::super::model_sizes::{EqualModelBlocks, MatrixProductSplit, ModelBlockMatrixProduct};
-use super::super::rules::InputQuantization;
+use super::super::rules::InputQuantizingKernels;
 use super::StepTimeCalculator;
-use super::expert_kernels::ExpertKernelRates;
+use super::expert_kernels::NpuRatesForExpertKernels;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::Span;
@@ -35,9 +35,9 @@ impl StepTimeCalculator {
         product: &ModelBlockMatrixProduct,
     ) -> bool {
         match self.quantization {
-            InputQuantization::Fused => false,
-            InputQuantization::Separate => true,
-            InputQuantization::Attention => {
+            InputQuantizingKernels::Fused => false,
+            InputQuantizingKernels::Separate => true,
+            InputQuantizingKernels::Attention => {
                 // The first product that is divided by inputs follows attention.
                 let divided =
                     |of: &&ModelBlockMatrixProduct| of.split == MatrixProductSplit::ByInputs;
@@ -108,7 +108,7 @@ impl StepTimeCalculator {
         let Some((curve, (peak, memory))) = self.expert_kernels.zip(rates) else {
             return self.weight_product_seconds(sizes, weights);
         };
-        let rates = ExpertKernelRates {
+        let rates = NpuRatesForExpertKernels {
             peak: peak.per_second(),
             bandwidth: memory.bytes_per_second(),
             weight: weights.element_bytes(),

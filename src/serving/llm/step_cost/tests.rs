@@ -1,10 +1,10 @@
 //! Tests step times.
 
 use super::*;
-use chakram_workloads::model::ModelFileText;
+use chakram_workloads::model::PresetOrModelFileText;
 
 fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepTimePart]) -> StepTimeCalculator {
-    let definition = ModelFileText::find_source(model)
+    let definition = PresetOrModelFileText::find_source(model)
         .unwrap()
         .parse_definition(None)
         .unwrap();
@@ -22,8 +22,8 @@ fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepTimePart]) -> Ste
         ranks: 1,
         has_whole_experts: false,
         all_reduce: AllReduceKernelLibrary::Vllm,
-        expert_kernels: ExpertKernels::Triton,
-        quantization: InputQuantization::Fused,
+        expert_kernels: ExpertKernelLibrary::Triton,
+        quantization: InputQuantizingKernels::Fused,
         dependent_launch: false,
         graphs: GraphCaptureRule::Pieces,
         graph_tokens: 512,
@@ -172,7 +172,7 @@ fn whole_experts_are_fewer_and_wider() {
 /// On four H100 NPUs, TensorRT-LLM's kernels take 4.3 us for 128 KiB, including the norms.
 #[test]
 fn norms_are_part_of_fused_all_reduces() {
-    let definition = ModelFileText::find_source("llama3-70b")
+    let definition = PresetOrModelFileText::find_source("llama3-70b")
         .unwrap()
         .parse_definition(None)
         .unwrap();
@@ -190,8 +190,8 @@ fn norms_are_part_of_fused_all_reduces() {
             ranks: 1,
             has_whole_experts: false,
             all_reduce,
-            expert_kernels: ExpertKernels::Triton,
-            quantization: InputQuantization::Fused,
+            expert_kernels: ExpertKernelLibrary::Triton,
+            quantization: InputQuantizingKernels::Fused,
             dependent_launch: false,
             graphs: GraphCaptureRule::Pieces,
             graph_tokens: 512,
@@ -317,7 +317,7 @@ fn experts_take_the_measured_times() {
         cost.formats.experts = format;
         cost.formats.has_block_scales = format == Dtype::Fp8;
         cost.expert_kernels =
-            ExpertKernelCurve::load(ExpertKernels::Triton, "h100", format).unwrap();
+            ExpertKernelCurve::load(ExpertKernelLibrary::Triton, "h100", format).unwrap();
         let kind = &cost.sizes.kinds[0];
         let [experts, chosen] = kind.experts.unwrap();
         let work = cost.memory_bound_work_of_block(kind);
@@ -342,6 +342,6 @@ fn experts_take_the_measured_times() {
         }
     }
     // A100 was not measured with balanced routing, so its experts are computed as other products.
-    let other = ExpertKernelCurve::load(ExpertKernels::Triton, "a100", Dtype::Bf16).unwrap();
+    let other = ExpertKernelCurve::load(ExpertKernelLibrary::Triton, "a100", Dtype::Bf16).unwrap();
     assert_eq!(other, None);
 }

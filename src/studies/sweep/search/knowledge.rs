@@ -1,6 +1,6 @@
 //! Stores the known answers and bounds of points. It is shared by all threads that compute them.
 
-use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepProgressEvent};
+use super::{NewAnswerOrBoundEvent, RowOutcome, StudyExplorer, SweepError, WorkDoneInThisRun};
 use crate::sweep::bound::PointTimeAndMemoryBounds;
 use crate::sweep::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use crate::sweep::journal::JournaledBoundOrAnswer;
@@ -78,7 +78,7 @@ struct SharedSearchState<N> {
     next: N,
     best: Option<(String, f64)>,
     failed: Option<SweepError>,
-    done: NewWorkCounts,
+    done: WorkDoneInThisRun,
 }
 
 impl StudyExplorer<'_> {
@@ -120,7 +120,7 @@ impl StudyExplorer<'_> {
             next,
             best: self.best_point_so_far(),
             failed: None,
-            done: NewWorkCounts::default(),
+            done: WorkDoneInThisRun::default(),
         });
         let answered = Condvar::new();
         let this = &*self;
@@ -193,7 +193,7 @@ impl StudyExplorer<'_> {
             if let Some(score) = score.filter(is_less) {
                 now.best = Some((key.clone(), score));
             }
-            (self.watcher)(&SweepProgressEvent {
+            (self.watcher)(&NewAnswerOrBoundEvent {
                 is_bound: question != PointQuestion::Answer,
                 best: now.best.as_ref().map(|(key, score)| (key.as_str(), *score)),
             });

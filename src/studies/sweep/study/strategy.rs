@@ -55,7 +55,7 @@ impl SearchStrategy {
 
 /// Axes that one strategy explores.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AxesWithSearchStrategy {
+pub struct AxisSubsetWithSearchStrategy {
     /// Indices of the layer's axes among the study's axes.
     pub axes: Vec<usize>,
     /// Strategy for these axes.
@@ -66,9 +66,9 @@ pub struct AxesWithSearchStrategy {
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     axes: &[JointSettingsAxis],
-) -> Result<Vec<AxesWithSearchStrategy>, ConfigError> {
+) -> Result<Vec<AxisSubsetWithSearchStrategy>, ConfigError> {
     let Some(field) = root.get("layer") else {
-        return Ok(vec![AxesWithSearchStrategy {
+        return Ok(vec![AxisSubsetWithSearchStrategy {
             axes: (0..axes.len()).collect(),
             strategy: SearchStrategy::parse_strategy(root)?,
         }]);
@@ -106,7 +106,7 @@ pub(super) fn parse_layers(
         if of.is_empty() {
             return Err(table.invalid_table_error("no axis", "at least one"));
         }
-        layers.push(AxesWithSearchStrategy {
+        layers.push(AxisSubsetWithSearchStrategy {
             axes: of,
             strategy: SearchStrategy::parse_strategy(&table)?,
         });

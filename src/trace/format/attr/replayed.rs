@@ -16,16 +16,16 @@ use chakram_base::units::Span;
 
 /// An attribute that replays read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplayAttribute {
+pub struct ReplayAttributeNameAndMeaning {
     /// The attribute's name in traces.
     pub name: &'static str,
     /// Kind of value.
-    pub content: ReplayAttributeMeaning,
+    pub content: ReplayAttributeValueKind,
 }
 
 /// Kind of value that an attribute has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplayAttributeMeaning {
+pub enum ReplayAttributeValueKind {
     /// A count, a duration or a boolean.
     Number,
     /// The rank at one end of a message.
@@ -82,12 +82,12 @@ pub(in crate::format) struct ReplayedNodeAttributes<'a> {
 /// Generates the rows of the table, and the function that stores an attribute's value.
 macro_rules! replay_attributes {
     (|$attr:ident, $attributes:ident| $($name:literal $content:ident $store:expr;)*) => {
-        const ROWS: &[ReplayAttribute] = &[$(ReplayAttribute {
+        const ROWS: &[ReplayAttributeNameAndMeaning] = &[$(ReplayAttributeNameAndMeaning {
             name: match str::from_utf8($name) {
                 Ok(name) => name,
                 Err(_) => panic!("names are ASCII"),
             },
-            content: ReplayAttributeMeaning::$content,
+            content: ReplayAttributeValueKind::$content,
         }),*];
 
         /// Stores the attribute's value if replays read the attribute. Inlining is forced, because the compiler's
@@ -157,27 +157,27 @@ fn read_group_name<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError>
 const COUNT: usize = ROWS.len() + 2 * TensorClass::COUNT + 1;
 
 /// All attributes that replays read.
-pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
+pub const REPLAY_ATTRIBUTES: [ReplayAttributeNameAndMeaning; COUNT] = {
     let mut all = [ROWS[0]; COUNT];
     all.split_at_mut(ROWS.len()).0.copy_from_slice(ROWS);
     let changes = tensors::ATTRIBUTES.as_flattened();
     let mut i = 0;
     while i < changes.len() {
-        all[ROWS.len() + i] = ReplayAttribute {
+        all[ROWS.len() + i] = ReplayAttributeNameAndMeaning {
             name: changes[i],
-            content: ReplayAttributeMeaning::Number,
+            content: ReplayAttributeValueKind::Number,
         };
         i += 1;
     }
-    all[COUNT - 1] = ReplayAttribute {
+    all[COUNT - 1] = ReplayAttributeNameAndMeaning {
         name: tensors::REMOTE_ATTRIBUTE,
-        content: ReplayAttributeMeaning::Number,
+        content: ReplayAttributeValueKind::Number,
     };
     all
 };
 
 /// Returns the attribute called `name` if replays read it, otherwise `None`.
-pub fn find_replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
+pub fn find_replay_attribute(name: &str) -> Option<&'static ReplayAttributeNameAndMeaning> {
     /// One mask for each letter: bit `n` is set if a name of `n` bytes begins with the letter.
     const LENGTHS: [u32; 26] = {
         let mut lengths = [0; 26];
@@ -189,7 +189,7 @@ pub fn find_replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
         }
         lengths
     };
-    static ALL: [ReplayAttribute; COUNT] = REPLAY_ATTRIBUTES;
+    static ALL: [ReplayAttributeNameAndMeaning; COUNT] = REPLAY_ATTRIBUTES;
     // The first letter and the length exclude most names without comparing text.
     let letter = name.as_bytes().first()?.wrapping_sub(b'a');
     let lengths = LENGTHS.get(usize::from(letter))?;

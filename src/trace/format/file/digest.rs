@@ -2,10 +2,10 @@
 
 use super::RankFile;
 use crate::format::TraceError;
-use crate::format::digest::FileLengthAndHash;
+use crate::format::digest::ExpectedFileLengthAndHash;
 use chakram_base::setting::SettingKey;
 
-impl FileLengthAndHash {
+impl ExpectedFileLengthAndHash {
     /// Fails unless `bytes`, read from `file`, match this digest.
     pub fn check_contents(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
         self.check_length(file, bytes.len() as u64)?;

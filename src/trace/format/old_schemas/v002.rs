@@ -189,7 +189,7 @@ fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(),
 
 /// Collects an attribute's value while its fields are read.
 #[derive(Default)]
-struct AttributeValueCollector {
+struct OneAttributeValueCollector {
     number: Option<u64>,
     real: Option<f32>,
     bytes: Option<Vec<u8>>,
@@ -204,7 +204,7 @@ fn convert_attribute(
     fields: &OldValueKindsByField,
 ) -> Result<AttributeProto, TraceError> {
     let mut attribute = AttributeProto::default();
-    let mut values = AttributeValueCollector::default();
+    let mut values = OneAttributeValueCollector::default();
     let mut kind = None;
     let mut cursor = WireCursor::new(message, offset);
     while !cursor.is_empty() {
@@ -232,7 +232,7 @@ fn convert_attribute(
     Ok(attribute)
 }
 
-impl AttributeValueCollector {
+impl OneAttributeValueCollector {
     fn apply_value(
         &mut self,
         list: bool,

@@ -5,7 +5,7 @@
 //! key of a node becomes an attribute. Known keys get the types that other tools use, and unknown keys get the types of
 //! their JSON values. Keys outside the nodes become attributes of the metadata record.
 
-use super::EncodedRecordsAndTextPositions;
+use super::EncodedRecordsWithSourceLines;
 use super::json::{JsonCursor, JsonScalarOrContainerStart};
 use super::message::{self, JsonNodeBuilder, NODE_TYPES, put_length_delimited};
 use super::values::{ValueKind, parse_signed};
@@ -54,10 +54,10 @@ const KNOWN: [(&str, ValueKind); 10] = [
 /// Reads `text`, which must be a single object.
 pub(super) fn parse_graph(
     text: &[u8],
-    records: &mut EncodedRecordsAndTextPositions,
+    records: &mut EncodedRecordsWithSourceLines,
 ) -> Result<(), TraceError> {
     let mut json = JsonCursor::new(text, (1, 1));
-    let mut nodes = EncodedRecordsAndTextPositions::default();
+    let mut nodes = EncodedRecordsWithSourceLines::default();
     let mut metadata = Vec::new();
     put_length_delimited(&mut metadata, 1, b"0.0.4");
     let mut seen: BTreeMap<String, ()> = BTreeMap::new();

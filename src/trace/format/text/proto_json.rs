@@ -1,7 +1,7 @@
 //! Parses records in protobuf's JSON mapping: objects in sequence (on separate lines or not) or in an array. If the
 //! first object has none of the keys that only nodes have, it is the metadata record.
 
-use super::EncodedRecordsAndTextPositions;
+use super::EncodedRecordsWithSourceLines;
 use super::json::JsonCursor;
 use super::message::{self, JsonNodeBuilder};
 use crate::format::{TraceError, old_schemas};
@@ -9,7 +9,7 @@ use crate::format::{TraceError, old_schemas};
 /// Parses every object in `text`.
 pub(super) fn parse_objects(
     text: &[u8],
-    records: &mut EncodedRecordsAndTextPositions,
+    records: &mut EncodedRecordsWithSourceLines,
 ) -> Result<(), TraceError> {
     let mut json = JsonCursor::new(text, (1, 1));
     let mut reading = ProtoJsonReader {
@@ -33,7 +33,7 @@ pub(super) fn parse_objects(
 }
 
 struct ProtoJsonReader<'r> {
-    records: &'r mut EncodedRecordsAndTextPositions,
+    records: &'r mut EncodedRecordsWithSourceLines,
     node: JsonNodeBuilder,
     buffer: Vec<u8>,
 }

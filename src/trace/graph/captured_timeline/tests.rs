@@ -31,7 +31,7 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
         step(4, 1, NONE),
     ];
     let next = rows(5, &[(1, 2), (0, 3), (1, 3), (2, 4)]);
-    let recorded = ComputedNodeTimeline::new(&next, 2, |i| steps[i as usize]);
+    let recorded = InferredCapturedNodeTimeline::new(&next, 2, |i| steps[i as usize]);
     let starts = [2, 0, 12, 15, 19].map(Time);
     assert_eq!(recorded.start, starts);
     assert_eq!(recorded.end, [12, 5, 15, 16, 20].map(Time));
@@ -44,7 +44,7 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
 #[test]
 fn what_is_on_a_cycle_or_behind_it_does_not_run() {
     let next = rows(4, &[(1, 2), (2, 1), (2, 3)]);
-    let recorded = ComputedNodeTimeline::new(&next, 0, |_| step(0, 1, NONE));
+    let recorded = InferredCapturedNodeTimeline::new(&next, 0, |_| step(0, 1, NONE));
     assert_eq!(recorded.ran, 1);
     assert!(recorded.has_node_run(0) && !recorded.has_node_run(1) && !recorded.has_node_run(3));
     assert_eq!(recorded.depth_and_width(), (1, 1));
@@ -54,7 +54,7 @@ fn what_is_on_a_cycle_or_behind_it_does_not_run() {
 fn a_long_chain_does_not_exhaust_the_stack() {
     let n = 100_000;
     let next = Csr::new(n as usize, |each| (1..n).for_each(|i| each(i - 1, i)));
-    let recorded = ComputedNodeTimeline::new(&next, 1, |_| step(1, 1, 0));
+    let recorded = InferredCapturedNodeTimeline::new(&next, 1, |_| step(1, 1, 0));
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
 }
 
@@ -112,7 +112,7 @@ proptest! {
     fn ends_are_the_longest_ways((steps, edges) in small()) {
         let lanes = 3;
         let next = rows(steps.len(), &edges);
-        let recorded = ComputedNodeTimeline::new(&next, lanes, |i| steps[i as usize]);
+        let recorded = InferredCapturedNodeTimeline::new(&next, lanes, |i| steps[i as usize]);
         prop_assert_eq!(recorded.ran, steps.len());
         let end = |i: u32| recorded.end[i as usize].0;
         let ready = |i: u32| {

@@ -3,7 +3,7 @@
 
 use super::{CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule, TiledMachineCoreGrid};
 use crate::generate::PatternOptionError;
-use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
+use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 
 /// Properties of a machine that plans depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct PlanMachineProperties {
     /// memory.
     pub remote: Option<u64>,
     /// Remote memory for offloaded state and, with a residency rule, for bytes that do not fit into SRAM.
-    pub shared: Option<SharedRemoteMemoryCapacity>,
+    pub shared: Option<RemoteMemoryCapacityAndSharers>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
     /// Grid of cores, if the machine consists of tiles.

@@ -2,7 +2,7 @@
 //! ranks.
 
 use super::{
-    OPTIONS, OperatorPatternDegrees, ParallelismPlan, PlanDraft, RankPlacement,
+    AllRankCoordinatesAndGroups, OPTIONS, OperatorPatternDegrees, ParallelismPlan, PlanDraft,
     TensorDataStageCoordinates,
 };
 use crate::generate::sharding::OperatorAxisShardCounts;
@@ -154,7 +154,7 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
         return wrong(own.len(), expected);
     }
     let mut at = vec![0; own.len() * each as usize];
-    let positions = RankPlacement::new(plan);
+    let positions = AllRankCoordinatesAndGroups::new(plan);
     for (stage, ranks) in own.iter().enumerate() {
         for (i, rank) in ranks.iter().enumerate() {
             let place = TensorDataStageCoordinates {
@@ -243,7 +243,7 @@ layers = ["3-5", "9-13"]
         let text = "tensor = 2\npipeline = 2\n[[stage]]\nlayers = \"0-1\"\nranks = [3, 1]\n\
                     [[stage]]\nlayers = \"2-3\"\nranks = [0, 2]\n";
         let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
-        let placement = RankPlacement::new(&plan);
+        let placement = AllRankCoordinatesAndGroups::new(&plan);
         let rank = |tensor, stage| {
             placement.rank_at(TensorDataStageCoordinates {
                 tensor,

@@ -154,7 +154,7 @@ impl ParallelismPlan {
             ranks: Vec::new(),
             ..self.clone()
         };
-        let positions = super::RankPlacement::new(&identity);
+        let positions = super::AllRankCoordinatesAndGroups::new(&identity);
         let rank = |place: TensorDataStageCoordinates| {
             let mut rest = [place.tensor, place.data, place.stage];
             let along = stretches.iter().zip(&apart).map(|(stretch, apart)| {

@@ -12,7 +12,7 @@ use super::{
 use crate::generate::schedule::{PipelineSchedule, StagePassOrders};
 use crate::generate::{PatternOptionError, option_refused};
 use chakram_base::config::{ConfigError, ConfigField};
-use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
+use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
 use std::sync::Arc;
@@ -252,7 +252,7 @@ macro_rules! plan_options {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
             /// The machine's remote memory. Under a residency rule, it stores the state that does not fit into the
             /// NPUs' own memory. The field is no option, because binding to a machine sets it.
-            pub shared_memory: Option<SharedRemoteMemoryCapacity>,
+            pub shared_memory: Option<RemoteMemoryCapacityAndSharers>,
         }
 
         impl ParallelismPlan {

@@ -87,7 +87,7 @@ impl ParallelGroupKind {
 
 /// The coordinates of all ranks, and their groups.
 #[derive(Clone, Debug)]
-pub struct RankPlacement {
+pub struct AllRankCoordinatesAndGroups {
     degrees: [u32; 3],
     /// Expert-parallel degree: number of ranks that divide a layer's experts.
     expert: u32,
@@ -116,7 +116,7 @@ pub struct RankPlacement {
     partitions: Vec<EqualSizedMemberGroups>,
 }
 
-impl RankPlacement {
+impl AllRankCoordinatesAndGroups {
     /// Creates the placement of `plan`. The plan's `order` and `ranks` must be permutations.
     pub fn new(plan: &ParallelismPlan) -> Self {
         let mut position_of = vec![0; plan.ranks.len()];

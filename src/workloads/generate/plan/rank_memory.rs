@@ -3,13 +3,13 @@
 //! memory.
 
 use super::{ParallelismPlan, ResidencyRule};
-use chakram_base::shared_memory::SharedRemoteMemoryCapacity;
+use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{MemoryLocation, Op};
 
 /// Largest number of bytes in use at once on a rank, if its nodes run in id order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RankMemoryPeak {
+pub struct RankPeakOwnAndRemoteBytes {
     /// Bytes in use at the rank's peak, without offloaded state.
     pub bytes: u64,
     /// Bytes of state that the rank keeps in remote memory.
@@ -19,7 +19,7 @@ pub struct RankMemoryPeak {
     used: u64,
 }
 
-impl RankMemoryPeak {
+impl RankPeakOwnAndRemoteBytes {
     /// Creates the peak of a rank that needs `bytes`; `streams` is true if the rank accesses remote
     /// memory.
     pub fn new(bytes: u64, streams: bool) -> Self {
@@ -57,7 +57,7 @@ pub struct RankMemoryCapacity {
     /// Capacity of an NPU's own memory, in bytes.
     pub own: u64,
     /// Remote memory; `None` if the plan does not use remote memory.
-    pub shared: Option<SharedRemoteMemoryCapacity>,
+    pub shared: Option<RemoteMemoryCapacityAndSharers>,
     /// True if bytes that do not fit into an NPU's own memory are stored in remote memory.
     pub spills: bool,
     /// Number of ranks of the job.
@@ -90,7 +90,10 @@ impl RankMemoryCapacity {
     /// the plan allows this, bytes that exceed an NPU's own memory are in remote memory, together with offloaded state.
     /// If one remote memory serves all ranks, its whole capacity counts; otherwise, each rank must fit into its own
     /// share. Remote memory of unknown capacity has room for all offloaded state.
-    pub fn can_fit_peaks(&self, peaks: impl IntoIterator<Item = (RankMemoryPeak, u64)>) -> bool {
+    pub fn can_fit_peaks(
+        &self,
+        peaks: impl IntoIterator<Item = (RankPeakOwnAndRemoteBytes, u64)>,
+    ) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {
             let beyond = peak.bytes.saturating_sub(self.own);
@@ -124,10 +127,10 @@ mod tests {
     /// than they have. Together, they need 2 x 30 + 2 x 2 = 64 B of remote memory.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
-        let peak = RankMemoryPeak::new;
+        let peak = RankPeakOwnAndRemoteBytes::new;
         let memory = |capacity, npus| RankMemoryCapacity {
             own: 10,
-            shared: Some(SharedRemoteMemoryCapacity {
+            shared: Some(RemoteMemoryCapacityAndSharers {
                 capacity: Bytes(capacity),
                 npus,
             }),
@@ -159,14 +162,17 @@ mod tests {
     fn offloaded_state_is_in_remote_memory_only() {
         let memory = |capacity, own| RankMemoryCapacity {
             own,
-            shared: Some(SharedRemoteMemoryCapacity {
+            shared: Some(RemoteMemoryCapacityAndSharers {
                 capacity: Bytes(capacity),
                 npus: 4,
             }),
             spills: false,
             ranks: 4,
         };
-        let offloads = [(RankMemoryPeak::new(10, true).with_offloaded_state(16), 4)];
+        let offloads = [(
+            RankPeakOwnAndRemoteBytes::new(10, true).with_offloaded_state(16),
+            4,
+        )];
         assert!(memory(64, 10).can_fit_peaks(offloads));
         assert!(!memory(63, 10).can_fit_peaks(offloads));
         // Remote memory has room for the tenth byte, but the plan does not store it there.

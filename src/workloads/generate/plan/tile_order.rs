@@ -5,8 +5,8 @@
 //! consecutive, or the replicas of one member are consecutive ([`TensorNeighbours`]).
 
 use super::{
-    CorePlacement, ParallelismPlan, RankPlacement, TensorDataStageCoordinates, TensorNeighbours,
-    TileOrder,
+    AllRankCoordinatesAndGroups, CorePlacement, ParallelismPlan, TensorDataStageCoordinates,
+    TensorNeighbours, TileOrder,
 };
 use crate::generate::{PatternOptionError, option_refused};
 use std::collections::BTreeSet;
@@ -115,7 +115,7 @@ impl ParallelismPlan {
                     );
                     return Err(option_refused("data x tensor x pipeline", ranks, expected));
                 }
-                let positions = RankPlacement::new(self);
+                let positions = AllRankCoordinatesAndGroups::new(self);
                 let index = |rank: u32| {
                     let TensorDataStageCoordinates {
                         tensor,

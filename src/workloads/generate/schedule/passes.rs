@@ -5,10 +5,10 @@ use super::{PassKind, PassOrOverlappingPair, PipelinePass, ScheduleParameters};
 /// The steps of a stage, computed one at a time (see
 /// [`PipelineSchedule::steps_of_stage`](super::PipelineSchedule::steps_of_stage)).
 #[derive(Clone, Debug)]
-pub struct PipelineStepIter(PipelineStepSource);
+pub struct PipelineStepIter(CountedOrListedPipelineSteps);
 
 #[derive(Clone, Debug)]
-enum PipelineStepSource {
+enum CountedOrListedPipelineSteps {
     Counted(ParameterizedScheduleSteps),
     Listed(std::vec::IntoIter<PassOrOverlappingPair>),
 }
@@ -49,17 +49,19 @@ impl ScheduleParameters {
 impl PipelineStepIter {
     pub(super) fn from_shape(shape: ScheduleParameters, micro_batches: u32) -> Self {
         let forwards = shape.forward_pass_count(micro_batches);
-        Self(PipelineStepSource::Counted(ParameterizedScheduleSteps {
-            shape,
-            micro_batches,
-            forwards,
-            next: 0,
-            end: forwards * if shape.training { 2 } else { 1 },
-        }))
+        Self(CountedOrListedPipelineSteps::Counted(
+            ParameterizedScheduleSteps {
+                shape,
+                micro_batches,
+                forwards,
+                next: 0,
+                end: forwards * if shape.training { 2 } else { 1 },
+            },
+        ))
     }
 
     pub(super) fn from_steps(steps: Vec<PassOrOverlappingPair>) -> Self {
-        Self(PipelineStepSource::Listed(steps.into_iter()))
+        Self(CountedOrListedPipelineSteps::Listed(steps.into_iter()))
     }
 }
 
@@ -97,15 +99,15 @@ impl Iterator for PipelineStepIter {
 
     fn next(&mut self) -> Option<PassOrOverlappingPair> {
         match &mut self.0 {
-            PipelineStepSource::Counted(steps) => steps.next(),
-            PipelineStepSource::Listed(steps) => steps.next(),
+            CountedOrListedPipelineSteps::Counted(steps) => steps.next(),
+            CountedOrListedPipelineSteps::Listed(steps) => steps.next(),
         }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let left = match &self.0 {
-            PipelineStepSource::Counted(steps) => (steps.end - steps.next) as usize,
-            PipelineStepSource::Listed(steps) => steps.len(),
+            CountedOrListedPipelineSteps::Counted(steps) => (steps.end - steps.next) as usize,
+            CountedOrListedPipelineSteps::Listed(steps) => steps.len(),
         };
         (left, Some(left))
     }

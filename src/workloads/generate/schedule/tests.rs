@@ -9,7 +9,7 @@ mod listed;
 mod oracle;
 mod split;
 
-use oracle::{PipelineSimulationResult, play};
+use oracle::{PipelineTimeAndPeakMicroBatches, play};
 
 /// Formats passes in short form: `3b` is the third micro-batch's forward pass through the second chunk, and `3b'` its
 /// backward pass.
@@ -53,7 +53,7 @@ fn equal(
     micro_batches: u32,
     forward: u64,
     back: u64,
-) -> PipelineSimulationResult {
+) -> PipelineTimeAndPeakMicroBatches {
     let stages = vec![(forward, back); stages as usize];
     play(&schedule, &stages, micro_batches)
 }

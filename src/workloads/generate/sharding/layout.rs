@@ -1,7 +1,7 @@
 //! Layouts of a result over a group's members, and the communication that changes one layout into another.
 //!
 //! The members are numbered in mixed radix. Each digit of a member's number is a [`MemberNumberDigit`]: the index of
-//! the member's shard along one axis. A [`ShardLayout`] uses one digit for each axis of a result: samples, rows and
+//! the member's shard along one axis. A [`SampleRowColumnSharding`] uses one digit for each axis of a result: samples, rows and
 //! columns. Members that differ only in digits that the layout does not use have copies of the same shard. All shards
 //! of a result are equal, so sizes here are fractions of the result.
 //!
@@ -83,7 +83,7 @@ fn on_one_grid(digits: &[MemberNumberDigit], members: u32) -> bool {
 ///
 /// The digits belong to one numbering and do not overlap, so all shards have equally many copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ShardLayout {
+pub struct SampleRowColumnSharding {
     /// Sharding along the samples.
     pub samples: MemberNumberDigit,
     /// Sharding along the rows of a sample.
@@ -92,7 +92,7 @@ pub struct ShardLayout {
     pub columns: MemberNumberDigit,
 }
 
-impl ShardLayout {
+impl SampleRowColumnSharding {
     /// Layout in which every member has the whole result.
     pub const WHOLE: Self = Self {
         samples: MemberNumberDigit::WHOLE,

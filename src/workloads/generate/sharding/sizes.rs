@@ -2,7 +2,7 @@
 
 use super::halo::SlidingWindowGeometry;
 use super::{OperatorShardAxis, PatternOptionError, option_refused};
-use crate::model::{DividingDegreeOrReason, OperatorComputationSpec};
+use crate::model::{DividingDegreeOrReason, OperatorAxesAndTensorsSpec};
 
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
@@ -13,17 +13,17 @@ const LOOK: usize = 1 << 20;
 
 /// Valid numbers of shards along an axis.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum ValidAxisDegrees {
+pub(super) enum AxisDivisorsOrUnsplittable {
     /// Every common divisor of these sizes is valid; the strings name the sizes in error messages.
     Divisors(Vec<(u64, &'static str)>),
     /// The axis cannot be split; the string is the reason.
     Whole(&'static str),
 }
 
-impl ValidAxisDegrees {
+impl AxisDivisorsOrUnsplittable {
     /// Returns the valid numbers of shards along `axis` of `spec` for `batch` samples.
     fn from_operator_axis(
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         axis: OperatorShardAxis,
         batch: u64,
     ) -> Self {
@@ -51,7 +51,7 @@ pub(super) struct UnshardedOperatorTotals {
     /// The axes in the order in which devices are numbered. The index along the first axis changes slowest.
     pub order: [OperatorShardAxis; 4],
     /// Sizes that the degrees along b, m, n and k must divide.
-    pub extents: [ValidAxisDegrees; 4],
+    pub extents: [AxisDivisorsOrUnsplittable; 4],
     /// FLOPs of a forward pass over all samples and devices.
     pub flops: u128,
     /// Number of output elements that are summed over k.
@@ -67,7 +67,7 @@ pub(super) struct UnshardedOperatorTotals {
 
 impl UnshardedOperatorTotals {
     /// Computes the totals of `spec` for `batch` samples.
-    pub(super) fn new(spec: &OperatorComputationSpec, batch: u64) -> Self {
+    pub(super) fn new(spec: &OperatorAxesAndTensorsSpec, batch: u64) -> Self {
         use OperatorShardAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
         // Count two FLOPs per multiplication, and two per element compared in a pooling window.
@@ -91,7 +91,7 @@ impl UnshardedOperatorTotals {
         Self {
             order,
             extents: OperatorShardAxis::ALL
-                .map(|axis| ValidAxisDegrees::from_operator_axis(spec, axis, batch)),
+                .map(|axis| AxisDivisorsOrUnsplittable::from_operator_axis(spec, axis, batch)),
             flops: batched(products.fold(0, u128::saturating_add)),
             outputs: if_any(
                 spec.sums_over_input_columns() || spec.looks_up(),
@@ -120,11 +120,11 @@ impl UnshardedOperatorTotals {
     ) -> Result<(), PatternOptionError> {
         let letter = LETTERS[axis as usize];
         let sizes = match &self.extents[axis as usize] {
-            ValidAxisDegrees::Whole(_) if degree == 1 => return Ok(()),
-            ValidAxisDegrees::Whole(why) => {
+            AxisDivisorsOrUnsplittable::Whole(_) if degree == 1 => return Ok(()),
+            AxisDivisorsOrUnsplittable::Whole(why) => {
                 return Err(option_refused(letter, degree, format!("1, for {why}")));
             }
-            ValidAxisDegrees::Divisors(sizes) => sizes,
+            AxisDivisorsOrUnsplittable::Divisors(sizes) => sizes,
         };
         let degree = u64::from(degree);
         let divides = |by: u64| {

@@ -21,13 +21,13 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(super) struct InterStageAdapterGroups {
     /// Shares of tensor groups, by tensor-parallel degree.
-    of: BTreeMap<u32, AdapterShareSizeAndGroups>,
+    of: BTreeMap<u32, InterStageAdapterShares>,
     sums: AdapterSums,
 }
 
 /// Division into shares of the tensor groups with one tensor-parallel degree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AdapterShareSizeAndGroups {
+pub(super) struct InterStageAdapterShares {
     /// Number of members per share. The first member of a share is its adapter.
     pub size: u32,
     /// Groups whose members form one share of a tensor group; `None` if each share is a single
@@ -75,7 +75,7 @@ impl InterStageAdapterGroups {
                     tensor, size,
                 ))),
             };
-            let own = AdapterShareSizeAndGroups {
+            let own = InterStageAdapterShares {
                 size,
                 shares,
                 summing,
@@ -118,7 +118,7 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
 
 impl TrainingGenerator {
     /// Returns the shares of `stage`; `None` if every member exchanges its own data with other stages.
-    pub(super) fn adapter_shares_of_stage(&self, stage: u32) -> Option<AdapterShareSizeAndGroups> {
+    pub(super) fn adapter_shares_of_stage(&self, stage: u32) -> Option<InterStageAdapterShares> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
     }

@@ -26,7 +26,8 @@
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{
-    AttentionSpan, LayerOperator, Model, OperatorComputationSpec, OperatorKind, OperatorShardAxis,
+    AttentionSpan, LayerOperator, Model, OperatorAxesAndTensorsSpec, OperatorKind,
+    OperatorShardAxis,
 };
 use std::borrow::Cow;
 
@@ -81,7 +82,7 @@ fn divide_axis(work: &mut OperatorKind, axis: OperatorShardAxis, shards: u64) {
 /// Returns the bytes that a rank exchanges in its context group before and after an operator, for its own tokens. The
 /// first number is for queries; the second is for keys and values. `sample` is the number of bytes per value times the
 /// number of samples per micro-batch.
-pub(super) fn context_exchange_bytes(spec: &OperatorComputationSpec, sample: u128) -> [u64; 2] {
+pub(super) fn context_exchange_bytes(spec: &OperatorAxesAndTensorsSpec, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
         let all = spec.tensor_element_count(axes).saturating_mul(sample);
         u64::try_from(all).unwrap_or(u64::MAX)

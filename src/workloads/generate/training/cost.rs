@@ -21,7 +21,7 @@ use super::super::PatternOptionError;
 use super::program::OperatorOperandBytes;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SoftmaxKernel};
 use crate::model::{
-    ActivationFunction, OperatorComputationSpec, OperatorKernelSpec, OperatorKind,
+    ActivationFunction, OperatorAxesAndTensorsSpec, OperatorKernelSpec, OperatorKind,
     TrainedOperatorWeights,
 };
 use chakram_trace::format::Dtype;
@@ -186,7 +186,7 @@ impl KernelCostParameters {
 
     fn kernels_from_axes_and_tensors(
         &self,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
     ) -> Result<OperatorKernels, PatternOptionError> {
         match spec.kernels {
             OperatorKernelSpec::Products if spec.is_plain_matrix_product() => {
@@ -231,7 +231,7 @@ impl KernelCostParameters {
 
     /// Returns the sizes of the tensor with the axes `axes`, including all samples. All row axes
     /// are merged into one axis.
-    fn tensor_axis_sizes(&self, spec: &OperatorComputationSpec, axes: &str) -> Vec<u128> {
+    fn tensor_axis_sizes(&self, spec: &OperatorAxesAndTensorsSpec, axes: &str) -> Vec<u128> {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();
         let others = axes.chars().filter(|axis| !is_row(axis));

@@ -3,7 +3,7 @@
 //! The first applicable rule of this list determines an operator's sharding:
 //!
 //! 1. the degrees that the plan gives for this operator;
-//! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per member. If neither
+//! 2. the model's tensor parallelism ([`OperatorTensorParallelSplit`]): by outputs or by inputs, into one shard per member. If neither
 //!    the model nor the plan specifies it, it is derived. A product is then split by inputs if its input is split by
 //!    columns. Otherwise, a product is split by outputs or, if the number of outputs does not divide evenly, by inputs.
 //!    Tables that sum their rows are split by columns, because a gather of columns moves half as many bytes as a sum
@@ -28,23 +28,23 @@
 //! without synchronized statistics.
 
 use super::layer::LayerLoweringOptions;
-use super::shard_spec::ShardDigitPerAxis;
+use super::shard_spec::OperatorAxisShardDigits;
 use super::tensor_cut;
 use crate::generate::plan::{OperatorPatternDegrees, ParallelismPlan};
 use crate::generate::sharding::{
-    MemberNumberDigit, OperatorAxisShardCounts, OperatorShardWorkAndSums, ShardLayout,
+    MemberNumberDigit, OperatorAxisShardCounts, OperatorShardWorkAndSums, SampleRowColumnSharding,
     reduce_scatter_groups,
 };
 use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{
-    LayerOperator, Model, ModelLayer, OperatorComputationSpec, OperatorInputSource,
-    OperatorShardAxis, TensorSplit,
+    LayerOperator, Model, ModelLayer, OperatorAxesAndTensorsSpec, OperatorInputSource,
+    OperatorShardAxis, OperatorTensorParallelSplit,
 };
 
 /// A result that one operator passes to the next operator, with its layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
-    pub layout: ShardLayout,
+    pub layout: SampleRowColumnSharding,
     /// Digit in which members with different partial sums differ, if these have not been added up yet.
     pub partial_over: Option<MemberNumberDigit>,
     /// Number of elements per sample, summed over all members.
@@ -61,14 +61,14 @@ pub(super) struct ShardedActivation {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorInputLayoutChange {
     pub from: ShardedActivation,
-    pub need: ShardLayout,
+    pub need: SampleRowColumnSharding,
 }
 
 /// An operator with its sharding among the members of a tensor group.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ShardedOperator<'l> {
     pub operator: &'l LayerOperator,
-    pub cutting: ShardDigitPerAxis,
+    pub cutting: OperatorAxisShardDigits,
     /// Inputs of the operator; empty for operators that read samples or token ids.
     pub inputs: Vec<OperatorInputLayoutChange>,
     /// For each input, the index of the operator that produces it; `None` for the layer's input.
@@ -82,7 +82,7 @@ pub(super) struct ShardedOperator<'l> {
 
 /// A layer's operators with their shardings, and the layout of its output.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct LayerDataflow<'l> {
+pub(super) struct ShardedLayerOperatorsAndOutput<'l> {
     pub steps: Vec<ShardedOperator<'l>>,
     pub end: ShardedActivation,
 }
@@ -130,7 +130,7 @@ impl<'p> ActivationLayoutTracer<'p> {
         &self,
         layer: &'l ModelLayer,
         before: Option<ShardedActivation>,
-    ) -> Result<LayerDataflow<'l>, PatternOptionError> {
+    ) -> Result<ShardedLayerOperatorsAndOutput<'l>, PatternOptionError> {
         let mut way = ActivationsForNextOperator {
             main: before,
             around: before,
@@ -193,18 +193,18 @@ impl<'p> ActivationLayoutTracer<'p> {
                 ..held
             })
             .ok_or_else(|| option_refused("model", &layer.name, "a layer with operators"))?;
-        Ok(LayerDataflow { steps, end })
+        Ok(ShardedLayerOperatorsAndOutput { steps, end })
     }
 
     /// Returns the layout of a layer's output. With sequence parallelism, a reduce-scatter replaces a sum over all
     /// members, so that each gets its own tokens.
-    fn output_layout(&self, held: &ShardedActivation) -> ShardLayout {
+    fn output_layout(&self, held: &ShardedActivation) -> SampleRowColumnSharding {
         let all = MemberNumberDigit::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
         let scatters = self.sequence && held.partial_over == Some(all) && !held.image;
         if scatters && rows.is_multiple_of(self.members.into()) {
             let layout = held.layout;
-            return ShardLayout {
+            return SampleRowColumnSharding {
                 rows: all,
                 ..layout
             };
@@ -216,9 +216,9 @@ impl<'p> ActivationLayoutTracer<'p> {
     /// split.
     fn derive_tensor_split(
         &self,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         before: Option<&ShardedActivation>,
-    ) -> TensorSplit {
+    ) -> OperatorTensorParallelSplit {
         let members = u64::from(self.members);
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
         let fits = |axis| spec.can_divide(axis, members);
@@ -228,21 +228,23 @@ impl<'p> ActivationLayoutTracer<'p> {
             |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
         let by_inputs = fits(OperatorShardAxis::K) && before.is_none_or(channels) && !tied;
         match spec.role {
-            OperatorInputSource::Table => TensorSplit::RowParallel,
+            OperatorInputSource::Table => OperatorTensorParallelSplit::RowParallel,
             OperatorInputSource::Beside if fits(OperatorShardAxis::N) => {
-                TensorSplit::ColumnParallel
+                OperatorTensorParallelSplit::ColumnParallel
             }
-            OperatorInputSource::Beside if by_inputs => TensorSplit::RowParallel,
+            OperatorInputSource::Beside if by_inputs => OperatorTensorParallelSplit::RowParallel,
             OperatorInputSource::Next if spec.sums_over_input_columns() => {
                 match (arrives, by_inputs, fits(OperatorShardAxis::N)) {
-                    (Some(_), true, _) | (_, true, false) => TensorSplit::RowParallel,
-                    (_, _, true) => TensorSplit::ColumnParallel,
-                    _ if tied => TensorSplit::ColumnParallel,
-                    _ => TensorSplit::Replicated,
+                    (Some(_), true, _) | (_, true, false) => {
+                        OperatorTensorParallelSplit::RowParallel
+                    }
+                    (_, _, true) => OperatorTensorParallelSplit::ColumnParallel,
+                    _ if tied => OperatorTensorParallelSplit::ColumnParallel,
+                    _ => OperatorTensorParallelSplit::Replicated,
                 }
             }
-            _ if arrives.is_some() => TensorSplit::InsideRegion,
-            _ => TensorSplit::Replicated,
+            _ if arrives.is_some() => OperatorTensorParallelSplit::InsideRegion,
+            _ => OperatorTensorParallelSplit::Replicated,
         }
     }
 
@@ -251,9 +253,10 @@ impl<'p> ActivationLayoutTracer<'p> {
         &self,
         layer: &str,
         operator: &LayerOperator,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         before: Option<&ShardedActivation>,
-    ) -> Result<(ShardDigitPerAxis, Option<OperatorShardWorkAndSums>), PatternOptionError> {
+    ) -> Result<(OperatorAxisShardDigits, Option<OperatorShardWorkAndSums>), PatternOptionError>
+    {
         // Search from the end, because later entries override earlier ones.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.matches_operator(layer, &operator.name)) else {
@@ -281,7 +284,7 @@ impl<'p> ActivationLayoutTracer<'p> {
             self.members,
         )
         .map_err(whose)?;
-        let cutting = ShardDigitPerAxis {
+        let cutting = OperatorAxisShardDigits {
             samples: sharding.mesh_axis_of(OperatorShardAxis::B),
             rows: sharding.mesh_axis_of(OperatorShardAxis::M),
             outputs: sharding.mesh_axis_of(OperatorShardAxis::N),
@@ -308,12 +311,13 @@ impl<'p> ActivationLayoutTracer<'p> {
     fn default_sharding(
         &self,
         operator: &LayerOperator,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         before: Option<&ShardedActivation>,
-    ) -> Result<(ShardDigitPerAxis, Option<OperatorShardWorkAndSums>), PatternOptionError> {
+    ) -> Result<(OperatorAxisShardDigits, Option<OperatorShardWorkAndSums>), PatternOptionError>
+    {
         let work = &operator.work;
         let all = MemberNumberDigit::new(self.members, 1);
-        let mut cutting = ShardDigitPerAxis::WHOLE;
+        let mut cutting = OperatorAxisShardDigits::WHOLE;
         let cut = match self.derives {
             true => self.derive_tensor_split(spec, before),
             false => operator.cut,
@@ -326,21 +330,22 @@ impl<'p> ActivationLayoutTracer<'p> {
             MemberNumberDigit::new(members, 1)
         });
         match cut {
-            TensorSplit::ColumnParallel => {
+            OperatorTensorParallelSplit::ColumnParallel => {
                 tensor_cut::check_divides(operator, cut, within.parts.into())?;
                 cutting.outputs = within;
                 return Ok((cutting, None));
             }
-            TensorSplit::RowParallel => {
+            OperatorTensorParallelSplit::RowParallel => {
                 tensor_cut::check_divides(operator, cut, within.parts.into())?;
                 cutting.inputs = within;
                 return Ok((cutting, None));
             }
-            TensorSplit::Replicated | TensorSplit::InsideRegion => {}
+            OperatorTensorParallelSplit::Replicated | OperatorTensorParallelSplit::InsideRegion => {
+            }
         }
         let rows = spec.divisible_token_rows();
         let divides = |rows: u64, digit: MemberNumberDigit| rows.is_multiple_of(digit.parts.into());
-        if cut == TensorSplit::Replicated
+        if cut == OperatorTensorParallelSplit::Replicated
             && self.sequence
             && rows.is_some_and(|rows| divides(rows, all))
         {
@@ -355,10 +360,10 @@ impl<'p> ActivationLayoutTracer<'p> {
         if rows.is_some_and(|rows| divides(rows, layout.rows)) {
             cutting.rows = layout.rows;
         }
-        let between = cut == TensorSplit::InsideRegion;
+        let between = cut == OperatorTensorParallelSplit::InsideRegion;
         let parts = u64::from(layout.columns.parts);
         if spec.is_attention() {
-            tensor_cut::check_divides(operator, TensorSplit::InsideRegion, parts)?;
+            tensor_cut::check_divides(operator, OperatorTensorParallelSplit::InsideRegion, parts)?;
         }
         // Vocabularies are padded, so their size always divides evenly.
         let classes = spec.reduces_rows_to_numbers() && between;
@@ -382,7 +387,7 @@ impl<'p> ActivationLayoutTracer<'p> {
                 k: 1,
             };
             // If an image's windows cannot be sharded by rows, every member needs all rows.
-            let cut = ShardDigitPerAxis {
+            let cut = OperatorAxisShardDigits {
                 rows: layout.rows,
                 ..cutting
             };
@@ -400,7 +405,7 @@ impl<'p> ActivationLayoutTracer<'p> {
 /// plan specifies a split.
 pub(super) fn is_tensor_split_derived(model: &Model, plan: &ParallelismPlan) -> bool {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
-    let states = |one: &LayerOperator| one.cut != TensorSplit::Replicated;
+    let states = |one: &LayerOperator| one.cut != OperatorTensorParallelSplit::Replicated;
     plan.tensor > 1 && plan.operators.is_empty() && !operators.any(states)
 }
 
@@ -411,7 +416,7 @@ impl ActivationsForNextOperator {
     fn producers_of_inputs(
         &self,
         operator: &LayerOperator,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
     ) -> Vec<Option<usize>> {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
@@ -432,8 +437,8 @@ impl ActivationsForNextOperator {
     fn advance_past_operator(
         &mut self,
         operator: &LayerOperator,
-        spec: &OperatorComputationSpec,
-        need: ShardLayout,
+        spec: &OperatorAxesAndTensorsSpec,
+        need: SampleRowColumnSharding,
         gives: ShardedActivation,
         members: u32,
     ) -> Vec<OperatorInputLayoutChange> {
@@ -491,7 +496,11 @@ impl ActivationsForNextOperator {
 
 /// Marks the pending sum of `held` as complete before a second operator uses it, because the redistribution for the
 /// first has computed it. If the sum was a reduce-scatter, its result is sharded among the members.
-fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
+fn complete_sum(
+    held: &mut Option<ShardedActivation>,
+    need: &SampleRowColumnSharding,
+    members: u32,
+) {
     if let Some(held) = held
         && let Some(over) = held.partial_over.take()
         && reduce_scatter_groups(&held.layout, &[over], need, members).is_some()

@@ -1,9 +1,9 @@
 //! Lowers the layers of a model to programs. Equal layers are lowered only once.
 
 use super::MOST_GROUPS;
-use super::dataflow::{ActivationLayoutTracer, LayerDataflow, ShardedActivation};
+use super::dataflow::{ActivationLayoutTracer, ShardedActivation, ShardedLayerOperatorsAndOutput};
 use super::layer::{LayerLoweringOptions, LoweredLayer};
-use super::shard_spec::ShardDigitPerAxis;
+use super::shard_spec::OperatorAxisShardDigits;
 use super::sharded::ShardedLayerLowerer;
 use super::stage_cuts::first_layers_of_parts;
 use super::tied_embedding::TiedEmbeddingTable;
@@ -19,7 +19,7 @@ struct LoweredLayerExample<'m> {
     members: u32,
     recompute: RecomputePolicy,
     before: Option<ShardedActivation>,
-    flow: LayerDataflow<'m>,
+    flow: ShardedLayerOperatorsAndOutput<'m>,
 }
 
 /// Rejects a sharded input of layer `i` if the previous layer's stage has a different tensor degree
@@ -99,7 +99,7 @@ impl DistinctLayers {
             let flow = follow.trace_layer_layouts(layer, held)?;
             for step in &flow.steps {
                 tied.check_operator(&layer.name, step)?;
-                cuts |= step.cutting != ShardDigitPerAxis::WHOLE;
+                cuts |= step.cutting != OperatorAxisShardDigits::WHOLE;
             }
             let before = held.replace(flow.end);
             let same = |one: &LoweredLayerExample<'_>| {

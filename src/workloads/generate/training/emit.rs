@@ -7,7 +7,7 @@
 
 use super::TrainingGenerator;
 use super::program::{
-    LayerProgram, ProgramDependency, ProgramNode, ProgramNodeOperation, add_bytes,
+    LayerProgram, ProgramEntryOrNodeDependency, ProgramNode, ProgramNodeOperation, add_bytes,
     merge_memory_changes,
 };
 use super::residency::{SramPolicy, TensorsKeptInSram};
@@ -259,10 +259,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
         &mut self,
         pass: PipelinePass,
         is_later: bool,
-    ) -> Result<PassParameterGathers, TraceError> {
+    ) -> Result<PassParameterGatherNodes, TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let gathered = plan.gathers_parameters() && needs_weights(pass);
-        let mut gathers = PassParameterGathers::new(gathered, is_later, self.layers_of(pass));
+        let mut gathers = PassParameterGatherNodes::new(gathered, is_later, self.layers_of(pass));
         self.emit_parameter_gathers(&mut gathers, 0, pass)?;
         let before = (plan.plan.schedule).predecessor_of(pass, own, plan.plan.pipeline);
         if let Some(sender) = self.other_stage_of_pass(before) {
@@ -292,7 +292,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         &mut self,
         pass: PipelinePass,
         complete: bool,
-        mut gathers: PassParameterGathers,
+        mut gathers: PassParameterGatherNodes,
     ) -> Result<(), TraceError> {
         let plan = self.plan;
         let at = plan.part_of_chunk(self.place.stage, pass.chunk);
@@ -451,11 +451,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Adds the nodes `after`, which belong to the current program, to `self.data`.
-    fn add_program_dependencies(&mut self, after: &[ProgramDependency]) {
+    fn add_program_dependencies(&mut self, after: &[ProgramEntryOrNodeDependency]) {
         for one in after {
             match one {
-                ProgramDependency::Entry => self.data.extend_from_slice(&self.entry),
-                ProgramDependency::Node(item) => self.data.push(self.ids[*item as usize]),
+                ProgramEntryOrNodeDependency::Entry => self.data.extend_from_slice(&self.entry),
+                ProgramEntryOrNodeDependency::Node(item) => {
+                    self.data.push(self.ids[*item as usize])
+                }
             }
         }
     }
@@ -661,7 +663,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     /// of use. Experts' parameters have a separate gather, because other ranks share them.
     fn emit_parameter_gathers(
         &mut self,
-        gathers: &mut PassParameterGathers,
+        gathers: &mut PassParameterGatherNodes,
         k: usize,
         pass: PipelinePass,
     ) -> Result<(), TraceError> {
@@ -727,7 +729,7 @@ fn direction_label(pass: PipelinePass) -> &'static str {
 }
 
 /// Layers of a pass that gather parameters, and the nodes of these gathers.
-struct PassParameterGathers {
+struct PassParameterGatherNodes {
     order: Vec<usize>,
     /// True if an earlier pass of the step has gathered the parameters that stay gathered.
     is_later: bool,
@@ -736,7 +738,7 @@ struct PassParameterGathers {
     ids: Vec<Vec<u64>>,
 }
 
-impl PassParameterGathers {
+impl PassParameterGatherNodes {
     fn new(gathers: bool, is_later: bool, order: impl Iterator<Item = usize>) -> Self {
         Self {
             order: order.filter(|_| gathers).collect(),

@@ -8,7 +8,7 @@ use crate::generate::plan::{
     ParallelGroupKind, RecomputePolicy, RecomputedModules, RemovedEffectSet,
 };
 use crate::generate::schedule::PassKind;
-use crate::model::{LayerRole, ModelLayer, OperatorComputationSpec};
+use crate::model::{LayerRole, ModelLayer, OperatorAxesAndTensorsSpec};
 use chakram_trace::format::{Dtype, TrainingPhase};
 
 /// Options that are equal for all layers of a plan.
@@ -117,7 +117,7 @@ impl LayerLoweringOptions {
     }
 
     /// Returns true if the plan omits an operator of `layer` entirely, including its communication.
-    pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorComputationSpec) -> bool {
+    pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorAxesAndTensorsSpec) -> bool {
         let loss = spec.reduces_rows_to_numbers();
         let logits = layer.role == LayerRole::Output && spec.is_plain_matrix_product();
         (loss && !self.trains)
@@ -129,7 +129,7 @@ impl LayerLoweringOptions {
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         among_experts: bool,
         kernels: &mut OperatorKernels,
     ) {

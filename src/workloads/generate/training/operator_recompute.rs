@@ -25,7 +25,7 @@
 use super::super::PatternOptionError;
 use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use crate::model::{
-    LayerOperator, OperatorComputationSpec, OperatorInputSource, OperatorKind, OperatorShardAxis,
+    LayerOperator, OperatorAxesAndTensorsSpec, OperatorInputSource, OperatorKind, OperatorShardAxis,
 };
 
 /// The part of an operator that the backward pass runs again.
@@ -57,7 +57,7 @@ pub(super) fn recomputed_operator_part(
     let kept = kernels.keeps.saturating_add(kernels.scores);
     let all = || kernels.forward.clone();
     let unsaved = sizes.casts_operands();
-    let is_gated = |spec: &OperatorComputationSpec| spec.inputs.len() > 1;
+    let is_gated = |spec: &OperatorAxesAndTensorsSpec| spec.inputs.len() > 1;
     let (kernels, dropped) = if own.is_plain_matrix_product() {
         let outputs = own.extent_of_axis('n');
         // Number of output columns that are recomputed.

@@ -52,7 +52,7 @@ pub(super) enum ProgramNodeOperation {
 
 /// A dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ProgramDependency {
+pub(super) enum ProgramEntryOrNodeDependency {
     /// The nodes on which the whole program depends.
     Entry,
     /// The node with this index in the program.
@@ -68,7 +68,7 @@ pub(super) struct ProgramNode {
     pub task: ProgramNodeOperation,
     /// Index of the kernel's lane; 0 is the chain's lane.
     pub branch: u32,
-    pub after: Vec<ProgramDependency>,
+    pub after: Vec<ProgramEntryOrNodeDependency>,
     /// True for nodes that compute weight gradients, or whose results only such nodes use.
     pub of_weights: bool,
     /// Bytes of output gradients that the node reads. If the node runs in a separate pass, they stay allocated until
@@ -84,7 +84,7 @@ pub(super) struct ProgramNode {
 pub(super) struct LayerProgram {
     pub items: Vec<ProgramNode>,
     /// Nodes on which the next layer depends.
-    pub exit: Vec<ProgramDependency>,
+    pub exit: Vec<ProgramEntryOrNodeDependency>,
     /// In a backward program, the weight gradients that each operator computes, in order from the
     /// last operator to the first.
     pub found: Vec<OperatorWeightGradients>,
@@ -114,13 +114,14 @@ impl LayerProgram {
         // `numbers` contains each node's index in its new program. `stands` contains the nodes that
         // replace a node as a dependency in the first program.
         let mut numbers = Vec::with_capacity(self.items.len());
-        let mut stands: Vec<Vec<ProgramDependency>> = Vec::with_capacity(self.items.len());
+        let mut stands: Vec<Vec<ProgramEntryOrNodeDependency>> =
+            Vec::with_capacity(self.items.len());
         let mut last_kernel = None;
         for item in &self.items {
             let mut own = item.clone();
-            let in_first = |after: &ProgramDependency| match after {
-                ProgramDependency::Entry => vec![ProgramDependency::Entry],
-                ProgramDependency::Node(node) => stands[*node as usize].clone(),
+            let in_first = |after: &ProgramEntryOrNodeDependency| match after {
+                ProgramEntryOrNodeDependency::Entry => vec![ProgramEntryOrNodeDependency::Entry],
+                ProgramEntryOrNodeDependency::Node(node) => stands[*node as usize].clone(),
             };
             let mut first: Vec<_> = item.after.iter().flat_map(in_first).collect();
             first.sort_unstable();
@@ -130,20 +131,22 @@ impl LayerProgram {
                 let number = inputs.items.len() as u32;
                 inputs.items.push(own);
                 numbers.push(number);
-                stands.push(vec![ProgramDependency::Node(number)]);
+                stands.push(vec![ProgramEntryOrNodeDependency::Node(number)]);
                 continue;
             }
-            let in_second = |after: &ProgramDependency| match after {
-                ProgramDependency::Node(node) if self.items[*node as usize].of_weights => {
-                    ProgramDependency::Node(numbers[*node as usize])
+            let in_second = |after: &ProgramEntryOrNodeDependency| match after {
+                ProgramEntryOrNodeDependency::Node(node)
+                    if self.items[*node as usize].of_weights =>
+                {
+                    ProgramEntryOrNodeDependency::Node(numbers[*node as usize])
                 }
-                _ => ProgramDependency::Entry,
+                _ => ProgramEntryOrNodeDependency::Entry,
             };
             own.after = item.after.iter().map(in_second).collect();
             let number = weights.items.len() as u32;
             if let ProgramNodeOperation::Kernel { .. } = own.task {
                 own.after
-                    .extend(last_kernel.replace(ProgramDependency::Node(number)));
+                    .extend(last_kernel.replace(ProgramEntryOrNodeDependency::Node(number)));
             }
             own.after.sort_unstable();
             own.after.dedup();
@@ -158,19 +161,19 @@ impl LayerProgram {
             numbers.push(number);
             stands.push(first);
         }
-        let in_first = |after: &ProgramDependency| match after {
-            ProgramDependency::Entry => vec![ProgramDependency::Entry],
-            ProgramDependency::Node(node) => stands[*node as usize].clone(),
+        let in_first = |after: &ProgramEntryOrNodeDependency| match after {
+            ProgramEntryOrNodeDependency::Entry => vec![ProgramEntryOrNodeDependency::Entry],
+            ProgramEntryOrNodeDependency::Node(node) => stands[*node as usize].clone(),
         };
         inputs.exit = self.exit.iter().flat_map(in_first).collect();
         inputs.exit.sort_unstable();
         inputs.exit.dedup();
         merge_memory_changes(&mut inputs.rest, &self.rest);
         weights.exit = match weights.items.len() as u32 {
-            0 => vec![ProgramDependency::Entry],
+            0 => vec![ProgramEntryOrNodeDependency::Entry],
             count => {
-                let ends = (0..count).map(ProgramDependency::Node);
-                let needed = |end: &ProgramDependency| {
+                let ends = (0..count).map(ProgramEntryOrNodeDependency::Node);
+                let needed = |end: &ProgramEntryOrNodeDependency| {
                     weights.items.iter().any(|item| item.after.contains(end))
                 };
                 ends.filter(|end| !needed(end)).collect()
@@ -223,7 +226,7 @@ pub(super) struct LayerProgramBuilder {
     /// Nodes that compute the current operator's weight gradients.
     finders: Vec<u32>,
     /// Last nodes of the chain; the next node of the chain depends on them.
-    pub front: Vec<ProgramDependency>,
+    pub front: Vec<ProgramEntryOrNodeDependency>,
     /// Branch to which new nodes are added.
     pub branch: u32,
     /// True while new nodes serve only weight gradients.
@@ -235,7 +238,7 @@ impl LayerProgramBuilder {
         Self {
             program: LayerProgram::default(),
             finders: Vec::new(),
-            front: vec![ProgramDependency::Entry],
+            front: vec![ProgramEntryOrNodeDependency::Entry],
             branch: 0,
             of_weights: false,
         }
@@ -247,7 +250,7 @@ impl LayerProgramBuilder {
         name: String,
         phase: TrainingPhase,
         task: ProgramNodeOperation,
-        after: Vec<ProgramDependency>,
+        after: Vec<ProgramEntryOrNodeDependency>,
         shapes: [&str; 2],
     ) -> u32 {
         let memory = std::mem::take(&mut self.program.rest);
@@ -276,7 +279,7 @@ impl LayerProgramBuilder {
     ) -> u32 {
         let after = std::mem::take(&mut self.front);
         let item = self.push_parallel_node(name, phase, task, after, shapes);
-        self.front.push(ProgramDependency::Node(item));
+        self.front.push(ProgramEntryOrNodeDependency::Node(item));
         item
     }
 
@@ -290,12 +293,12 @@ impl LayerProgramBuilder {
     ) {
         self.mark_weight_gradient(item);
         for (name, task, shapes) in kernels {
-            let after = vec![ProgramDependency::Node(item)];
+            let after = vec![ProgramEntryOrNodeDependency::Node(item)];
             item = self.push_parallel_node(name, TrainingPhase::Backward, task, after, shapes);
             self.mark_weight_gradient(item);
         }
         if !beside {
-            self.front = vec![ProgramDependency::Node(item)];
+            self.front = vec![ProgramEntryOrNodeDependency::Node(item)];
         }
     }
 

@@ -4,22 +4,22 @@
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
 use crate::generate::plan::{
-    CorePlacement, ParallelGroupKind, RankMemoryPeak, TensorDataStageCoordinates,
+    CorePlacement, ParallelGroupKind, RankPeakOwnAndRemoteBytes, TensorDataStageCoordinates,
 };
 use crate::generate::schedule::PassOrOverlappingPair;
 use crate::generate::{TraceEmitter, TraceGenerator};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::work_amounts::JobWorkAmounts;
+use chakram_trace::format::work_amounts::JobSamplesAndModelFlops;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{GroupName, TraceError};
-use chakram_trace::graph::RankSlotPeersAndGroups;
+use chakram_trace::graph::RankBindingsOfGraphSlots;
 use std::sync::OnceLock;
 
 impl TrainingGenerator {
     /// Returns the maximum number of bytes in use at once on a rank of `stage`, if nodes run in id order.
-    pub(super) fn peak_bytes(&self, stage: u32) -> RankMemoryPeak {
+    pub(super) fn peak_bytes(&self, stage: u32) -> RankPeakOwnAndRemoteBytes {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
             let place = TensorDataStageCoordinates {
                 tensor,
@@ -71,7 +71,7 @@ impl TrainingGenerator {
 
 /// Node counts of ranks with identical nodes, computed on first use.
 #[derive(Debug, Default)]
-pub(super) struct CachedNodeCountAndMinimum {
+pub(super) struct CachedNodeCountAndLowerBound {
     /// The exact count, which takes long because it generates all nodes.
     all: OnceLock<u64>,
     /// A lower bound: the sum of the programs' lengths, without messages, reductions, loads and stores.
@@ -81,7 +81,7 @@ pub(super) struct CachedNodeCountAndMinimum {
 /// A sink that adds up allocations and frees, and records the maximum in use.
 #[derive(Default)]
 struct PeakMemorySink {
-    peak: RankMemoryPeak,
+    peak: RankPeakOwnAndRemoteBytes,
     nodes: u64,
 }
 
@@ -110,7 +110,7 @@ impl TraceGenerator for TrainingGenerator {
         self.group_kinds_by_number()
     }
 
-    fn work_amounts(&self) -> Option<JobWorkAmounts> {
+    fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
         Some(self.work_amounts())
     }
 
@@ -163,7 +163,7 @@ impl TraceGenerator for TrainingGenerator {
         replicas.map(<[Vec<u32>]>::concat).collect()
     }
 
-    fn bind_slots(&self, rank: u32, first: &RankSlotPeersAndGroups) -> RankSlotPeersAndGroups {
+    fn bind_slots(&self, rank: u32, first: &RankBindingsOfGraphSlots) -> RankBindingsOfGraphSlots {
         let own = self.placement.coordinates_of_rank(rank);
         let model = self.placement.coordinates_of_rank(self.shape_of(rank));
         let peer = |peer: &u32| {
@@ -200,7 +200,7 @@ impl TraceGenerator for TrainingGenerator {
                 _ => None,
             }
         };
-        RankSlotPeersAndGroups {
+        RankBindingsOfGraphSlots {
             peers: first.peers.iter().map(peer).collect(),
             groups: first.groups.iter().map(group).collect(),
             declared: first.declared.clone(),

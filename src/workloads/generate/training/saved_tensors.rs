@@ -15,7 +15,7 @@ use super::cost::{KernelCostParameters, OperatorKernels};
 use super::operator_recompute::RecomputedOperatorPart;
 use crate::generate::plan::{OperatorNamePattern, ParallelismPlan};
 use crate::generate::{PatternOptionError, option_refused};
-use crate::model::{LayerOperator, LayerRole, Model, OperatorInputSource, SavedOutput};
+use crate::model::{LayerOperator, LayerRole, Model, OperatorInputSource, OutputSavedOrRecomputed};
 use std::collections::BTreeSet;
 
 /// Marks the operators of `model` whose outputs `plan` saves, if the plan names such operators.
@@ -34,8 +34,8 @@ pub(super) fn mark_saved_outputs(
                 |one: &OperatorNamePattern| one.matches_operator(&layer.name, &operator.name);
             unused.retain(|one| !is_match(one));
             operator.saved = match plan.saved.iter().any(is_match) {
-                true => SavedOutput::Yes,
-                false => SavedOutput::No,
+                true => OutputSavedOrRecomputed::Yes,
+                false => OutputSavedOrRecomputed::No,
             };
         }
     }
@@ -62,7 +62,7 @@ pub(super) fn recomputed_part_by_name(
     sizes: &KernelCostParameters,
 ) -> RecomputedOperatorPart {
     let spec = operators[i].work.to_axes_and_tensors();
-    let is_saved = |i: usize| operators[i].saved == SavedOutput::Yes;
+    let is_saved = |i: usize| operators[i].saved == OutputSavedOrRecomputed::Yes;
     let is_product = |one: &LayerOperator| {
         let spec = one.work.to_axes_and_tensors();
         spec.sums_over_input_columns()

@@ -1,11 +1,13 @@
 //! The part of an operator that one member computes.
 
-use crate::generate::sharding::{MemberNumberDigit, ShardLayout};
-use crate::model::{ImageWindowSizes, OperatorComputationSpec, OperatorKind, OperatorShardAxis};
+use crate::generate::sharding::{MemberNumberDigit, SampleRowColumnSharding};
+use crate::model::{
+    ImageSlidingWindowSizes, OperatorAxesAndTensorsSpec, OperatorKind, OperatorShardAxis,
+};
 
 /// Sharding of an operator: for each axis, the digit of a member's number that selects its shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct ShardDigitPerAxis {
+pub(super) struct OperatorAxisShardDigits {
     pub samples: MemberNumberDigit,
     pub rows: MemberNumberDigit,
     /// Digit that shards the columns of the output.
@@ -14,7 +16,7 @@ pub(super) struct ShardDigitPerAxis {
     pub inputs: MemberNumberDigit,
 }
 
-impl ShardDigitPerAxis {
+impl OperatorAxisShardDigits {
     pub const WHOLE: Self = Self {
         samples: MemberNumberDigit::WHOLE,
         rows: MemberNumberDigit::WHOLE,
@@ -33,8 +35,8 @@ impl ShardDigitPerAxis {
     }
 
     /// Returns the layout in which an operator with the spec `spec` needs its input.
-    pub fn input_layout(&self, spec: &OperatorComputationSpec) -> ShardLayout {
-        ShardLayout {
+    pub fn input_layout(&self, spec: &OperatorAxesAndTensorsSpec) -> SampleRowColumnSharding {
+        SampleRowColumnSharding {
             samples: self.samples,
             rows: self.rows,
             columns: if spec.sums_over_input_columns() {
@@ -46,8 +48,8 @@ impl ShardDigitPerAxis {
     }
 
     /// Returns the layout of the operator's output.
-    pub fn output_layout(&self) -> ShardLayout {
-        ShardLayout {
+    pub fn output_layout(&self) -> SampleRowColumnSharding {
+        SampleRowColumnSharding {
             samples: self.samples,
             rows: self.rows,
             columns: self.outputs,
@@ -89,7 +91,7 @@ impl ShardDigitPerAxis {
 
     /// Returns the number of image rows that a member needs for its share of `all` rows of windows:
     /// `(share - 1) stride + kernel - 2 padding`.
-    fn image_rows_for_windows(&self, rows: u64, all: u64, windows: ImageWindowSizes) -> u64 {
+    fn image_rows_for_windows(&self, rows: u64, all: u64, windows: ImageSlidingWindowSizes) -> u64 {
         if self.rows.parts == 1 {
             return rows;
         }

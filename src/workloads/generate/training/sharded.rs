@@ -54,7 +54,7 @@ use super::super::PatternOptionError;
 use super::buckets;
 use super::context_shards;
 use super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
-use super::dataflow::{LayerDataflow, ShardedOperator};
+use super::dataflow::{ShardedLayerOperatorsAndOutput, ShardedOperator};
 use super::frozen_weights::adapter_products;
 use super::layer::{
     AllAndTrainedWeightCounts, LayerLoweringOptions, LoweredLayer, MatrixTiedToEmbedding,
@@ -68,8 +68,9 @@ use crate::generate::plan::{
 };
 use crate::generate::sharding::{EqualSizedMemberGroups, MemberNumberDigit};
 use crate::model::{
-    LayerRole, ModelLayer, OperatorComputationSpec, OperatorKind, OperatorShardAxis,
-    OperatorTokenExchangeSide, SavedOutput, TensorSplit, TrainedOperatorWeights,
+    LayerRole, ModelLayer, OperatorAxesAndTensorsSpec, OperatorKind, OperatorShardAxis,
+    OperatorTensorParallelSplit, OperatorTokenExchangeSide, OutputSavedOrRecomputed,
+    TrainedOperatorWeights,
 };
 use std::collections::BTreeMap;
 
@@ -130,7 +131,7 @@ pub(super) struct ShardedLayerLowerer {
 /// An operator as one member runs it.
 pub(super) struct MemberOperator<'s> {
     pub(super) step: &'s ShardedOperator<'s>,
-    spec: OperatorComputationSpec,
+    spec: OperatorAxesAndTensorsSpec,
     kernels: OperatorKernels,
     /// The part of the operator that the backward pass recomputes, if recomputation is chosen per
     /// operator.
@@ -205,7 +206,7 @@ impl ShardedLayerLowerer {
     fn regathered_elements(
         &self,
         step: &ShardedOperator<'_>,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
     ) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
@@ -220,7 +221,7 @@ impl ShardedLayerLowerer {
     /// experts, and among nodes. `spec` describes the member's shard of an operator.
     fn exchanged_elements(
         &self,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         sizes: &KernelCostParameters,
     ) -> [u64; 2] {
         let copies = match spec.exchange {
@@ -253,7 +254,7 @@ impl ShardedLayerLowerer {
     /// the exchange, so no sorting is needed.
     fn order_kernels(
         &self,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         sizes: &KernelCostParameters,
     ) -> Result<[Vec<LoweredKernel>; 2], PatternOptionError> {
         let context = &self.context;
@@ -278,7 +279,7 @@ impl ShardedLayerLowerer {
     /// and values together. `spec` describes the member's shard of the operator.
     fn context_bytes(
         &self,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         sizes: &KernelCostParameters,
     ) -> [u64; 2] {
         let silent = self
@@ -304,7 +305,7 @@ impl ShardedLayerLowerer {
     pub fn lower_layer(
         &mut self,
         layer: &ModelLayer,
-        flow: &LayerDataflow<'_>,
+        flow: &ShardedLayerOperatorsAndOutput<'_>,
     ) -> Result<LoweredLayer, PatternOptionError> {
         let mut own = Vec::with_capacity(flow.steps.len());
         let mut parameters = AllAndTrainedWeightCounts::default();
@@ -321,7 +322,7 @@ impl ShardedLayerLowerer {
             sizes.training = training;
             // Megatron-LM leaves the bias of a row-parallel product to a later kernel.
             sizes.adds_expert_biases =
-                sizes.one_by_one && step.operator.cut == TensorSplit::RowParallel;
+                sizes.one_by_one && step.operator.cut == OperatorTensorParallelSplit::RowParallel;
             let mut kernels = sizes.kernels_of_operator(work.clone())?;
             let adapter = adapter_products(training, &work);
             let adapter_weights = adapter.as_ref().map_or([0; 2], |products| {
@@ -413,10 +414,10 @@ impl ShardedLayerLowerer {
             let operators = &layer.operators;
             let again = match operators[i].saved {
                 _ if !chosen || layer.role != LayerRole::Block => RecomputedOperatorPart::default(),
-                SavedOutput::ByPolicy => {
+                OutputSavedOrRecomputed::ByPolicy => {
                     recomputed_operator_part(operators, i, &work, &kernels, &sizes)?
                 }
-                SavedOutput::Yes | SavedOutput::No => {
+                OutputSavedOrRecomputed::Yes | OutputSavedOrRecomputed::No => {
                     recomputed_part_by_name(operators, i, &kernels, &sizes)
                 }
             };

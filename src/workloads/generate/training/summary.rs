@@ -9,7 +9,7 @@ use crate::generate::plan::{
 };
 use crate::generate::{PatternOptionError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::work_amounts::{CountedAttention, JobWorkAmounts};
+use chakram_trace::format::work_amounts::{CountedAttention, JobSamplesAndModelFlops};
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{
     CollectiveKind, GroupName, Op, TensorClass, TraceError, TrainingPhase,
@@ -239,11 +239,11 @@ impl Sink for RankTallySink<'_> {
 
 impl TrainingGenerator {
     /// Returns the samples, tokens and model FLOPs of all steps.
-    pub(super) fn work_amounts(&self) -> JobWorkAmounts {
+    pub(super) fn work_amounts(&self) -> JobSamplesAndModelFlops {
         let plan = &self.plan;
         let samples = plan.batch.saturating_mul(plan.steps.into());
         let tokens = (self.model.sequence > 1).then_some(self.model.sequence);
-        JobWorkAmounts {
+        JobSamplesAndModelFlops {
             steps: plan.steps.into(),
             samples,
             tokens: tokens.map(|tokens| samples.saturating_mul(tokens)),

@@ -1,20 +1,22 @@
 //! Checks that tensor groups can split operators.
 
 use crate::generate::{PatternOptionError, option_refused};
-use crate::model::{LayerOperator, OperatorShardAxis, TensorSplit};
+use crate::model::{LayerOperator, OperatorShardAxis, OperatorTensorParallelSplit};
 
 /// Checks that `cut` can split `operator` among the `members` members of a tensor group.
 /// Vocabularies are padded, so their sizes always divide evenly.
 pub(super) fn check_divides(
     operator: &LayerOperator,
-    cut: TensorSplit,
+    cut: OperatorTensorParallelSplit,
     members: u64,
 ) -> Result<(), PatternOptionError> {
     let spec = operator.work.to_axes_and_tensors();
     let axis = match cut {
-        TensorSplit::Replicated => return Ok(()),
-        TensorSplit::RowParallel => OperatorShardAxis::K,
-        TensorSplit::ColumnParallel | TensorSplit::InsideRegion => OperatorShardAxis::N,
+        OperatorTensorParallelSplit::Replicated => return Ok(()),
+        OperatorTensorParallelSplit::RowParallel => OperatorShardAxis::K,
+        OperatorTensorParallelSplit::ColumnParallel | OperatorTensorParallelSplit::InsideRegion => {
+            OperatorShardAxis::N
+        }
     };
     if spec.looks_up() || spec.is_plain_matrix_product() && axis == OperatorShardAxis::N {
         return Ok(());

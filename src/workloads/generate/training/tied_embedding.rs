@@ -1,14 +1,14 @@
 //! Weights that an embedding and a matrix product share.
 
 use super::dataflow::ShardedOperator;
-use super::shard_spec::ShardDigitPerAxis;
+use super::shard_spec::OperatorAxisShardDigits;
 use crate::generate::{PatternOptionError, option_refused};
 use crate::model::OperatorInputSource;
 
 /// The table with the shared weights, which is the embedding's first table.
 #[derive(Debug, Default)]
 pub(super) struct TiedEmbeddingTable {
-    table: Option<(String, ShardDigitPerAxis)>,
+    table: Option<(String, OperatorAxisShardDigits)>,
 }
 
 impl TiedEmbeddingTable {

@@ -7,7 +7,7 @@ use super::MOST_LAYERS;
 use crate::model::{
     ActivationFunction, AttentionSpan, DeltaAttention, ExpertRoutingCounts,
     ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, Model, ModelError,
-    ModelSizeOverrides, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
+    OutputHead, PositionEncoding, TokenAndLayerCountOverrides, TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, quote_for_message};
 use serde_json::{Map, Value};
@@ -198,7 +198,7 @@ impl KeyTrackingHubConfig<'_> {
 pub(super) fn parse_model(
     text: &str,
     file: &str,
-    sizes: ModelSizeOverrides,
+    sizes: TokenAndLayerCountOverrides,
 ) -> Result<(u64, Model), ModelError> {
     let syntax = |line: usize, why: String| ConfigError::Syntax {
         file: file.to_owned(),
@@ -265,7 +265,7 @@ fn name_hub_model(file: &str, kind: &str) -> String {
 
 fn read_architecture(
     config: &KeyTrackingHubConfig<'_>,
-    sizes: ModelSizeOverrides,
+    sizes: TokenAndLayerCountOverrides,
 ) -> Result<ExtendedTransformerModel, ModelError> {
     let kind = config.read_text_value("model_type")?.unwrap_or_default();
     if !KINDS.contains(&kind) {

@@ -3,7 +3,8 @@
 use super::{MOST, parse_height_and_width, parse_size, read_flag_or_default, read_size_or_default};
 use crate::model::spec::window_position_count;
 use crate::model::{
-    ActivationFunction, ExpertScoringAndGroupRule, LayerOperator, OperatorKind, TensorSplit,
+    ActivationFunction, ExpertScoringAndGroupRule, LayerOperator, OperatorKind,
+    OperatorTensorParallelSplit,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::fmt;
@@ -157,11 +158,11 @@ const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
 /// Keys that every operator can have.
 const COMMON: [&str; 4] = ["op", "name", "cut", "around"];
 
-const CUTS: [(TensorSplit, &str); 4] = [
-    (TensorSplit::Replicated, "whole"),
-    (TensorSplit::ColumnParallel, "outputs"),
-    (TensorSplit::RowParallel, "inputs"),
-    (TensorSplit::InsideRegion, "between"),
+const CUTS: [(OperatorTensorParallelSplit, &str); 4] = [
+    (OperatorTensorParallelSplit::Replicated, "whole"),
+    (OperatorTensorParallelSplit::ColumnParallel, "outputs"),
+    (OperatorTensorParallelSplit::RowParallel, "inputs"),
+    (OperatorTensorParallelSplit::InsideRegion, "between"),
 ];
 
 /// Parses an operator, and updates `state` to the shapes after it.
@@ -175,7 +176,9 @@ pub(super) fn parse_operator(
     let (_, word, keys) = OPS[op as usize];
     let table = field.read_table(Some(&[&COMMON, keys].concat()))?;
     let name = table.read_or_default("name", word, |field| field.read_line())?;
-    let cut = table.read_or_default("cut", TensorSplit::Replicated, |f| f.read_choice(&CUTS))?;
+    let cut = table.read_or_default("cut", OperatorTensorParallelSplit::Replicated, |f| {
+        f.read_choice(&CUTS)
+    })?;
     let around = read_flag_or_default(&table, "around", false)?;
     let shape = if around { state.around } else { state.main };
     let (work, shape) = parse_operator_kind(op, &table, shape)?;

@@ -4,7 +4,7 @@ use super::{block_count, parse_size, read_flag_or_default, read_size_or_default}
 use crate::model::{
     ActivationFunction, AttentionSpan, DeltaAttention, ExpertRoutingCounts,
     ExpertScoringAndGroupRule, ExtendedTransformerModel, LatentAttentionSizes, ModelLayer,
-    ModelSizeOverrides, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
+    OutputHead, PositionEncoding, TokenAndLayerCountOverrides, TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, ConfigTable};
 
@@ -78,7 +78,7 @@ const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 /// Returns the number of tokens per sample, the hidden size, and the layers.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
-    sizes: ModelSizeOverrides,
+    sizes: TokenAndLayerCountOverrides,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;

@@ -4,7 +4,7 @@ use super::{
     block_count, parse_height_and_width, parse_size, read_flag_or_default, read_size_or_default,
     reject_sequence_change, transformer,
 };
-use crate::model::{ModelLayer, ModelSizeOverrides, VisionTransformer};
+use crate::model::{ModelLayer, TokenAndLayerCountOverrides, VisionTransformer};
 use chakram_base::config::{ConfigError, ConfigTable};
 
 pub(super) const KEYS: &[&str] = &[
@@ -14,7 +14,7 @@ pub(super) const KEYS: &[&str] = &[
 /// Returns the number of tokens per sample, the hidden size, and the layers.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
-    sizes: ModelSizeOverrides,
+    sizes: TokenAndLayerCountOverrides,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
     reject_sequence_change(root, sizes.tokens)?;
     let layers = block_count(root, sizes.layers)?;

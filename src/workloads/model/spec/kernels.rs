@@ -62,7 +62,7 @@ pub struct MemoryBoundKernelSpec {
 
 /// Byte-moving kernels of the forward and the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryBoundKernels {
+pub struct MemoryBoundKernelsByPass {
     /// Kernels of the forward pass, in execution order.
     pub forward: &'static [MemoryBoundKernelSpec],
     /// Kernels of the backward pass, in execution order.
@@ -99,9 +99,9 @@ pub enum OperatorKernelSpec {
     /// Kernels that move bytes.
     Moving {
         /// Kernels that fuse all operations that can be fused.
-        fused: MemoryBoundKernels,
+        fused: MemoryBoundKernelsByPass,
         /// Kernels with one framework operation each; `None` if they equal `fused`.
-        one_by_one: Option<MemoryBoundKernels>,
+        one_by_one: Option<MemoryBoundKernelsByPass>,
     },
 }
 
@@ -151,7 +151,7 @@ impl OperatorKernelSpec {
         backward: &'static [MemoryBoundKernelSpec],
     ) -> Self {
         Self::Moving {
-            fused: MemoryBoundKernels { forward, backward },
+            fused: MemoryBoundKernelsByPass { forward, backward },
             one_by_one: None,
         }
     }
@@ -164,7 +164,7 @@ impl OperatorKernelSpec {
         match self {
             Self::Moving { fused, .. } => Self::Moving {
                 fused,
-                one_by_one: Some(MemoryBoundKernels { forward, backward }),
+                one_by_one: Some(MemoryBoundKernelsByPass { forward, backward }),
             },
             other => other,
         }

@@ -1,10 +1,10 @@
-//! Descriptions of all operators as data ([`OperatorComputationSpec`]).
+//! Descriptions of all operators as data ([`OperatorAxesAndTensorsSpec`]).
 
 use super::{
-    DividingDegreeOrReason, ImageWindowSizes, OperatorComputationSpec, OperatorInputSource,
-    OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide, TensorAxis,
-    TensorContraction, TensorKeptForBackward, TensorSavingAttentionKernels, WeightTensorAxes,
-    saturate_to_u64, window_position_count,
+    DividingDegreeOrReason, ImageSlidingWindowSizes, OperatorAxesAndTensorsSpec,
+    OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide,
+    TensorAxis, TensorContraction, TensorKeptForBackward, WeightTensorAxes,
+    WhichAttentionKernelsSaveTensor, saturate_to_u64, window_position_count,
 };
 use crate::model::{ActivationFunction, DeltaAttention, OperatorKind};
 
@@ -13,7 +13,7 @@ use crate::model::{ActivationFunction, DeltaAttention, OperatorKind};
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
-impl OperatorComputationSpec {
+impl OperatorAxesAndTensorsSpec {
     fn new(
         name: &'static str,
         axes: Vec<TensorAxis>,
@@ -57,7 +57,7 @@ impl OperatorComputationSpec {
         mut self,
         axes: &'static str,
         bytes: Option<u64>,
-        with: TensorSavingAttentionKernels,
+        with: WhichAttentionKernelsSaveTensor,
     ) -> Self {
         self.kept.push(TensorKeptForBackward { axes, bytes, with });
         self
@@ -65,8 +65,9 @@ impl OperatorComputationSpec {
 
     fn with_inputs_kept(self) -> Self {
         let inputs = self.inputs.clone();
-        let keep =
-            |spec: Self, axes| spec.with_kept_tensor(axes, None, TensorSavingAttentionKernels::Any);
+        let keep = |spec: Self, axes| {
+            spec.with_kept_tensor(axes, None, WhichAttentionKernelsSaveTensor::Any)
+        };
         inputs.into_iter().fold(self, keep)
     }
 
@@ -140,7 +141,7 @@ fn causally_masked_pair_count(tokens: u64, queries: u64) -> u64 {
 
 impl OperatorKind {
     /// Returns the operator's description: axes, tensors, matrix products and kernels.
-    pub fn to_axes_and_tensors(&self) -> OperatorComputationSpec {
+    pub fn to_axes_and_tensors(&self) -> OperatorAxesAndTensorsSpec {
         use OperatorShardAxis::{K, M, N};
         match *self {
             Self::Linear {
@@ -155,7 +156,8 @@ impl OperatorKind {
                     create_divisible_axis('n', outputs, N, "outputs"),
                     create_divisible_axis('k', inputs, K, "inputs"),
                 ];
-                let mut spec = OperatorComputationSpec::new("linear", axes, &["mk"], &["mn"], "m");
+                let mut spec =
+                    OperatorAxesAndTensorsSpec::new("linear", axes, &["mk"], &["mn"], "m");
                 // The bias gradient comes first, because the matrix must be transposed before its gradient can be
                 // accumulated.
                 if bias {
@@ -191,7 +193,7 @@ impl OperatorKind {
                 ];
                 let inputs = ["mnw", "mgw", "mgw"];
                 let mut spec =
-                    OperatorComputationSpec::new("attention", axes, &inputs, &["mnw"], "m")
+                    OperatorAxesAndTensorsSpec::new("attention", axes, &inputs, &["mnw"], "m")
                         .with_kernels(OperatorKernelSpec::Attention {
                             rotary,
                             dropout,
@@ -207,19 +209,24 @@ impl OperatorKind {
                 if qk_norm {
                     let [queries, keys] = ["mnw", "mgw"];
                     spec = spec.with_weights("w").with_weights("w");
-                    spec = spec.with_kept_tensor(queries, None, TensorSavingAttentionKernels::Any);
-                    spec = spec.with_kept_tensor(keys, None, TensorSavingAttentionKernels::Any);
+                    spec =
+                        spec.with_kept_tensor(queries, None, WhichAttentionKernelsSaveTensor::Any);
+                    spec = spec.with_kept_tensor(keys, None, WhichAttentionKernelsSaveTensor::Any);
                 }
                 // The backward pass needs the softmax's output and, with dropout, the mask and the
                 // masked output.
                 spec = spec
                     .with_inputs_kept()
-                    .with_kept_tensor("nm", Some(FULL), TensorSavingAttentionKernels::Fused)
-                    .with_kept_tensor("nmt", None, TensorSavingAttentionKernels::Unfused);
+                    .with_kept_tensor("nm", Some(FULL), WhichAttentionKernelsSaveTensor::Fused)
+                    .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused);
                 if dropout {
                     spec = spec
-                        .with_kept_tensor("nmt", Some(MASK), TensorSavingAttentionKernels::Unfused)
-                        .with_kept_tensor("nmt", None, TensorSavingAttentionKernels::Unfused);
+                        .with_kept_tensor(
+                            "nmt",
+                            Some(MASK),
+                            WhichAttentionKernelsSaveTensor::Unfused,
+                        )
+                        .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused);
                 }
                 spec
             }
@@ -262,35 +269,44 @@ impl OperatorKind {
                     create_undividable_axis('d', saturate_to_u64(all - met.min(all))),
                 ];
                 let inputs = ["mnw", "mgw", "mgu"];
-                let mut spec =
-                    OperatorComputationSpec::new("shaped_attention", axes, &inputs, &["mnu"], "m")
-                        .with_kernels(OperatorKernelSpec::Attention {
-                            rotary: turned > 0,
-                            dropout,
-                            qk_norm,
-                        })
-                        .with_product("nmt", "w")
-                        .with_product("nmu", "t");
+                let mut spec = OperatorAxesAndTensorsSpec::new(
+                    "shaped_attention",
+                    axes,
+                    &inputs,
+                    &["mnu"],
+                    "m",
+                )
+                .with_kernels(OperatorKernelSpec::Attention {
+                    rotary: turned > 0,
+                    dropout,
+                    qk_norm,
+                })
+                .with_product("nmt", "w")
+                .with_product("nmu", "t");
                 if causal {
                     spec.products[0].skipped = "ndw";
                     spec.products[1].skipped = "ndu";
                 }
                 if qk_norm {
                     spec = spec.with_weights("w").with_weights("w");
-                    spec = spec.with_kept_tensor("mnw", None, TensorSavingAttentionKernels::Any);
-                    spec = spec.with_kept_tensor("mgw", None, TensorSavingAttentionKernels::Any);
+                    spec = spec.with_kept_tensor("mnw", None, WhichAttentionKernelsSaveTensor::Any);
+                    spec = spec.with_kept_tensor("mgw", None, WhichAttentionKernelsSaveTensor::Any);
                 }
                 if sinks {
                     spec = spec.with_weights("n");
                 }
                 spec = spec
                     .with_inputs_kept()
-                    .with_kept_tensor("nm", Some(FULL), TensorSavingAttentionKernels::Fused)
-                    .with_kept_tensor("nmt", None, TensorSavingAttentionKernels::Unfused);
+                    .with_kept_tensor("nm", Some(FULL), WhichAttentionKernelsSaveTensor::Fused)
+                    .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused);
                 if dropout {
                     spec = spec
-                        .with_kept_tensor("nmt", Some(MASK), TensorSavingAttentionKernels::Unfused)
-                        .with_kept_tensor("nmt", None, TensorSavingAttentionKernels::Unfused);
+                        .with_kept_tensor(
+                            "nmt",
+                            Some(MASK),
+                            WhichAttentionKernelsSaveTensor::Unfused,
+                        )
+                        .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused);
                 }
                 spec
             }
@@ -328,7 +344,7 @@ impl OperatorKind {
                 // The inputs are queries, keys, values, the gate, and two values per token and
                 // head: decay and rate.
                 let inputs = ["mqw", "mqw", "mnu", "mnu", "mn", "mn"];
-                OperatorComputationSpec::new("linear_attention", axes, &inputs, &["mnu"], "m")
+                OperatorAxesAndTensorsSpec::new("linear_attention", axes, &inputs, &["mnu"], "m")
                     .with_weights("qwr")
                     .with_weights("qwr")
                     .with_weights("nur")
@@ -351,7 +367,7 @@ impl OperatorKind {
                     .with_product("mnu", "w")
                     .with_product("mnw", "u")
                     .with_inputs_kept()
-                    .with_kept_tensor("mns", None, TensorSavingAttentionKernels::Any)
+                    .with_kept_tensor("mns", None, WhichAttentionKernelsSaveTensor::Any)
             }
             Self::LatentUp {
                 rows,
@@ -370,13 +386,19 @@ impl OperatorKind {
                     create_undividable_axis('i', query_width),
                     create_undividable_axis('j', kv_width),
                 ];
-                OperatorComputationSpec::new("latent_up", axes, &["mk", "mc"], &["mni", "mnj"], "m")
-                    .with_weights("kni")
-                    .with_weights("cnj")
-                    .with_product("mni", "k")
-                    .with_product("mnj", "c")
-                    .with_inputs_kept()
-                    .with_kernels(OperatorKernelSpec::LatentUp)
+                OperatorAxesAndTensorsSpec::new(
+                    "latent_up",
+                    axes,
+                    &["mk", "mc"],
+                    &["mni", "mnj"],
+                    "m",
+                )
+                .with_weights("kni")
+                .with_weights("cnj")
+                .with_product("mni", "k")
+                .with_product("mnj", "c")
+                .with_inputs_kept()
+                .with_kernels(OperatorKernelSpec::LatentUp)
             }
             Self::ExpertDispatch {
                 tokens,
@@ -398,8 +420,13 @@ impl OperatorKind {
                     // In the letters of weight tensors, a leading `e` marks experts' weights.
                     create_undividable_axis('z', 1),
                 ];
-                let mut spec =
-                    OperatorComputationSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
+                let mut spec = OperatorAxesAndTensorsSpec::new(
+                    "expert_dispatch",
+                    axes,
+                    &["mn"],
+                    &["cn"],
+                    "mc",
+                );
                 for bias in [form.bias, form.correction] {
                     if bias {
                         spec = spec.with_weights("ze");
@@ -408,7 +435,7 @@ impl OperatorKind {
                 spec.with_weights("ne")
                     .with_product("me", "n")
                     .with_inputs_kept()
-                    .with_kept_tensor("me", Some(FULL), TensorSavingAttentionKernels::Any)
+                    .with_kept_tensor("me", Some(FULL), WhichAttentionKernelsSaveTensor::Any)
                     .with_kernels(OperatorKernelSpec::Router {
                         sigmoid: form.sigmoid,
                         biased: form.bias || form.correction,
@@ -430,7 +457,7 @@ impl OperatorKind {
                     create_undividable_axis('e', experts),
                 ];
                 let spec =
-                    OperatorComputationSpec::new("expert_linear", axes, &["mk"], &["mn"], "m");
+                    OperatorAxesAndTensorsSpec::new("expert_linear", axes, &["mk"], &["mn"], "m");
                 let spec = if bias { spec.with_weights("en") } else { spec };
                 spec.with_weights("ekn")
                     .with_product("mn", "k")
@@ -453,7 +480,7 @@ impl OperatorKind {
                 ];
                 // The gradient of a copy's score is the product of the copy and the weighted sum's gradient, so the
                 // backward pass needs the copies.
-                OperatorComputationSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
+                OperatorAxesAndTensorsSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
                     .with_inputs_kept()
                     .with_kernels(OperatorKernelSpec::EXPERT_COMBINE)
                     .with_expert_exchange(OperatorTokenExchangeSide::Combine)
@@ -468,7 +495,7 @@ impl OperatorKind {
                         "a row cannot be split, because it is scaled as a whole",
                     ),
                 ];
-                let spec = OperatorComputationSpec::new("norm", axes, &["mn"], &["mn"], "m")
+                let spec = OperatorAxesAndTensorsSpec::new("norm", axes, &["mn"], &["mn"], "m")
                     .with_inputs_kept();
                 let spec = spec.with_weights("n");
                 if bias {
@@ -489,7 +516,7 @@ impl OperatorKind {
                 } else {
                     (&["mn"][..], OperatorKernelSpec::ACTIVATION)
                 };
-                let spec = OperatorComputationSpec::new(
+                let spec = OperatorAxesAndTensorsSpec::new(
                     "activation",
                     create_element_axes(rows, width),
                     inputs,
@@ -509,7 +536,7 @@ impl OperatorKind {
                 width,
                 dropout,
             } => {
-                let spec = OperatorComputationSpec::new(
+                let spec = OperatorAxesAndTensorsSpec::new(
                     "residual",
                     create_element_axes(rows, width),
                     &["mn"],
@@ -518,7 +545,7 @@ impl OperatorKind {
                 );
                 let spec = spec.with_input_source(OperatorInputSource::Join);
                 if dropout {
-                    spec.with_kept_tensor("mn", Some(MASK), TensorSavingAttentionKernels::Any)
+                    spec.with_kept_tensor("mn", Some(MASK), WhichAttentionKernelsSaveTensor::Any)
                         .with_kernels(OperatorKernelSpec::DROPPED_RESIDUAL)
                 } else {
                     spec.with_kernels(OperatorKernelSpec::RESIDUAL)
@@ -534,7 +561,7 @@ impl OperatorKind {
                     create_divisible_axis('n', width, N, "columns"),
                     create_divisible_axis('k', vocabulary, K, "rows of the table"),
                 ];
-                let spec = OperatorComputationSpec::new("embedding", axes, &["m"], &["mn"], "m");
+                let spec = OperatorAxesAndTensorsSpec::new("embedding", axes, &["m"], &["mn"], "m");
                 let spec = spec.with_kernels(OperatorKernelSpec::EMBEDDING);
                 spec.with_weights("kn")
                     .with_input_source(OperatorInputSource::Table)
@@ -550,8 +577,8 @@ impl OperatorKind {
                     ),
                 ];
                 // Logits are always saved in single precision.
-                OperatorComputationSpec::new("loss", axes, &["mn"], &["m"], "m")
-                    .with_kept_tensor("mn", Some(FULL), TensorSavingAttentionKernels::Any)
+                OperatorAxesAndTensorsSpec::new("loss", axes, &["mn"], &["m"], "m")
+                    .with_kept_tensor("mn", Some(FULL), WhichAttentionKernelsSaveTensor::Any)
                     .with_kernels(OperatorKernelSpec::LOSS)
             }
             Self::Convolution {
@@ -627,7 +654,8 @@ impl OperatorKind {
                     create_divisible_axis('k', rows, K, "rows of the table"),
                     create_undividable_axis('l', lookups),
                 ];
-                let spec = OperatorComputationSpec::new("embedding_bag", axes, &["l"], &["n"], "");
+                let spec =
+                    OperatorAxesAndTensorsSpec::new("embedding_bag", axes, &["l"], &["n"], "");
                 let spec = spec.with_kernels(OperatorKernelSpec::EMBEDDING_BAG);
                 spec.with_weights("kn")
                     .with_input_source(OperatorInputSource::Beside)
@@ -644,7 +672,7 @@ impl OperatorKind {
                     create_undividable_axis('p', unordered_pair_count(vectors)),
                 ];
                 let spec =
-                    OperatorComputationSpec::new("interaction", axes, &["vu"], &["p", "u"], "");
+                    OperatorAxesAndTensorsSpec::new("interaction", axes, &["vu"], &["p", "u"], "");
                 let spec = spec.with_product("p", "u").with_inputs_kept();
                 spec.with_input_source(OperatorInputSource::Collect)
             }
@@ -737,7 +765,7 @@ fn create_windowed_operator<const N: usize>(
     stride: u64,
     padding: u64,
     [input, output]: [&'static str; 2],
-) -> OperatorComputationSpec {
+) -> OperatorAxesAndTensorsSpec {
     let count = |side: usize| window_position_count(size[side], kernel[side], stride, padding);
     let mut axes = channels.to_vec();
     axes.extend([
@@ -749,9 +777,9 @@ fn create_windowed_operator<const N: usize>(
         create_undividable_axis('s', kernel[1]),
     ]);
     let mut spec =
-        OperatorComputationSpec::new(name, axes, &[input], &[output], "hw").with_inputs_kept();
+        OperatorAxesAndTensorsSpec::new(name, axes, &[input], &[output], "hw").with_inputs_kept();
     let kernel = kernel[0];
-    spec.windows = Some(ImageWindowSizes {
+    spec.windows = Some(ImageSlidingWindowSizes {
         kernel,
         stride,
         padding,

@@ -1,6 +1,6 @@
 //! Compares the counts of operators with simple loops that do the same work.
 
-use crate::model::{ActivationFunction, LayerOperator, OperatorKind, TensorSplit};
+use crate::model::{ActivationFunction, LayerOperator, OperatorKind, OperatorTensorParallelSplit};
 
 fn convolution(
     [height, width]: [u64; 2],
@@ -163,7 +163,7 @@ fn counts_stop_at_the_largest_number() {
     for work in works {
         assert_eq!(work.input_elements(), most);
         assert_eq!(work.saved_bytes(2, false), most);
-        let operator = LayerOperator::new("all", work, TensorSplit::Replicated);
+        let operator = LayerOperator::new("all", work, OperatorTensorParallelSplit::Replicated);
         assert!([0, most].contains(&operator.parameter_count()));
         assert!(
             operator.work.causally_skipped_multiplications() <= operator.multiplication_count()

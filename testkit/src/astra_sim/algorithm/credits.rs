@@ -8,7 +8,7 @@
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::CollectiveOperation;
 use super::halving::HalvingPartnerCursor;
-use super::{AlgorithmAction, AlgorithmInput, MemoryMove, RingMembersAndOwnIndex};
+use super::{AlgorithmAction, AlgorithmEvent, MemoryMove, RingMembersAndOwnIndex};
 use std::collections::VecDeque;
 
 /// State of a ring, direct or halving-doubling algorithm on one NPU.
@@ -110,14 +110,14 @@ impl CreditAlgorithm {
         Some(this)
     }
 
-    pub fn take_input(&mut self, input: AlgorithmInput) -> Vec<AlgorithmAction> {
+    pub fn take_input(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match input {
-            AlgorithmInput::Start => (0..self.window).map(|_| self.prepare_packet()).collect(),
-            AlgorithmInput::Received => {
+            AlgorithmEvent::Start => (0..self.window).map(|_| self.prepare_packet()).collect(),
+            AlgorithmEvent::Received => {
                 self.received += 1;
                 vec![self.prepare_packet()]
             }
-            AlgorithmInput::Ready | AlgorithmInput::Ended(_) => self.spend_credits_if_ready(),
+            AlgorithmEvent::Ready | AlgorithmEvent::Ended(_) => self.spend_credits_if_ready(),
         }
     }
 

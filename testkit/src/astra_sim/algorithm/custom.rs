@@ -5,12 +5,12 @@
 use super::super::config::{NodeWork, TraceNode};
 use super::super::post::encode_native_tag;
 use super::super::workload::recorded_ns;
-use super::{AlgorithmAction, AlgorithmInput};
+use super::{AlgorithmAction, AlgorithmEvent};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A custom algorithm in progress.
 #[derive(Debug)]
-pub struct CustomRun {
+pub struct OneMemberCustomAlgorithmRun {
     nodes: BTreeMap<u64, TraceNode>,
     ended: BTreeSet<u64>,
     issued: BTreeSet<u64>,
@@ -18,7 +18,7 @@ pub struct CustomRun {
     members: Vec<usize>,
 }
 
-impl CustomRun {
+impl OneMemberCustomAlgorithmRun {
     pub fn new(trace: &[TraceNode], members: Option<&Vec<usize>>) -> Self {
         Self {
             nodes: trace.iter().map(|n| (n.id, n.clone())).collect(),
@@ -32,8 +32,8 @@ impl CustomRun {
         self.members.get(position).copied().unwrap_or(position)
     }
 
-    pub fn take_input(&mut self, input: AlgorithmInput) -> Vec<AlgorithmAction> {
-        if let AlgorithmInput::Ended(node) = input {
+    pub fn take_input(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
+        if let AlgorithmEvent::Ended(node) = input {
             self.ended.insert(node);
         }
         let free = |node: &&TraceNode| {

@@ -4,7 +4,7 @@
 //! NPU numbers ascend in the order left subtree, node, right subtree. The root is the first NPU in one tree and the
 //! last in the other. Chunks alternate between the trees.
 
-use super::{AlgorithmAction, AlgorithmInput, MemoryMove};
+use super::{AlgorithmAction, AlgorithmEvent, MemoryMove};
 
 /// One NPU's node of the tree, and its state.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl TreeAlgorithm {
         }
     }
 
-    pub fn take_input(&mut self, input: AlgorithmInput) -> Vec<AlgorithmAction> {
+    pub fn take_input(&mut self, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match (self.parent, self.children.len()) {
             (Some(parent), 0) => self.step_leaf(parent),
             (Some(parent), _) => self.step_inner(parent, input),
@@ -136,13 +136,13 @@ impl TreeAlgorithm {
         }
     }
 
-    fn step_inner(&mut self, parent: usize, input: AlgorithmInput) -> Vec<AlgorithmAction> {
+    fn step_inner(&mut self, parent: usize, input: AlgorithmEvent) -> Vec<AlgorithmAction> {
         match (self.state, input) {
             (TreeState::Start, _) => {
                 self.state = TreeState::Children(2);
                 self.receive_from_children()
             }
-            (TreeState::Children(left), AlgorithmInput::Received) => {
+            (TreeState::Children(left), AlgorithmEvent::Received) => {
                 let last = left == 1;
                 self.state = if last {
                     TreeState::Up
@@ -151,7 +151,7 @@ impl TreeAlgorithm {
                 };
                 vec![self.move_over_bus(true, false, last)]
             }
-            (_, AlgorithmInput::Ready) if self.reduced < 1 => {
+            (_, AlgorithmEvent::Ready) if self.reduced < 1 => {
                 self.reduced += 1;
                 Vec::new()
             }
@@ -159,7 +159,7 @@ impl TreeAlgorithm {
                 self.state = TreeState::Parent;
                 self.exchange_with_parent(parent)
             }
-            (TreeState::Parent, AlgorithmInput::Received) => {
+            (TreeState::Parent, AlgorithmEvent::Received) => {
                 self.state = TreeState::Down;
                 vec![self.move_over_bus(true, false, true)]
             }

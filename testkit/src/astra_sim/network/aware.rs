@@ -4,7 +4,7 @@
 //! The network schedules the arrival before the event that frees the link.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
-use super::super::config::{DimensionTopology, SimulationConfig};
+use super::super::config::{DimensionTopology, WholeSimulationInput};
 use super::super::post::NumberedMessageKey;
 use super::{TransitMessage, bytes_per_ns};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +26,7 @@ struct LinkQueue {
 }
 
 impl CongestionAwareNetwork {
-    pub fn new(config: &SimulationConfig) -> Self {
+    pub fn new(config: &WholeSimulationInput) -> Self {
         let dim = &config.dims[0];
         Self {
             shape: dim.shape,

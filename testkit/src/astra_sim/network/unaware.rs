@@ -2,7 +2,7 @@
 //! bandwidth) ns. The values are from the lowest dimension in which the two addresses differ.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
-use super::super::config::{DimensionTopology, NetworkDimension, SimulationConfig};
+use super::super::config::{DimensionTopology, NetworkDimension, WholeSimulationInput};
 use super::super::post::NumberedMessageKey;
 use super::{TransitMessage, bytes_per_ns};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ pub struct CongestionUnawareNetwork {
 }
 
 impl CongestionUnawareNetwork {
-    pub fn new(config: &SimulationConfig) -> Self {
+    pub fn new(config: &WholeSimulationInput) -> Self {
         Self {
             dims: config.dims.clone(),
         }

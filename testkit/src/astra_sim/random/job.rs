@@ -2,13 +2,13 @@
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::{
-    CollectiveOperation, MemoryServerAssignment, NodeWork, SimulationConfig, TraceNode,
+    CollectiveOperation, MemoryServerAssignment, NodeWork, TraceNode, WholeSimulationInput,
 };
 use super::RandomGenerator;
 
 /// The configuration of a job under construction, and the last nodes of its NPUs.
 pub(super) struct RandomJobBuilder<'c> {
-    pub(super) config: &'c mut SimulationConfig,
+    pub(super) config: &'c mut WholeSimulationInput,
     /// Nodes for which each NPU's next communication node waits: the last communication node, and possibly another
     /// node.
     pub(super) last: Vec<Vec<u64>>,
@@ -16,7 +16,7 @@ pub(super) struct RandomJobBuilder<'c> {
 }
 
 /// Adds a job with collectives of only some NPUs to the configuration.
-pub fn add_overlapping_job(config: &mut SimulationConfig, dice: &mut RandomGenerator) {
+pub fn add_overlapping_job(config: &mut WholeSimulationInput, dice: &mut RandomGenerator) {
     let npus = config.npu_count();
     config.ranks = vec![Vec::new(); npus];
     let mut job = RandomJobBuilder {
@@ -37,7 +37,7 @@ pub fn add_overlapping_job(config: &mut SimulationConfig, dice: &mut RandomGener
 }
 
 /// Adds a job, and the groups that it needs, to the configuration.
-pub fn add_random_job(config: &mut SimulationConfig, dice: &mut RandomGenerator) {
+pub fn add_random_job(config: &mut WholeSimulationInput, dice: &mut RandomGenerator) {
     let npus = config.npu_count();
     config.ranks = vec![Vec::new(); npus];
     let mut job = RandomJobBuilder {

@@ -3,8 +3,8 @@
 use super::super::algorithms::{AlgorithmStyle, NativeAlgorithm};
 use super::super::config::{
     CollectiveOperation, DimensionTopology, LogGpBusParameters, MemoryConfig,
-    MemoryServerAssignment, NetworkDimension, NetworkModel, PriorityPolicy, SimulationConfig,
-    SystemConfig,
+    MemoryServerAssignment, NetworkDimension, NetworkModel, PriorityPolicy, SystemConfig,
+    WholeSimulationInput,
 };
 use super::RandomGenerator;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 const MOST: usize = 16;
 const MANY: usize = 64;
 
-pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
+pub fn draw_machine(dice: &mut RandomGenerator) -> WholeSimulationInput {
     let network = dice.pick_from(&[
         NetworkModel::Aware,
         NetworkModel::Unaware,
@@ -34,7 +34,7 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
         CollectiveOperation::AllToAll,
     ];
     let lists = kinds.map(|kind| (kind, rules.draw_algorithms(kind, &dims, dice)));
-    SimulationConfig {
+    WholeSimulationInput {
         network,
         dims,
         system: SystemConfig {

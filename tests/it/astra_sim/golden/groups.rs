@@ -4,7 +4,7 @@
 use super::*;
 
 /// Turns the collective into one of two groups, the first and the second half of the NPUs.
-pub fn halves(config: &mut SimulationConfig) {
+pub fn halves(config: &mut WholeSimulationInput) {
     let npus = config.npu_count();
     for (group, first) in [(1, 0), (2, npus / 2)] {
         let members: Vec<usize> = (first..first + npus / 2).collect();

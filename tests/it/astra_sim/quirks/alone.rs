@@ -5,10 +5,10 @@ use super::*;
 use crate::astra_sim::product;
 use crate::corpus::sample_every_nth;
 use std::sync::Mutex;
-use testkit::astra_sim::{self as oracle, config::SimulationConfig};
+use testkit::astra_sim::{self as oracle, config::WholeSimulationInput};
 
 /// Returns the change of each row of the table, in ps, by corrected quirk.
-fn changes(config: &SimulationConfig) -> Vec<(String, Option<i64>)> {
+fn changes(config: &WholeSimulationInput) -> Vec<(String, Option<i64>)> {
     let report = report(config, &["--explain-quirks"]);
     let replays = report["replays"].as_array().expect("a list");
     let row = |row: &Value| {
@@ -34,7 +34,7 @@ fn even(
     dims: &[(DimensionTopology, usize)],
     kind: CollectiveOperation,
     names: &[&str],
-) -> SimulationConfig {
+) -> WholeSimulationInput {
     let dims: Vec<_> = dims
         .iter()
         .map(|&(shape, n)| (shape, n, GBPS, 500.0))
@@ -44,7 +44,7 @@ fn even(
     config
 }
 
-fn cases() -> Vec<(&'static str, SimulationConfig)> {
+fn cases() -> Vec<(&'static str, WholeSimulationInput)> {
     let ring = [(Ring, 4)];
     let two = [(Ring, 4), (Switch, 2)];
     let mut padding = even(Unaware, &ring, AllReduce, &["ring"]);

@@ -31,7 +31,7 @@ fn sent(kind: CollectiveOperation, whole: bool, sizes: &[usize], bytes: f64) -> 
 }
 
 /// Returns a few independent collectives on up to three dimensions, and their lower bound in ns.
-fn several(seed: u64) -> (SimulationConfig, f64) {
+fn several(seed: u64) -> (WholeSimulationInput, f64) {
     let mut dice = RandomGenerator::new(seed);
     let shapes = [Ring, FullyConnected, Switch];
     let dims: Vec<_> = (0..dice.draw_between(1, 3))

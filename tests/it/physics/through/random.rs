@@ -8,7 +8,7 @@ use chakram::machine::ChunkCountOrderAndOverlap;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
-use testkit::port_chunks::{self, NpuLoadOrStore, PortMessage, PortTestTraffic};
+use testkit::port_chunks::{self, NpuLoadOrStore, PortMessage, PortTestMessagesAndAccesses};
 
 /// Returns rates in ps per byte that correspond to whole bytes per second.
 fn rates() -> impl Strategy<Value = u64> {
@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(run(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
         for network in SHARED {
             prop_assert_eq!(run(&quiet, &machine, network).ps(), formula, "{}", network);
-            let expected = port_chunks::access_and_message_end_times(&PortTestTraffic {
+            let expected = port_chunks::access_and_message_end_times(&PortTestMessagesAndAccesses {
                 npus: npus as usize,
                 latency: link_ns * 1000,
                 last_link_first: network == NetworkModel::Ports,

@@ -1,7 +1,7 @@
 //! Compares results with runs of vLLM, with operations measured on the same GPU.
 
 use super::{LlmReport, StepAndRequestLog, llm_scenario};
-use chakram::serve::llm::{RequestTimeSummary, serve_llm};
+use chakram::serve::llm::{RequestTimeMeanAndPercentiles, serve_llm};
 use testkit::corpus::corpus_path;
 
 /// Serves the 300 requests on a GPU with its measured operations and this many blocks.
@@ -23,7 +23,7 @@ fn run(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmReport> {
     Some(report.unwrap_or_else(|error| panic!("{error}\n{text}")))
 }
 
-fn off_by(times: &RequestTimeSummary, measured_ms: f64) -> f64 {
+fn off_by(times: &RequestTimeMeanAndPercentiles, measured_ms: f64) -> f64 {
     let mean = times.mean.unwrap().value.as_seconds() * 1e3;
     100.0 * (mean / measured_ms - 1.0)
 }

@@ -9,8 +9,8 @@ use chakram::generate::{
 };
 use chakram::machine::Machine;
 use chakram::model::{
-    ActivationFunction, LayerOperator, Model, OperatorKind, OutputHead, PositionEncoding,
-    TensorSplit, TransformerBlock, TransformerModel,
+    ActivationFunction, LayerOperator, Model, OperatorKind, OperatorTensorParallelSplit,
+    OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
 };
 use chakram::trace::{NodeView, Op, Sink, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -151,7 +151,7 @@ fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
     plan.operators.iter().any(names)
         || matches!(
             operator.cut,
-            TensorSplit::ColumnParallel | TensorSplit::RowParallel
+            OperatorTensorParallelSplit::ColumnParallel | OperatorTensorParallelSplit::RowParallel
         )
 }
 

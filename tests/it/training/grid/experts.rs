@@ -8,7 +8,7 @@ use chakram::generate::{
     ContextExchange, ParallelismPlan, PipelineSchedule, RecomputePolicy, ZeroStage,
 };
 use chakram::machine::Machine;
-use chakram::model::{LayerOperator, Model, OperatorKind, TensorSplit};
+use chakram::model::{LayerOperator, Model, OperatorKind, OperatorTensorParallelSplit};
 use chakram::trace::TensorClass;
 use std::collections::BTreeMap;
 
@@ -97,7 +97,7 @@ fn weights(model: &Model, plan: &ParallelismPlan) -> Vec<OperatorWeightsAndRepli
     let of = |operator: &LayerOperator| {
         let is_cut = matches!(
             operator.cut,
-            TensorSplit::ColumnParallel | TensorSplit::RowParallel
+            OperatorTensorParallelSplit::ColumnParallel | OperatorTensorParallelSplit::RowParallel
         );
         let (replicas, members) = match (is_of_experts(operator), is_cut) {
             (true, _) => (replicas * tensor / (expert * expert_tensor), 1),

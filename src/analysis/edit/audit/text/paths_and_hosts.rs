@@ -1,6 +1,6 @@
 //! Finds paths and host names in text.
 
-use super::{LeakKind, TextLeak, byte_before, is_word};
+use super::{LeakKind, PrivateTextPart, byte_before, is_word};
 
 /// First components of absolute paths. One of them at the beginning of a string is enough to recognise a path.
 const ROOTS: [&str; 18] = [
@@ -57,8 +57,8 @@ fn is_part(part: &str) -> bool {
     !part.is_empty() && part.bytes().all(plain)
 }
 
-pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
-    let mut add = |kind, text: &'a str| found.push(TextLeak { kind, text });
+pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
+    let mut add = |kind, text: &'a str| found.push(PrivateTextPart { kind, text });
     let lettered = |part: &&str| part.bytes().any(|b| b.is_ascii_alphabetic() || b >= 0x80);
     for (at, c) in token.char_indices() {
         let starts = byte_before(token, at).is_none_or(|b| b":@!".contains(&b));
@@ -143,9 +143,9 @@ const MACHINES: [&str; 17] = [
     "head", "pod", "hpc", "blade", "vm", "instance",
 ];
 
-pub(super) fn find_hosts<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
+pub(super) fn find_hosts<'a>(token: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let mut add = |text: &'a str| {
-        found.push(TextLeak {
+        found.push(PrivateTextPart {
             kind: LeakKind::Host,
             text,
         });

@@ -8,7 +8,7 @@
 //! of cases, each with probability 1/4. In names, a step has these probabilities: 4/5 from lower case to lower case,
 //! 1/16 from lower case to a capital, and 1/8 after a capital.
 
-use super::{LeakKind, TextLeak};
+use super::{LeakKind, PrivateTextPart};
 
 /// Minimum length, in characters, at which random text can be distinguished from names.
 const SHORTEST: usize = 32;
@@ -44,7 +44,7 @@ const BEGINNINGS: [(&str, &str, usize); 18] = [
     ("-----BEGIN", " -", 5),
 ];
 
-pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let bytes = text.as_bytes();
     for (start, others, least) in BEGINNINGS {
         for (at, _) in text.match_indices(start) {
@@ -52,7 +52,7 @@ pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
             let follows = |b: &&u8| b.is_ascii_alphanumeric() || others.as_bytes().contains(b);
             let length = bytes[at + start.len()..].iter().take_while(follows).count();
             if open && length >= least {
-                found.push(TextLeak {
+                found.push(PrivateTextPart {
                     kind: LeakKind::Secret,
                     text: &text[at..at + start.len() + length],
                 });
@@ -71,9 +71,9 @@ pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
 }
 
 /// Searches a run of characters from either base64 alphabet.
-fn find_secrets_in_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
+fn find_secrets_in_run<'a>(run: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let mut add = |text: &'a str| {
-        found.push(TextLeak {
+        found.push(PrivateTextPart {
             kind: LeakKind::Secret,
             text,
         });

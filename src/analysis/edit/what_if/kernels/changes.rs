@@ -1,6 +1,6 @@
 //! Sets new values of transfers and kernels, and stores their unedited values.
 
-use super::super::program::{NewAttributeValue, RankProgram, UNEDITED};
+use super::super::program::{NewAttributeValueOrRemoval, RankProgram, UNEDITED};
 use super::super::unedited::ValuesReplacedByEdits;
 use super::BatchSequenceHiddenFactors;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub(super) fn scale_transfer(
     let times = |value: u64| (value as f64 * growth).round() as u64;
     let mut new = vec![(
         "comm_size",
-        NewAttributeValue::Count(times(old("comm_size", bytes))),
+        NewAttributeValueOrRemoval::Count(times(old("comm_size", bytes))),
     )];
     let mut sides = Vec::new();
     // Decoding cannot fail, because the record was decoded before.
@@ -35,7 +35,10 @@ pub(super) fn scale_transfer(
         Ok(())
     });
     for (name, bytes) in sides {
-        new.push((name, NewAttributeValue::Count(times(old(name, bytes)))));
+        new.push((
+            name,
+            NewAttributeValueOrRemoval::Count(times(old(name, bytes))),
+        ));
     }
     for (name, now) in view
         .memory
@@ -47,11 +50,11 @@ pub(super) fn scale_transfer(
         let grown = part.map_or(times(all), |&(_, part, own)| {
             times(all - part) + (part as f64 * own).round() as u64
         });
-        new.push((name, NewAttributeValue::Count(grown)));
+        new.push((name, NewAttributeValueOrRemoval::Count(grown)));
     }
     let ns = old("duration_ns", view.recorded.0 / 1000);
     if ns > 0 {
-        new.push(("duration_ns", NewAttributeValue::Count(times(ns))));
+        new.push(("duration_ns", NewAttributeValueOrRemoval::Count(times(ns))));
     }
     change_node_attributes(program, item, new, by == BatchSequenceHiddenFactors::NONE);
 }
@@ -61,7 +64,7 @@ pub(super) fn scale_transfer(
 pub(super) fn change_node_attributes(
     program: &mut RankProgram<'_>,
     item: u32,
-    new: Vec<(&'static str, NewAttributeValue)>,
+    new: Vec<(&'static str, NewAttributeValueOrRemoval)>,
     restores: bool,
 ) {
     let node = program.items[item as usize].node;
@@ -74,7 +77,7 @@ pub(super) fn change_node_attributes(
             }
         }
         if kept.is_some() {
-            changes.insert(UNEDITED, NewAttributeValue::Removed);
+            changes.insert(UNEDITED, NewAttributeValueOrRemoval::Removed);
         }
     } else {
         let mut text = kept.unwrap_or_default().to_owned();
@@ -97,7 +100,7 @@ pub(super) fn change_node_attributes(
             text = parts.collect::<Vec<_>>().join(";");
         }
         changes.extend(new);
-        changes.insert(UNEDITED, NewAttributeValue::Text(text));
+        changes.insert(UNEDITED, NewAttributeValueOrRemoval::Text(text));
     }
     program.items[item as usize].changes.extend(changes);
 }

@@ -2,7 +2,7 @@
 
 use super::super::EditCounts;
 use super::super::gradients::{self, CollectiveTimesPerKib, StepGradientReductions};
-use super::super::program::{ItemDependency, NewAttributeValue, RankProgram, StepPhase};
+use super::super::program::{ItemDependency, NewAttributeValueOrRemoval, RankProgram, StepPhase};
 use super::copies::LayerEditor;
 use super::labels::layer_label_after_edit;
 use super::passes::StepPasses;
@@ -442,8 +442,10 @@ impl GeneratedJobBuckets {
             let own = own.unwrap_or_else(|| program.view_of_item(reduction).name.to_owned());
             let label = layer_label_after_edit(program, reduction);
             let item = &mut program.items[gather as usize];
-            item.changes
-                .insert("comm_size", NewAttributeValue::Count(bytes.ceil() as u64));
+            item.changes.insert(
+                "comm_size",
+                NewAttributeValueOrRemoval::Count(bytes.ceil() as u64),
+            );
             if let Some((layer, _)) = own.split_once("/gradients/") {
                 let parts = layer.split('/').filter(|part| {
                     let number = part.strip_prefix("mb");
@@ -454,7 +456,7 @@ impl GeneratedJobBuckets {
             }
             if let Some(label) = label {
                 item.changes
-                    .insert("layer", NewAttributeValue::Count(label.into()));
+                    .insert("layer", NewAttributeValueOrRemoval::Count(label.into()));
             }
             all.push(gather);
         }

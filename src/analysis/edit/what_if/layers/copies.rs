@@ -31,7 +31,7 @@ pub(super) struct PassLayers {
 /// Position of a node: the run, the position of the layer in the run, and the node's key in the
 /// layer.
 #[derive(Clone, Copy)]
-struct LayerRunPositionAndKey {
+struct NodePlaceInLayerRun {
     run: usize,
     position: i64,
     key: LayerItemKey,
@@ -52,7 +52,7 @@ pub(super) struct LayerEditor {
     by: i64,
     /// For each layer of each run, the nodes by key.
     keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
-    places: BTreeMap<u32, LayerRunPositionAndKey>,
+    places: BTreeMap<u32, NodePlaceInLayerRun>,
     /// The nodes to copy, by run; only for runs that leave out some nodes of the template.
     template_items: BTreeMap<usize, Vec<u32>>,
     /// For each run and each added layer: the copied nodes, in the order of the template's nodes.
@@ -86,7 +86,7 @@ impl LayerEditor {
                     let key = (name, ahead, *count);
                     *count += 1;
                     of_layer.insert(key, item);
-                    let place = LayerRunPositionAndKey { run, position, key };
+                    let place = NodePlaceInLayerRun { run, position, key };
                     this.places.insert(item, place);
                 }
                 keyed.push(of_layer);

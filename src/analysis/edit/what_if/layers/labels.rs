@@ -1,15 +1,15 @@
 //! Renumbers the labels of layers in generated jobs. Labels number the layers of the whole model.
 
-use super::super::program::{NewAttributeValue, RankProgram};
+use super::super::program::{NewAttributeValueOrRemoval, RankProgram};
 use super::copies::{LayerEditor, LayerPositionBeforeAfter, label_of_layer};
 use std::collections::BTreeMap;
 
 /// The repeated layers in a job. Each part of the model on a stage has an entry: the labels of its first and last
 /// layer, and the number of layers added to it.
 #[derive(Clone, Debug, Default)]
-pub(in super::super) struct LayersAddedByLabelRange(pub BTreeMap<(u32, u32), i64>);
+pub(in super::super) struct AddedLayerCountByLabelRange(pub BTreeMap<(u32, u32), i64>);
 
-impl LayersAddedByLabelRange {
+impl AddedLayerCountByLabelRange {
     /// Returns the number of layers that the edit adds before layer `label`.
     fn label_shift(&self, label: u32) -> i64 {
         let below = self.0.iter().filter(|((_, last), _)| *last < label);
@@ -61,7 +61,7 @@ impl LayersAddedByLabelRange {
             let name = rename_layer(program.view_of_item(item).name, new - label);
             let own = &mut program.items[item as usize];
             own.name = name;
-            let new = NewAttributeValue::Count(new.max(0) as u64);
+            let new = NewAttributeValueOrRemoval::Count(new.max(0) as u64);
             own.changes.insert("layer", new);
         }
     }
@@ -80,7 +80,8 @@ pub(in super::super) fn shift_layer_labels(program: &mut RankProgram<'_>, by: i6
         let own = &mut program.items[item as usize];
         own.name = name;
         let new = (i64::from(label) + by).max(0) as u64;
-        own.changes.insert("layer", NewAttributeValue::Count(new));
+        own.changes
+            .insert("layer", NewAttributeValueOrRemoval::Count(new));
     }
 }
 
@@ -101,7 +102,7 @@ fn rename_layer(name: &str, by: i64) -> Option<String> {
 /// Returns a node's layer label after the edit.
 pub(super) fn layer_label_after_edit(program: &RankProgram<'_>, item: u32) -> Option<u32> {
     match program.items[item as usize].changes.get("layer") {
-        Some(NewAttributeValue::Count(layer)) => u32::try_from(*layer).ok(),
+        Some(NewAttributeValueOrRemoval::Count(layer)) => u32::try_from(*layer).ok(),
         _ => program.facts_of(item).layer,
     }
 }

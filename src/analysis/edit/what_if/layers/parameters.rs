@@ -1,10 +1,10 @@
 //! Scales work on parameters, and a rank's parameter memory, to a new number of parameters.
 
 use super::super::EditCounts;
-use super::super::program::{NewAttributeValue, RankProgram, StepPhase};
+use super::super::program::{NewAttributeValueOrRemoval, RankProgram, StepPhase};
 use super::super::shapes::{count_elements, parse_shapes};
 use super::passes::StepPasses;
-use super::repetition::RepeatedNodeRange;
+use super::repetition::NodeRepetitionPeriodAndCount;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
@@ -13,7 +13,7 @@ use chakram_trace::format::{Op, TensorClass};
 pub(super) fn stated_weight_bytes(
     program: &RankProgram<'_>,
     passes: &StepPasses,
-    backward: &[(usize, RepeatedNodeRange)],
+    backward: &[(usize, NodeRepetitionPeriodAndCount)],
 ) -> Option<(u64, u64)> {
     let weights = TensorClass::Weights as usize;
     let all: u64 = program
@@ -59,7 +59,7 @@ pub(super) fn scale_resident_memory(program: &mut RankProgram<'_>, ratio: f64) {
             let bytes = (bytes as f64 * ratio).round() as u64;
             program.items[item as usize]
                 .changes
-                .insert(name, NewAttributeValue::Count(bytes));
+                .insert(name, NewAttributeValueOrRemoval::Count(bytes));
         }
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn scale_parameter_work(
                 let ns = (span.0 as f64 / 1000.0 * ratio).round() as u64;
                 program.items[item as usize]
                     .changes
-                    .insert(name, NewAttributeValue::Count(ns));
+                    .insert(name, NewAttributeValueOrRemoval::Count(ns));
             }
         }
         if let Op::Compute { flops, bytes, .. } = view.op {
@@ -108,7 +108,7 @@ pub(super) fn scale_parameter_work(
                     let count = (count as f64 * ratio).round() as u64;
                     program.items[item as usize]
                         .changes
-                        .insert(name, NewAttributeValue::Count(count));
+                        .insert(name, NewAttributeValueOrRemoval::Count(count));
                 }
             }
         }

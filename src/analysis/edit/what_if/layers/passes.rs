@@ -2,7 +2,7 @@
 
 use super::super::gradients::StepGradientReductions;
 use super::super::program::{RankProgram, StepPhase, pass_begun_by_mark};
-use super::repetition::{RepeatedNodeRange, longest_repetition};
+use super::repetition::{NodeRepetitionPeriodAndCount, longest_repetition};
 use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,7 +33,7 @@ impl PassItemsWithSignatures {
         self.signatures.push(hasher.finish());
     }
 
-    pub fn items_of_part(&self, repetition: RepeatedNodeRange, index: usize) -> &[u32] {
+    pub fn items_of_part(&self, repetition: NodeRepetitionPeriodAndCount, index: usize) -> &[u32] {
         let from = repetition.start + index * repetition.period;
         &self.items[from..from + repetition.period]
     }
@@ -127,14 +127,16 @@ type BackwardLayerNodes = Vec<Vec<u32>>;
 
 /// Returns the layers of a forward pass: the longest repetition. If the repeated part contains a whole pass over the
 /// layers (as in decoding token by token), returns the repetition inside it.
-pub(super) fn layers_of(pass: &PassItemsWithSignatures) -> Option<RepeatedNodeRange> {
+pub(super) fn layers_of(pass: &PassItemsWithSignatures) -> Option<NodeRepetitionPeriodAndCount> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
     match longest_repetition(one, None) {
-        Some(inner) if inner.covered_count() * 10 >= outer.period * 7 => Some(RepeatedNodeRange {
-            start: outer.start + inner.start,
-            ..inner
-        }),
+        Some(inner) if inner.covered_count() * 10 >= outer.period * 7 => {
+            Some(NodeRepetitionPeriodAndCount {
+                start: outer.start + inner.start,
+                ..inner
+            })
+        }
         _ => Some(outer),
     }
 }
@@ -144,7 +146,7 @@ pub(super) fn find_equal_repetitions(
     passes: &[PassItemsWithSignatures],
     period: usize,
     times: usize,
-) -> Vec<(usize, RepeatedNodeRange)> {
+) -> Vec<(usize, NodeRepetitionPeriodAndCount)> {
     let mut found = Vec::new();
     for (index, pass) in passes.iter().enumerate() {
         let signatures = &pass.signatures;
@@ -158,7 +160,7 @@ pub(super) fn find_equal_repetitions(
                 let start = at - run - period;
                 found.push((
                     index,
-                    RepeatedNodeRange {
+                    NodeRepetitionPeriodAndCount {
                         start,
                         period,
                         times,
@@ -177,7 +179,7 @@ impl StepPasses {
     pub fn find_layers_by_sequence(
         &self,
         program: &RankProgram<'_>,
-        forward: &[(usize, RepeatedNodeRange)],
+        forward: &[(usize, NodeRepetitionPeriodAndCount)],
         of: &[usize],
     ) -> Option<Vec<BackwardLayerNodes>> {
         let mut layer_of: BTreeMap<u64, usize> = BTreeMap::new();

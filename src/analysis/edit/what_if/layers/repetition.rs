@@ -7,13 +7,13 @@ const MAX_PERIODS: usize = 64;
 
 /// A repeated part of a node list: its start, the length of one repetition, and the number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RepeatedNodeRange {
+pub(super) struct NodeRepetitionPeriodAndCount {
     pub start: usize,
     pub period: usize,
     pub times: usize,
 }
 
-impl RepeatedNodeRange {
+impl NodeRepetitionPeriodAndCount {
     pub fn covered_count(&self) -> usize {
         self.period * self.times
     }
@@ -25,8 +25,8 @@ impl RepeatedNodeRange {
 pub(super) fn longest_repetition(
     signatures: &[u64],
     times: Option<usize>,
-) -> Option<RepeatedNodeRange> {
-    let mut best: Option<RepeatedNodeRange> = None;
+) -> Option<NodeRepetitionPeriodAndCount> {
+    let mut best: Option<NodeRepetitionPeriodAndCount> = None;
     for period in find_candidate_periods(signatures) {
         let mut run = 0;
         for at in period..=signatures.len() {
@@ -34,7 +34,7 @@ pub(super) fn longest_repetition(
                 run += 1;
                 continue;
             }
-            let found = RepeatedNodeRange {
+            let found = NodeRepetitionPeriodAndCount {
                 start: at - run - period,
                 period,
                 times: run / period + 1,
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_longest_repetition_is_found_with_its_shortest_period() {
         let found = longest_repetition(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8], None);
-        let expected = RepeatedNodeRange {
+        let expected = NodeRepetitionPeriodAndCount {
             start: 1,
             period: 3,
             times: 3,
@@ -93,7 +93,7 @@ mod tests {
         let found = longest_repetition(&[1, 1, 2, 1, 1, 2], None);
         assert_eq!(
             found,
-            Some(RepeatedNodeRange {
+            Some(NodeRepetitionPeriodAndCount {
                 start: 0,
                 period: 3,
                 times: 2
@@ -103,7 +103,7 @@ mod tests {
         let twice = longest_repetition(&[1, 2, 1, 2, 5, 7, 7, 7], Some(3));
         assert_eq!(
             twice,
-            Some(RepeatedNodeRange {
+            Some(NodeRepetitionPeriodAndCount {
                 start: 5,
                 period: 1,
                 times: 3

@@ -6,7 +6,7 @@ use crate::edit::for_each_attribute;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
 use chakram_trace::format::groups::rewrite_group_metadata;
-use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::rewrite::{AttributeSetOrRemoval, RecordEdit};
 use chakram_trace::format::scan;
 use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -82,14 +82,14 @@ impl AbsentRankWriter<'_, '_> {
         while let Some(record) = frames.next_record()? {
             if record.number == 0 {
                 let ranks = self.target.rank_count();
-                let mut sets = vec![("rank", AttributeEdit::Remove)];
+                let mut sets = vec![("rank", AttributeSetOrRemoval::Remove)];
                 if ranks != self.grid.rank_count() {
                     // Remove the amounts of work, because a job with more ranks may do more work. Remove the roles,
                     // because new groups have none.
-                    sets.push((work_amounts::ATTRIBUTE, AttributeEdit::Remove));
-                    sets.push((roles::ATTRIBUTE, AttributeEdit::Remove));
+                    sets.push((work_amounts::ATTRIBUTE, AttributeSetOrRemoval::Remove));
+                    sets.push((roles::ATTRIBUTE, AttributeSetOrRemoval::Remove));
                     if states_rank_count(record)? {
-                        sets.push((scan::WORLD_SIZE, AttributeEdit::Count(ranks.into())));
+                        sets.push((scan::WORLD_SIZE, AttributeSetOrRemoval::Count(ranks.into())));
                     }
                 }
                 let edit = RecordEdit {
@@ -115,11 +115,11 @@ impl AbsentRankWriter<'_, '_> {
                 })?),
             };
             let mut new_name = String::new();
-            let mut sets: Vec<(&str, AttributeEdit<'_>)> = Vec::new();
+            let mut sets: Vec<(&str, AttributeSetOrRemoval<'_>)> = Vec::new();
             match view.op {
                 Op::Collective { group, root, .. } => {
-                    sets.push((SEND_BYTES, AttributeEdit::Remove));
-                    sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
+                    sets.push((SEND_BYTES, AttributeSetOrRemoval::Remove));
+                    sets.push((RECEIVE_BYTES, AttributeSetOrRemoval::Remove));
                     let (mut old_members, mut members) = (Vec::new(), Vec::new());
                     if let Some(name) = group.to_text() {
                         let Some((known, is_group_kind_declared)) =
@@ -149,15 +149,15 @@ impl AbsentRankWriter<'_, '_> {
                         (old_members, members) = (known, moved);
                     }
                     if !new_name.is_empty() {
-                        sets.push(("pg_name", AttributeEdit::Text(&new_name)));
-                        sets.push(("comm_group", AttributeEdit::Text(&new_name)));
+                        sets.push(("pg_name", AttributeSetOrRemoval::Text(&new_name)));
+                        sets.push(("comm_group", AttributeSetOrRemoval::Text(&new_name)));
                     }
                     if let Some(root) = root {
                         let place = old_members.iter().position(|&member| member == root);
                         let moved = place
                             .and_then(|place| members.get(place).copied())
                             .unwrap_or(root);
-                        sets.push(("comm_root", AttributeEdit::Count(moved.into())));
+                        sets.push(("comm_root", AttributeSetOrRemoval::Count(moved.into())));
                     }
                 }
                 Op::Message {
@@ -167,7 +167,7 @@ impl AbsentRankWriter<'_, '_> {
                     let tag =
                         i64::from(tag) + stages * self.tag_steps[usize::from(behind == receive)];
                     if let Some(tag) = u64::try_from(tag).ok().filter(|_| stages != 0) {
-                        sets.push(("comm_tag", AttributeEdit::Count(tag)));
+                        sets.push(("comm_tag", AttributeSetOrRemoval::Count(tag)));
                     }
                     let Some(moved) =
                         self.grid
@@ -186,15 +186,15 @@ impl AbsentRankWriter<'_, '_> {
                     } else {
                         ("comm_dst", "comm_src")
                     };
-                    sets.push((far, AttributeEdit::Count(moved.into())));
-                    sets.push((near, AttributeEdit::Count(self.to.into())));
+                    sets.push((far, AttributeSetOrRemoval::Count(moved.into())));
+                    sets.push((near, AttributeSetOrRemoval::Count(self.to.into())));
                 }
                 _ => {}
             }
             if stages != 0 {
                 sets.push((
                     "stage",
-                    AttributeEdit::Count(self.target.stage_of(self.to).into()),
+                    AttributeSetOrRemoval::Count(self.target.stage_of(self.to).into()),
                 ));
             }
             // Only change attributes that the node has; add none.

@@ -1,7 +1,9 @@
 //! Compares arbitrary bytes as two traces. The differences must account for every node and dependency of both traces,
 //! must be reproducible, and must be empty if a trace is compared with itself.
 
-use chakram_analysis::diff::render::{DiffRenderOptions, DiffThresholds, csv, json, text};
+use chakram_analysis::diff::render::{
+    DiffFailureThresholds, JobNamesAndDiffStyle, csv, json, text,
+};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions};
 use chakram_analysis::diff::{self, TraceDiff};
 use chakram_report::text::TextStyleWidthAndDetail;
@@ -22,7 +24,7 @@ pub fn run(data: &[u8]) {
     let rendered = |found: &TraceDiff| {
         let keep = DiffTallyOptions::default();
         let tally = DiffTally::new(0, [a, b], found, keep);
-        let titles = DiffRenderOptions {
+        let titles = JobNamesAndDiffStyle {
             names: ["a", "b"],
             show: None,
             // Use a terminal's style, which shortens long names.
@@ -31,7 +33,7 @@ pub fn run(data: &[u8]) {
                 ..TextStyleWidthAndDetail::default()
             },
         };
-        let verdict = DiffThresholds::default().evaluate_tally(&tally);
+        let verdict = DiffFailureThresholds::default().evaluate_tally(&tally);
         let text = text::render_text(&tally, &titles);
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),

@@ -4,7 +4,8 @@ use super::{DimensionWiringKeyword, ROUTES};
 use crate::topology::Topology;
 use crate::topology::chip_graph::ChipGraph;
 use crate::topology::link_graph::{
-    ClosChildrenAndUplinks, ClosNetworkNpuScope, DimensionLinks, MOST_NPUS, ShortestPathChoice,
+    ChildrenAndUplinksByClosLevel, ClosNetworkRailWiring, DimensionLinks, MOST_NPUS,
+    ShortestPathChoice,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 
@@ -25,8 +26,8 @@ pub(super) fn parse_explicit_links(
             let expected = "`fabric` only on a dimension that has inner dimensions";
             return Err(field.invalid_value_error("`fabric` of the innermost dimension", expected));
         }
-        Some(field) => field.read_choice(&ClosNetworkNpuScope::ALL)?,
-        None => ClosNetworkNpuScope::default(),
+        Some(field) => field.read_choice(&ClosNetworkRailWiring::ALL)?,
+        None => ClosNetworkRailWiring::default(),
     };
     let (levels, npus) = (
         parse_clos_levels(table)?,
@@ -37,13 +38,13 @@ pub(super) fn parse_explicit_links(
             Some(other) => format!("levels for {other} NPUs"),
             None => format!("levels for more than {MOST_NPUS} NPUs, the limit of explicit links"),
         };
-        let all = ClosNetworkNpuScope::TopOfRack.npus_per_network(topology, d);
+        let all = ClosNetworkRailWiring::TopOfRack.npus_per_network(topology, d);
         let expected = match fabric {
-            ClosNetworkNpuScope::RailOnly if all > npus => format!(
+            ClosNetworkRailWiring::RailOnly if all > npus => format!(
                 "levels whose product is the size, {npus}, for each rail; or {all} if `fabric` is \
                  \"rail_optimized\" or \"top_of_rack\""
             ),
-            ClosNetworkNpuScope::RailOnly => format!("levels whose product is the size, {npus}"),
+            ClosNetworkRailWiring::RailOnly => format!("levels whose product is the size, {npus}"),
             _ => format!("levels whose product is the number of NPUs of all rails, {npus}"),
         };
         let field = table.require_field("levels", "the sizes of levels")?;
@@ -78,7 +79,9 @@ fn parse_route_policy(
 
 /// Parses `levels = "2x2x4"` and `oversubscription`, either one number for all levels or a list with one for each level
 /// except the highest.
-fn parse_clos_levels(table: &ConfigTable<'_>) -> Result<ClosChildrenAndUplinks, ConfigError> {
+fn parse_clos_levels(
+    table: &ConfigTable<'_>,
+) -> Result<ChildrenAndUplinksByClosLevel, ConfigError> {
     let expected = "the number of NPUs or switches below a switch of each level, lowest level first, such as \"4x4\"";
     let field = table.require_field("levels", expected)?;
     let text = field.read_text(expected)?;
@@ -100,7 +103,7 @@ fn parse_clos_levels(table: &ConfigTable<'_>) -> Result<ClosChildrenAndUplinks, 
         }
         uplinks.push(up as u32);
     }
-    Ok(ClosChildrenAndUplinks { children, uplinks })
+    Ok(ChildrenAndUplinksByClosLevel { children, uplinks })
 }
 
 /// Parses the graph of a dimension that has `npus` NPUs.

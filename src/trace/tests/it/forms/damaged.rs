@@ -7,9 +7,11 @@ use chakram_trace::format::old_schemas::SchemaGeneration;
 use chakram_trace::format::proto::{
     AttributeProto, GlobalMetadata, IoInfo, Node, attribute_proto::Value,
 };
-use chakram_trace::format::salvage::{SalvageOptions, SalvageReport, salvage_trace};
+use chakram_trace::format::salvage::{
+    SalvageReport, SalvageSchemaAndDanglingOptions, salvage_trace,
+};
 use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::graph::{DependencyPolicy, Graph};
+use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use prost::Message;
 use std::io::Write;
 use std::ops::Range;
@@ -72,21 +74,21 @@ fn places(contents: &[u8]) -> Vec<Range<usize>> {
     places
 }
 
-fn keep() -> SalvageOptions {
-    SalvageOptions {
+fn keep() -> SalvageSchemaAndDanglingOptions {
+    SalvageSchemaAndDanglingOptions {
         keep_dangling: true,
-        ..SalvageOptions::default()
+        ..SalvageSchemaAndDanglingOptions::default()
     }
 }
 
-fn salvaged(contents: &[u8], options: SalvageOptions) -> (Vec<u8>, SalvageReport) {
+fn salvaged(contents: &[u8], options: SalvageSchemaAndDanglingOptions) -> (Vec<u8>, SalvageReport) {
     salvage_trace(contents, options).expect("something is sound")
 }
 
 #[test]
 fn what_is_whole_stays_as_it_is() {
     let contents = framed((100..140).map(node));
-    let (bytes, report) = salvaged(&contents, SalvageOptions::default());
+    let (bytes, report) = salvaged(&contents, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(bytes, contents);
     assert!(report.is_whole(), "{report:?}");
     assert_eq!((report.nodes, report.bytes_lost()), (40, 0));
@@ -98,7 +100,9 @@ fn a_cut_loses_the_record_that_it_is_in() {
     let places = places(&contents);
     for cut in 1..contents.len() {
         let whole = places.iter().filter(|place| place.end <= cut).count();
-        let Ok((bytes, report)) = salvage_trace(&contents[..cut], SalvageOptions::default()) else {
+        let Ok((bytes, report)) =
+            salvage_trace(&contents[..cut], SalvageSchemaAndDanglingOptions::default())
+        else {
             assert_eq!(whole, 0, "cut at {cut}");
             continue;
         };
@@ -155,7 +159,7 @@ fn lost_nodes_take_dependencies_with_them_or_not() {
     // Record 3 is node 102, the predecessor of nodes 103, 106 and 111. The damage changes the wire type of that node's
     // first field, the id.
     damaged[places[3].start + 2] |= 7;
-    let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
+    let (bytes, report) = salvaged(&damaged, SalvageSchemaAndDanglingOptions::default());
     assert_eq!((report.nodes, report.lost.len()), (9, 1));
     assert_eq!(
         (report.lost[0].bytes.clone(), report.lost[0].record),
@@ -168,22 +172,22 @@ fn lost_nodes_take_dependencies_with_them_or_not() {
         node.data_deps.clone()
     };
     assert_eq!(deps(106, &nodes), [105]);
-    Graph::read_graph(&bytes, 0, DependencyPolicy::Auto).unwrap();
+    Graph::read_graph(&bytes, 0, EnforcedDependencyKinds::Auto).unwrap();
     let (bytes, report) = salvaged(&damaged, keep());
     assert!(report.dangling_kept);
     assert_eq!(deps(106, &decoded(&bytes).1), [105, 102]);
-    assert!(Graph::read_graph(&bytes, 0, DependencyPolicy::Auto).is_err());
+    assert!(Graph::read_graph(&bytes, 0, EnforcedDependencyKinds::Auto).is_err());
 }
 
 #[test]
 fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
     let twice = framed([node(100), node(101), node(100), node(103)]);
-    let (bytes, report) = salvaged(&twice, SalvageOptions::default());
+    let (bytes, report) = salvaged(&twice, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(report.duplicate_ids, [(3, 100)]);
     assert_eq!(decoded(&bytes).1.len(), 3);
     // An empty record between two sound records is a node with default values.
     let contents = framed([node(100), Node::default(), node(101)]);
-    let (bytes, report) = salvaged(&contents, SalvageOptions::default());
+    let (bytes, report) = salvaged(&contents, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(
         (bytes, report.empty, report.is_whole()),
         (contents.clone(), 1, true)
@@ -192,7 +196,7 @@ fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
     let from = zeros.len();
     zeros.extend([0; 50]);
     zeros.extend(node(101).encode_length_delimited_to_vec());
-    let (bytes, report) = salvaged(&zeros, SalvageOptions::default());
+    let (bytes, report) = salvaged(&zeros, SalvageSchemaAndDanglingOptions::default());
     let ids: Vec<u64> = decoded(&bytes).1.iter().map(|node| node.id).collect();
     assert_eq!(ids, [100, 101]);
     assert_eq!(report.lost[0].bytes, from..from + 50);
@@ -223,7 +227,7 @@ fn fields_of_the_future_are_sound() {
         prost::encoding::encode_varint(message.len() as u64, &mut contents);
         contents.extend(message);
     }
-    let (bytes, report) = salvaged(&contents, SalvageOptions::default());
+    let (bytes, report) = salvaged(&contents, SalvageSchemaAndDanglingOptions::default());
     assert_eq!((bytes, report.is_whole()), (contents, true));
 }
 
@@ -238,7 +242,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
             .with_number(12, id * 1000)
     };
     let contents = encode_file((100..120).map(old));
-    let whole = salvaged(&contents, SalvageOptions::default());
+    let whole = salvaged(&contents, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(
         (whole.1.generation, whole.1.nodes),
         (Some(SchemaGeneration::V001), 20)
@@ -247,7 +251,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
     // The file is truncated and also damaged at its start, where the generation is detected.
     let mut damaged = contents[..contents.len() - 3].to_vec();
     damaged[1] = 0xff;
-    let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
+    let (bytes, report) = salvaged(&damaged, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(
         (report.generation, report.nodes),
         (Some(SchemaGeneration::V001), 18)
@@ -397,9 +401,9 @@ fn whatever_is_apart_from_the_damage_is_kept() {
         lost += usize::from(!report.is_whole());
         // If dangling dependencies were removed, the result can be loaded, unless a flipped bit created a cycle or an
         // invalid attribute.
-        let (bytes, _) = salvaged(&damaged, SalvageOptions::default());
+        let (bytes, _) = salvaged(&damaged, SalvageSchemaAndDanglingOptions::default());
         if before == found.len() {
-            Graph::read_graph(&bytes, 0, DependencyPolicy::Auto).expect(&label);
+            Graph::read_graph(&bytes, 0, EnforcedDependencyKinds::Auto).expect(&label);
         }
     }
     println!("{lost} of 1000 lost something");

@@ -5,7 +5,7 @@ use super::decoded;
 use chakram_trace::format::file::DecompressedTraceFile;
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{self, AttributeProto, Node, attribute_proto::Value};
-use chakram_trace::graph::{DependencyPolicy, Graph};
+use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use testkit::wire::{WireMessage, encode_file};
 
 mod attributes;
@@ -158,7 +158,7 @@ fn memory_of_0_0_1_takes_what_it_moves_from_where_it_stands() {
     let graph = Graph::read_graph(
         &upgraded(&contents, SchemaGeneration::V001),
         0,
-        DependencyPolicy::Auto,
+        EnforcedDependencyKinds::Auto,
     );
     assert_eq!(graph.unwrap().0.edge_count(), 2);
 }
@@ -305,7 +305,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
     std::fs::write(&path, zstd::encode_all(&contents[..], 3).unwrap()).unwrap();
     let opened = DecompressedTraceFile::open_current_schema(&path).unwrap();
     // The last node is a collective without a size. The node is record 2, and its message starts at byte `start`.
-    let error = Graph::read_graph(opened.as_slice(), 0, DependencyPolicy::Auto).unwrap_err();
+    let error = Graph::read_graph(opened.as_slice(), 0, EnforcedDependencyKinds::Auto).unwrap_err();
     let start = contents.len() - head(12, "c", 6, &[11]).with_number(13, 1).0.len();
     let error = opened.with_source(error).to_string();
     let expected = format!("job.0.eg, record 2, byte {start}, node 12");
@@ -316,6 +316,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
     ]);
     std::fs::write(&path, fine).unwrap();
     let opened = DecompressedTraceFile::open_current_schema(&path).unwrap();
-    let (graph, _) = Graph::read_graph(opened.as_slice(), 0, DependencyPolicy::Data).unwrap();
+    let (graph, _) =
+        Graph::read_graph(opened.as_slice(), 0, EnforcedDependencyKinds::Data).unwrap();
     assert_eq!((graph.len(), graph.edge_count()), (2, 1));
 }

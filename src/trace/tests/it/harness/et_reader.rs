@@ -4,7 +4,7 @@
 use super::oracle;
 use chakram_trace::format::file::decompress_bytes;
 use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::graph::{DependencyPolicy, Graph};
+use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 
 /// Runs the fuzz target on `data`.
 pub fn run(data: &[u8]) {
@@ -21,9 +21,9 @@ pub fn run(data: &[u8]) {
         }
     }
     for policy in [
-        DependencyPolicy::Auto,
-        DependencyPolicy::Both,
-        DependencyPolicy::Data,
+        EnforcedDependencyKinds::Auto,
+        EnforcedDependencyKinds::Both,
+        EnforcedDependencyKinds::Data,
     ] {
         match Graph::read_graph(contents, 0, policy) {
             Ok((graph, _)) => check_graph(&graph),

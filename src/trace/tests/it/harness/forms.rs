@@ -4,13 +4,13 @@ use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{GlobalMetadata, Node};
-use chakram_trace::format::salvage::{SalvageOptions, salvage_trace};
+use chakram_trace::format::salvage::{SalvageSchemaAndDanglingOptions, salvage_trace};
 use chakram_trace::format::source::TraceRecordReader;
 use chakram_trace::format::text::{
     JsonLineReader, JsonLineWriter, JsonTraceFormat, parse_text_trace,
 };
 use chakram_trace::format::wire::FrameCursor;
-use chakram_trace::graph::{DependencyPolicy, Graph};
+use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use prost::Message;
 
 /// Checks that an error's message is not empty and has at most a few lines.
@@ -31,7 +31,7 @@ fn current(contents: &[u8]) -> usize {
         }
         records += 1;
     }
-    match Graph::read_graph(contents, 0, DependencyPolicy::Auto) {
+    match Graph::read_graph(contents, 0, EnforcedDependencyKinds::Auto) {
         Ok((graph, _)) => assert_eq!(graph.len() + 1, records),
         Err(error) => sensible(&error),
     }
@@ -178,7 +178,7 @@ pub fn pasted(data: &[u8]) {
 /// Salvages arbitrary bytes as a damaged file.
 pub fn salvaged(data: &[u8]) {
     for keep_dangling in [false, true] {
-        let options = SalvageOptions {
+        let options = SalvageSchemaAndDanglingOptions {
             generation: None,
             keep_dangling,
         };
@@ -204,7 +204,7 @@ pub fn salvaged(data: &[u8]) {
         if report.generation.is_some() {
             assert_eq!(current(&bytes), nodes + 1);
             // A salvaged file has no further damage.
-            let again = SalvageOptions {
+            let again = SalvageSchemaAndDanglingOptions {
                 generation: Some(SchemaGeneration::V004),
                 keep_dangling: true,
             };

@@ -32,12 +32,12 @@ pub struct ReadNodeFieldsAndDependencies<'a> {
 }
 
 #[derive(Default)]
-struct NodeDependencyLists {
+struct OneNodeDependencyIds {
     data: Vec<u64>,
     control: Vec<u64>,
 }
 
-impl DependencyVisitor for NodeDependencyLists {
+impl DependencyVisitor for OneNodeDependencyIds {
     fn visit_data(&mut self, id: u64) -> Result<(), TraceError> {
         self.data.push(id);
         Ok(())
@@ -50,7 +50,7 @@ impl DependencyVisitor for NodeDependencyLists {
 
 /// Reads `record` with the fast reader.
 pub fn scanned(record: RawRecord<'_>) -> Result<ReadNodeFieldsAndDependencies<'_>, TraceError> {
-    let mut lists = NodeDependencyLists::default();
+    let mut lists = OneNodeDependencyIds::default();
     let node = scan::scan_node(record, &mut lists)?;
     Ok(ReadNodeFieldsAndDependencies {
         id: node.id,

@@ -2,7 +2,7 @@
 
 use super::{file, frame, kernel};
 use chakram_trace::format::file::DecompressedTraceFile;
-use chakram_trace::graph::{DependencyPolicy, Graph};
+use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use std::io::Write;
 
 fn chain() -> Vec<u8> {
@@ -15,7 +15,7 @@ fn chain() -> Vec<u8> {
 }
 
 fn read(contents: &[u8]) -> Result<Graph, String> {
-    let read = Graph::read_graph(contents, 0, DependencyPolicy::Auto);
+    let read = Graph::read_graph(contents, 0, EnforcedDependencyKinds::Auto);
     read.map(|(graph, _)| graph).map_err(|e| e.to_string())
 }
 

@@ -7,23 +7,23 @@ use chakram_base::units::Span;
 use chakram_trace::format::proto::Node;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::graph::{
-    DependencyPolicy, Graph, GraphRepairCounts, Lane, ProfilerOverheadRemovalPolicy,
-    RankSlotPeersAndGroups,
+    EnforcedDependencyKinds, Graph, GraphRepairCounts, Lane, ProfilerOverheadRemovalPolicy,
+    RankBindingsOfGraphSlots,
 };
 use proptest::prelude::*;
 
 fn read(
     nodes: &[Node],
-    policy: DependencyPolicy,
-) -> Result<(Graph, RankSlotPeersAndGroups), String> {
+    policy: EnforcedDependencyKinds,
+) -> Result<(Graph, RankBindingsOfGraphSlots), String> {
     Graph::read_graph(&file(nodes), 0, policy).map_err(|e| e.to_string())
 }
 
-fn graph(nodes: &[Node], policy: DependencyPolicy) -> Graph {
+fn graph(nodes: &[Node], policy: EnforcedDependencyKinds) -> Graph {
     read(nodes, policy).expect("nothing is wrong with it").0
 }
 
-fn error(nodes: &[Node], policy: DependencyPolicy) -> String {
+fn error(nodes: &[Node], policy: EnforcedDependencyKinds) -> String {
     read(nodes, policy).expect_err("it makes no sense")
 }
 
@@ -130,7 +130,7 @@ proptest! {
         let total = wanted.len();
         wanted.sort_unstable();
         wanted.dedup();
-        let sorted = read(&nodes, DependencyPolicy::Auto).unwrap();
+        let sorted = read(&nodes, EnforcedDependencyKinds::Auto).unwrap();
         prop_assert_eq!(edges(&sorted.0), &wanted[..]);
         prop_assert_eq!(sorted.0.edge_count(), wanted.len());
         prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
@@ -138,7 +138,7 @@ proptest! {
         let turn = order.index(nodes.len());
         nodes.rotate_left(turn);
         nodes[turn..].reverse();
-        let shuffled = read(&nodes, DependencyPolicy::Auto).unwrap();
+        let shuffled = read(&nodes, EnforcedDependencyKinds::Auto).unwrap();
         prop_assert_eq!(&sorted, &shuffled);
     }
 }
@@ -149,7 +149,7 @@ fn lanes_and_names_follow_ids() {
         attr: vec![attribute("stream", Value::Int64Val(stream))],
         ..kernel(id, &[], &[])
     };
-    let graph = graph(&[stream(9, 7), stream(4, 8)], DependencyPolicy::Auto);
+    let graph = graph(&[stream(9, 7), stream(4, 8)], EnforcedDependencyKinds::Auto);
     assert_eq!(graph.lanes(), [Lane::Stream(8), Lane::Stream(7)]);
     let names: Vec<_> = graph.nodes().map(|n| graph.name_index(n)).collect();
     assert_eq!(names, [0, 1]);
@@ -176,7 +176,7 @@ fn delays_and_waits_follow_ids() {
     ];
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let nodes = order.map(|i: usize| nodes[i].clone());
-        let graph = graph(&nodes, DependencyPolicy::Auto);
+        let graph = graph(&nodes, EnforcedDependencyKinds::Auto);
         let ns = |of: fn(&Graph, NodeIndex) -> Span| -> Vec<u64> {
             graph.nodes().map(|n| of(&graph, n).0 / 1000).collect()
         };
@@ -199,7 +199,7 @@ fn delays_take_room_only_where_there_are_any() {
         for (name, value) in needed.iter().copied().chain(named) {
             nodes[9].attr.push(attribute(name, Value::Int64Val(value)));
         }
-        graph(&nodes, DependencyPolicy::Auto)
+        graph(&nodes, EnforcedDependencyKinds::Auto)
     };
     let bytes = |names: &[&str], last| with(names, last).heap_bytes();
     assert_eq!(bytes(&["delay_ns"], 4), bytes(&[], 4) + 80);
@@ -219,19 +219,23 @@ fn the_end_of_the_capture_tells_graphs_apart() {
             &[("captured_ns", AttributeValue::Uint(ns))],
         );
         let file = writer.expect("a vector takes it").into_inner();
-        let (graph, _) = Graph::read_graph(&file, 0, DependencyPolicy::Auto).expect("it is right");
+        let (graph, _) =
+            Graph::read_graph(&file, 0, EnforcedDependencyKinds::Auto).expect("it is right");
         graph
     };
     assert_eq!(at(7).captured_end(), Some(Span::from_ns(7)));
     assert_eq!((at(7).fingerprint(), at(7)), (at(7).fingerprint(), at(7)));
     assert_ne!((at(7).fingerprint(), at(7)), (at(8).fingerprint(), at(8)));
-    assert_eq!(graph(&[], DependencyPolicy::Auto).captured_end(), None);
+    assert_eq!(
+        graph(&[], EnforcedDependencyKinds::Auto).captured_end(),
+        None
+    );
 }
 
 #[test]
 fn repairs_are_counted() {
     let nodes = [kernel(5, &[], &[0, 5]), kernel(6, &[5, 5, 5], &[5, 99, 6])];
-    let graph = graph(&nodes, DependencyPolicy::Auto);
+    let graph = graph(&nodes, EnforcedDependencyKinds::Auto);
     assert_eq!(edges(&graph), [(5, 6)]);
     let expected = GraphRepairCounts {
         dangling_control: 2,
@@ -246,13 +250,13 @@ fn repairs_are_counted() {
 fn data_that_nobody_produces_is_refused() {
     let why = error(
         &[kernel(3, &[], &[]), kernel(8, &[3, 44], &[])],
-        DependencyPolicy::Auto,
+        EnforcedDependencyKinds::Auto,
     );
     assert!(
         why.contains("node 8") && why.contains("data of node 44"),
         "{why}"
     );
-    let why = error(&[kernel(8, &[8], &[])], DependencyPolicy::Auto);
+    let why = error(&[kernel(8, &[8], &[])], EnforcedDependencyKinds::Auto);
     assert!(
         why.contains("node 8") && why.contains("its own data"),
         "{why}"
@@ -263,7 +267,7 @@ fn data_that_nobody_produces_is_refused() {
 fn ids_are_unique() {
     let why = error(
         &[kernel(8, &[], &[]), kernel(8, &[], &[])],
-        DependencyPolicy::Auto,
+        EnforcedDependencyKinds::Auto,
     );
     assert!(
         why.contains("record 2, byte") && why.contains("node 8"),
@@ -280,9 +284,9 @@ fn cycles_are_named() {
         kernel(7, &[4], &[]),
     ];
     for policy in [
-        DependencyPolicy::Auto,
-        DependencyPolicy::Both,
-        DependencyPolicy::Data,
+        EnforcedDependencyKinds::Auto,
+        EnforcedDependencyKinds::Both,
+        EnforcedDependencyKinds::Data,
     ] {
         let why = error(&data, policy);
         assert!(why.contains("1 (k1) → 4 (k4) → 7 (k7) → 1"), "{why}");
@@ -290,29 +294,32 @@ fn cycles_are_named() {
     // Data dependencies in one direction and control dependencies in the other form a cycle only if control
     // dependencies are enforced.
     let mixed = [kernel(1, &[], &[2]), kernel(2, &[1], &[])];
-    let why = error(&mixed, DependencyPolicy::Both);
+    let why = error(&mixed, EnforcedDependencyKinds::Both);
     assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");
-    let auto = graph(&mixed, DependencyPolicy::Auto);
+    let auto = graph(&mixed, EnforcedDependencyKinds::Auto);
     assert_eq!(
         (edges(&auto), auto.repairs().cyclic_control),
         (vec![(1, 2)], 1)
     );
-    let data = graph(&mixed, DependencyPolicy::Data);
+    let data = graph(&mixed, EnforcedDependencyKinds::Data);
     assert_eq!(
         (edges(&data), data.repairs().cyclic_control),
         (vec![(1, 2)], 0)
     );
     // The graph keeps control dependencies that close no cycle.
     let straight = [kernel(1, &[], &[]), kernel(2, &[], &[1])];
-    assert_eq!(edges(&graph(&straight, DependencyPolicy::Auto)), [(1, 2)]);
-    assert_eq!(edges(&graph(&straight, DependencyPolicy::Data)), []);
+    assert_eq!(
+        edges(&graph(&straight, EnforcedDependencyKinds::Auto)),
+        [(1, 2)]
+    );
+    assert_eq!(edges(&graph(&straight, EnforcedDependencyKinds::Data)), []);
 }
 
 #[test]
 fn huge_ids_cost_no_memory_for_those_below() {
     let graph = graph(
         &[kernel(u64::MAX, &[1 << 60], &[]), kernel(1 << 60, &[], &[])],
-        DependencyPolicy::Auto,
+        EnforcedDependencyKinds::Auto,
     );
     assert_eq!(edges(&graph), [(1 << 60, u64::MAX)]);
 }
@@ -331,7 +338,7 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
             ],
             ..kernel(1, &[], &[])
         }];
-        let (graph, binding) = read(&nodes, DependencyPolicy::Auto).unwrap();
+        let (graph, binding) = read(&nodes, EnforcedDependencyKinds::Auto).unwrap();
         let mut builder = WorkloadBuilder::default();
         let graph = builder.add_graph(graph);
         builder
@@ -366,8 +373,12 @@ fn the_profiler_is_left_out_and_put_back() {
         kernel(4, &[], &[]),
     ];
     let read = |policy| {
-        let read =
-            Graph::read_with_profiler_policy(&file(&nodes), 0, DependencyPolicy::default(), policy);
+        let read = Graph::read_with_profiler_policy(
+            &file(&nodes),
+            0,
+            EnforcedDependencyKinds::default(),
+            policy,
+        );
         read.expect("nothing is wrong with it").0
     };
     let (kept, left_out) = (
@@ -389,7 +400,7 @@ fn the_profiler_is_left_out_and_put_back() {
     assert_eq!(left_out.with_profiler_toggled(), kept);
     // If the only delay is removed, the graph has no column of delays.
     let only = file(&[node(1, 500, 500)]);
-    let policy = DependencyPolicy::default();
+    let policy = EnforcedDependencyKinds::default();
     let (only, _) =
         Graph::read_with_profiler_policy(&only, 0, policy, ProfilerOverheadRemovalPolicy::Remove)
             .unwrap();

@@ -5,8 +5,8 @@ use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, Node};
-use chakram_trace::graph::DependencyPolicy;
-use chakram_trace::graph::{Graph, RankSlotPeersAndGroups};
+use chakram_trace::graph::EnforcedDependencyKinds;
+use chakram_trace::graph::{Graph, RankBindingsOfGraphSlots};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
 
 /// Contents of a rank's file.
@@ -41,7 +41,7 @@ fn number(name: &str, value: i64) -> AttributeProto {
     attribute(name, Value::Int64Val(value))
 }
 
-fn read(rank: u32, said: &RankFileContents) -> (Graph, RankSlotPeersAndGroups) {
+fn read(rank: u32, said: &RankFileContents) -> (Graph, RankBindingsOfGraphSlots) {
     let node = |id, r#type, attr| Node {
         r#type,
         attr,
@@ -76,7 +76,7 @@ fn read(rank: u32, said: &RankFileContents) -> (Graph, RankSlotPeersAndGroups) {
         message(4, 5, "comm_dst", said.to),
         message(5, 6, "comm_src", said.from),
     ];
-    Graph::read_graph(&file(&nodes), rank, DependencyPolicy::Both)
+    Graph::read_graph(&file(&nodes), rank, EnforcedDependencyKinds::Both)
         .expect("nothing is wrong with it")
 }
 

@@ -1,7 +1,7 @@
 //! Compares ranks and groups with handwritten lists, and tests rejected mappings.
 
 use super::*;
-use crate::generate::plan::{ParallelGroupKind, RankPlacement};
+use crate::generate::plan::{AllRankCoordinatesAndGroups, ParallelGroupKind};
 
 fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
@@ -14,7 +14,7 @@ fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPla
 fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     let mut placed = plan.clone();
     placed.ranks = plan.ranks_by_position().unwrap();
-    let placement = RankPlacement::new(&placed);
+    let placement = AllRankCoordinatesAndGroups::new(&placed);
     let mut all = Vec::new();
     for stage in 0..plan.pipeline {
         for data in 0..plan.data {
@@ -65,7 +65,8 @@ fn an_axis_may_lie_along_several_dimensions() {
         data: 0,
         stage: 0,
     };
-    let group = RankPlacement::new(&placed).members_of_group(ParallelGroupKind::Data, first);
+    let group =
+        AllRankCoordinatesAndGroups::new(&placed).members_of_group(ParallelGroupKind::Data, first);
     assert_eq!(group, [0, 4, 2, 6]);
     // A mapping without a number of members gets the axis's remaining members.
     let open = self::plan(2, 4, 1, &["tp@0", "dp@1", "dp:2@0"]);

@@ -5,7 +5,7 @@ use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
 
 /// Result of a simulated pipeline.
-pub(super) struct PipelineSimulationResult {
+pub(super) struct PipelineTimeAndPeakMicroBatches {
     /// Time at which the last pass ended.
     pub time: u64,
     /// For each stage, the maximum number of micro-batches that have run forward but not backward;
@@ -20,7 +20,7 @@ pub(super) fn play(
     schedule: &PipelineSchedule,
     stages: &[(u64, u64)],
     micro_batches: u32,
-) -> PipelineSimulationResult {
+) -> PipelineTimeAndPeakMicroBatches {
     let count = stages.len() as u32;
     let last = count * schedule.chunk_count() - 1;
     let trains = *schedule != PipelineSchedule::Inference;
@@ -91,5 +91,5 @@ pub(super) fn play(
             .all(|key| key.0 < micro_batches && key.1 <= last)
     );
     let time = over.values().copied().max().expect("there are passes");
-    PipelineSimulationResult { time, peaks }
+    PipelineTimeAndPeakMicroBatches { time, peaks }
 }

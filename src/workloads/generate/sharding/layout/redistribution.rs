@@ -16,7 +16,7 @@
 //! If an axis is not nested, or a member has none of the elements that it needs, fragments may differ in size, so
 //! members exchange point-to-point messages.
 
-use super::{EqualSizedMemberGroups, MemberNumberDigit, ShardLayout, on_one_grid};
+use super::{EqualSizedMemberGroups, MemberNumberDigit, SampleRowColumnSharding, on_one_grid};
 use std::collections::BTreeMap;
 
 mod messages;
@@ -70,7 +70,11 @@ pub struct ShardMessage {
 ///
 /// # Panics
 /// Panics if the digits of a layout do not belong to one grid of `members`, or overlap in it.
-pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redistribution {
+pub fn plan_redistribution(
+    from: &SampleRowColumnSharding,
+    to: &SampleRowColumnSharding,
+    members: u32,
+) -> Redistribution {
     let change = LayoutChange::new(from, to, members);
     if !change.is_block_aligned() {
         return change.messages_from_nearest_holders();
@@ -100,9 +104,9 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
 /// # Panics
 /// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or overlap in it.
 pub fn reduce_scatter_groups(
-    from: &ShardLayout,
+    from: &SampleRowColumnSharding,
     over: &[MemberNumberDigit],
-    to: &ShardLayout,
+    to: &SampleRowColumnSharding,
     members: u32,
 ) -> Option<EqualSizedMemberGroups> {
     let change = LayoutChange::new(from, to, members);
@@ -132,8 +136,8 @@ pub fn reduce_scatter_groups(
 
 /// The layouts of a result before and after a redistribution.
 struct LayoutChange<'a> {
-    from: &'a ShardLayout,
-    to: &'a ShardLayout,
+    from: &'a SampleRowColumnSharding,
+    to: &'a SampleRowColumnSharding,
     members: u32,
     axes: [AxisShardCountChange; 3],
 }
@@ -167,7 +171,11 @@ impl AxisShardCountChange {
 }
 
 impl<'a> LayoutChange<'a> {
-    fn new(from: &'a ShardLayout, to: &'a ShardLayout, members: u32) -> Self {
+    fn new(
+        from: &'a SampleRowColumnSharding,
+        to: &'a SampleRowColumnSharding,
+        members: u32,
+    ) -> Self {
         for layout in [from, to] {
             let fits = on_one_grid(&layout.axis_digits(), members);
             assert!(fits, "{layout:?} of {members}");

@@ -6,17 +6,17 @@ use super::*;
 mod oracle;
 mod sums;
 
-fn samples(parts: u32, stride: u32) -> ShardLayout {
-    ShardLayout {
+fn samples(parts: u32, stride: u32) -> SampleRowColumnSharding {
+    SampleRowColumnSharding {
         samples: MemberNumberDigit::new(parts, stride),
-        ..ShardLayout::WHOLE
+        ..SampleRowColumnSharding::WHOLE
     }
 }
 
-fn columns(parts: u32, stride: u32) -> ShardLayout {
-    ShardLayout {
+fn columns(parts: u32, stride: u32) -> SampleRowColumnSharding {
+    SampleRowColumnSharding {
         columns: MemberNumberDigit::new(parts, stride),
-        ..ShardLayout::WHOLE
+        ..SampleRowColumnSharding::WHOLE
     }
 }
 
@@ -50,11 +50,11 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 
 #[test]
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
-    let change = plan_redistribution(&columns(4, 1), &ShardLayout::WHOLE, 4);
+    let change = plan_redistribution(&columns(4, 1), &SampleRowColumnSharding::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
     // If the samples are split in two as well, there are two groups of four members, each of which has 1/2 of the
     // result afterwards.
-    let [before, after] = [4, 1].map(|parts| ShardLayout {
+    let [before, after] = [4, 1].map(|parts| SampleRowColumnSharding {
         columns: MemberNumberDigit::new(parts, 1),
         ..samples(2, 4)
     });
@@ -76,9 +76,9 @@ fn tables_of_dlrm_are_exchanged_for_samples() {
 
 #[test]
 fn slices_are_there() {
-    for after in [ShardLayout::WHOLE, columns(4, 1), samples(2, 2)] {
+    for after in [SampleRowColumnSharding::WHOLE, columns(4, 1), samples(2, 2)] {
         assert_eq!(
-            plan_redistribution(&ShardLayout::WHOLE, &after, 4),
+            plan_redistribution(&SampleRowColumnSharding::WHOLE, &after, 4),
             Redistribution::Nothing
         );
     }
@@ -87,9 +87,9 @@ fn slices_are_there() {
         plan_redistribution(&columns(2, 2), &columns(4, 1), 4),
         Redistribution::Nothing
     );
-    let rows = ShardLayout {
+    let rows = SampleRowColumnSharding {
         rows: MemberNumberDigit::new(4, 1),
-        ..ShardLayout::WHOLE
+        ..SampleRowColumnSharding::WHOLE
     };
     assert_eq!(
         plan_redistribution(&rows, &rows, 4),
@@ -138,13 +138,13 @@ fn strangers_send_messages() {
 #[test]
 fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     let thirds = MemberNumberDigit::new(3, 1);
-    let among = |from: &ShardLayout, to: &ShardLayout| {
+    let among = |from: &SampleRowColumnSharding, to: &SampleRowColumnSharding| {
         reduce_scatter_groups(from, &[thirds], to, 6).map(|p| groups(&p))
     };
     let pairs = vec![vec![0, 1, 2], vec![3, 4, 5]];
     // Columns are split by 2. Members 0, 1 and 2 sum the first half, and each of them keeps one
     // third of its samples.
-    let both = ShardLayout {
+    let both = SampleRowColumnSharding {
         samples: thirds,
         ..columns(2, 3)
     };
@@ -155,14 +155,14 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     // No reduce-scatter is possible in four cases: all members keep their shards, two summing members need the same
     // part, they have different shards, or nothing is summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
-    assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
+    assert_eq!(among(&SampleRowColumnSharding::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);
     assert_eq!(reduce_scatter_groups(&columns(2, 3), &[], &both, 6), None);
 }
 
 #[test]
 fn thousands_of_members_are_no_matter() {
-    let change = plan_redistribution(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
+    let change = plan_redistribution(&columns(4096, 1), &SampleRowColumnSharding::WHOLE, 4096);
     assert!(matches!(&change, Redistribution::AllGather { among, share: 1 } if among.is_all()));
     // Each of the 256 shards is on two members. Even members need the first 128 shards, and odd
     // members need the last 128 shards. The even members 0, 2, .., 254 and the odd members 257,
@@ -174,15 +174,15 @@ fn thousands_of_members_are_no_matter() {
 #[test]
 #[should_panic(expected = "of 4")]
 fn digits_in_the_same_place_are_refused() {
-    let diagonal = ShardLayout {
+    let diagonal = SampleRowColumnSharding {
         samples: MemberNumberDigit::new(2, 1),
         ..columns(2, 1)
     };
-    plan_redistribution(&ShardLayout::WHOLE, &diagonal, 4);
+    plan_redistribution(&SampleRowColumnSharding::WHOLE, &diagonal, 4);
 }
 
 #[test]
 #[should_panic(expected = "of 6")]
 fn more_parts_than_members_have_are_refused() {
-    plan_redistribution(&columns(4, 1), &ShardLayout::WHOLE, 6);
+    plan_redistribution(&columns(4, 1), &SampleRowColumnSharding::WHOLE, 6);
 }

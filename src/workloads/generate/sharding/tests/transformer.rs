@@ -8,7 +8,7 @@
 //! from the table.
 
 use super::*;
-use crate::model::{ActivationFunction, TensorSplit, TransformerBlock};
+use crate::model::{ActivationFunction, OperatorTensorParallelSplit, TransformerBlock};
 
 /// Number of tokens, columns and heads in the model T-145B of PALM's Table IV.
 const TOKENS: u64 = 2048;
@@ -16,7 +16,7 @@ const HIDDEN: u64 = 12288;
 const HEADS: u64 = 96;
 
 /// Returns the matrix products in a layer of T-145B, without biases.
-fn products() -> Vec<(OperatorKind, TensorSplit)> {
+fn products() -> Vec<(OperatorKind, OperatorTensorParallelSplit)> {
     let block = TransformerBlock {
         tokens: TOKENS,
         hidden: HIDDEN,
@@ -78,7 +78,7 @@ fn a_transformers_sums_are_eq_6() {
         let (mut flops, mut sums) = (0_u128, [0_u64; 3]);
         for (work, cut) in products() {
             let [n, k] = match cut {
-                TensorSplit::RowParallel => [1, model],
+                OperatorTensorParallelSplit::RowParallel => [1, model],
                 _ => [model, 1],
             };
             let found =
@@ -86,7 +86,7 @@ fn a_transformers_sums_are_eq_6() {
             flops += u128::from(found.flops);
             // Each kind of product (row-parallel or column-parallel) needs a sum in only one pass; in the other,
             // devices have no partial sums.
-            let row = cut == TensorSplit::RowParallel;
+            let row = cut == OperatorTensorParallelSplit::RowParallel;
             let linear = work.parameter_count() > 0;
             sums[0] += if row { found.forward.elements } else { 0 };
             sums[1] += if linear && !row {

@@ -25,14 +25,14 @@
 use super::{KernelCostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::PatternOptionError;
 use crate::generate::plan::ElementwiseKernels;
-use crate::model::{OperatorComputationSpec, OperatorKind};
+use crate::model::{OperatorAxesAndTensorsSpec, OperatorKind};
 use chakram_trace::format::{KernelShape, MemoryBoundKernelClass};
 
 impl KernelCostParameters {
     /// Returns the kernels of attention and of the operations before it.
     pub(super) fn attention_kernels(
         &self,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         dropout: bool,
         [rotary, qk_norm]: [bool; 2],
     ) -> Result<OperatorKernels, PatternOptionError> {

@@ -24,7 +24,7 @@
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::PatternOptionError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
-use crate::model::{OperatorComputationSpec, TrainedOperatorWeights};
+use crate::model::{OperatorAxesAndTensorsSpec, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, MemoryBoundKernelClass};
 
 /// Returns the bytes of two values, because a single value may have only 4 bits.
@@ -156,7 +156,7 @@ impl KernelCostParameters {
     /// columns, and the other has `c` columns.
     pub(super) fn latent_up(
         &self,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
     ) -> Result<OperatorKernels, PatternOptionError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent_of_axis(axis)));

@@ -2,14 +2,14 @@
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::PatternOptionError;
-use crate::model::{MemoryBoundKernelSpec, MemoryBoundKernels, OperatorComputationSpec};
+use crate::model::{MemoryBoundKernelSpec, MemoryBoundKernelsByPass, OperatorAxesAndTensorsSpec};
 
 impl KernelCostParameters {
     /// Returns the kernels of an operator that has no matrix products.
     pub(super) fn kernels_without_products(
         &self,
-        spec: &OperatorComputationSpec,
-        kernels: &MemoryBoundKernels,
+        spec: &OperatorAxesAndTensorsSpec,
+        kernels: &MemoryBoundKernelsByPass,
     ) -> Result<OperatorKernels, PatternOptionError> {
         // Look-ups in tables and reductions of logits keep their own kernels, even if others are fused.
         let fusible = !spec.looks_up() && !spec.reduces_rows_to_numbers();

@@ -3,13 +3,13 @@
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel};
 use crate::generate::PatternOptionError;
-use crate::model::OperatorComputationSpec;
+use crate::model::OperatorAxesAndTensorsSpec;
 
 impl KernelCostParameters {
     /// Returns the kernels of an operator's product: one forward kernel, and one for the gradient of each factor.
     pub(super) fn matrix_product_kernels(
         &self,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
     ) -> Result<OperatorKernels, PatternOptionError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let counted = spec.products.iter().filter(|one| one.multiplies);

@@ -23,7 +23,7 @@
 
 use super::{KernelCostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::PatternOptionError;
-use crate::model::OperatorComputationSpec;
+use crate::model::OperatorAxesAndTensorsSpec;
 use chakram_trace::format::MemoryBoundKernelClass;
 
 impl KernelCostParameters {
@@ -31,7 +31,7 @@ impl KernelCostParameters {
     /// tokens.
     pub(super) fn router_kernels(
         &self,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         [sigmoid, biased, grouped]: [bool; 3],
     ) -> Result<OperatorKernels, PatternOptionError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);

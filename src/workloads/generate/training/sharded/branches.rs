@@ -6,15 +6,15 @@
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
-use crate::generate::training::program::{LayerProgramBuilder, ProgramDependency};
+use crate::generate::training::program::{LayerProgramBuilder, ProgramEntryOrNodeDependency};
 
 /// For each operator, its last nodes in the current program. Operators that use its result wait for them. Empty if
 /// operators run one after another.
 pub(super) struct LastNodesPerOperator {
     parallel: bool,
     /// Nodes on which the whole program depends.
-    entry: Vec<ProgramDependency>,
-    ends: Vec<Option<Vec<ProgramDependency>>>,
+    entry: Vec<ProgramEntryOrNodeDependency>,
+    ends: Vec<Option<Vec<ProgramEntryOrNodeDependency>>>,
 }
 
 impl LastNodesPerOperator {
@@ -63,8 +63,11 @@ impl LastNodesPerOperator {
         }
     }
 
-    fn join_operator_ends(&self, operators: impl Iterator<Item = usize>) -> Vec<ProgramDependency> {
-        let mut joined: Vec<ProgramDependency> = Vec::new();
+    fn join_operator_ends(
+        &self,
+        operators: impl Iterator<Item = usize>,
+    ) -> Vec<ProgramEntryOrNodeDependency> {
+        let mut joined: Vec<ProgramEntryOrNodeDependency> = Vec::new();
         for front in operators.filter_map(|i| self.ends[i].as_ref()) {
             joined.extend(front.iter().filter(|one| !self.entry.contains(one)));
         }

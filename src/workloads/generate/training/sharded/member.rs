@@ -3,7 +3,7 @@
 use super::super::dataflow::{OperatorInputLayoutChange, ShardedActivation, ShardedOperator};
 use super::super::layer::{node_name, task_and_shapes, tasks_after_weight_gradient};
 use super::super::program::{
-    LayerProgram, LayerProgramBuilder, ProgramDependency, ProgramNodeOperation,
+    LayerProgram, LayerProgramBuilder, ProgramEntryOrNodeDependency, ProgramNodeOperation,
 };
 use super::branches::{self, LastNodesPerOperator};
 use super::module_recompute::RecomputedOperators;
@@ -413,22 +413,23 @@ impl MemberProgramWriter<'_> {
         self.exchange_after_attention(one, phase, to);
         // The weight-gradient kernels either overlap the sums and redistributions of the input's
         // gradient, or run before them.
-        let found =
-            |to: &mut LayerProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
-                let Some(kernel) = weights else { return };
-                let (task, shapes) = task_and_shapes(kernel);
-                let name = node_name(phase, operator, kernel.suffix);
-                after.extend(gathered.map(ProgramDependency::Node));
-                to.of_weights = true;
-                let item = to.push_parallel_node(name, phase, task, after, shapes);
-                to.record_output_gradient_bytes(item, one.output_bytes);
-                to.push_after_weight_gradient(
-                    item,
-                    tasks_after_weight_gradient(&one.kernels, operator),
-                    beside,
-                );
-                to.of_weights = false;
-            };
+        let found = |to: &mut LayerProgramBuilder,
+                     mut after: Vec<ProgramEntryOrNodeDependency>,
+                     beside: bool| {
+            let Some(kernel) = weights else { return };
+            let (task, shapes) = task_and_shapes(kernel);
+            let name = node_name(phase, operator, kernel.suffix);
+            after.extend(gathered.map(ProgramEntryOrNodeDependency::Node));
+            to.of_weights = true;
+            let item = to.push_parallel_node(name, phase, task, after, shapes);
+            to.record_output_gradient_bytes(item, one.output_bytes);
+            to.push_after_weight_gradient(
+                item,
+                tasks_after_weight_gradient(&one.kernels, operator),
+                beside,
+            );
+            to.of_weights = false;
+        };
         // Free the saved tensors after the operator's kernels, but before the sums of its
         // gradients.
         let kept = one.kernels.keeps.saturating_add(one.kernels.scores);

@@ -1,19 +1,21 @@
 //! Sums, redistributions and messages among the members of a tensor group.
 
 use super::super::layer::node_name;
-use super::super::program::{LayerProgramBuilder, ProgramDependency, ProgramNodeOperation};
+use super::super::program::{
+    LayerProgramBuilder, ProgramEntryOrNodeDependency, ProgramNodeOperation,
+};
 use super::redistribution_cache::{MessageEnd, RedistributionWithGroups};
 use super::{MemberOperator, MemberProgramWriter};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind};
-use crate::generate::sharding::{MemberNumberDigit, ShardLayout};
+use crate::generate::sharding::{MemberNumberDigit, SampleRowColumnSharding};
 use chakram_trace::format::{CollectiveKind, TrainingPhase};
 use std::ops::Range;
 
 /// A result that needs a sum over members, a redistribution, or both.
 pub(super) struct NeededSumOrRedistribution<'m> {
-    pub from: &'m ShardLayout,
+    pub from: &'m SampleRowColumnSharding,
     pub over: Option<MemberNumberDigit>,
-    pub need: &'m ShardLayout,
+    pub need: &'m SampleRowColumnSharding,
     pub elements: u64,
 }
 
@@ -126,7 +128,7 @@ impl MemberProgramWriter<'_> {
             let item = to.push_parallel_node(name, phase, task, after.clone(), ["", ""]);
             if receive {
                 // Only receives extend the chain, because no node waits for a send.
-                received.push(ProgramDependency::Node(item));
+                received.push(ProgramEntryOrNodeDependency::Node(item));
             }
         }
         if !received.is_empty() {

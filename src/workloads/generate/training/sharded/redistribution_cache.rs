@@ -4,8 +4,8 @@
 use super::ShardedLayerLowerer;
 use crate::generate::plan::ParallelGroupKind;
 use crate::generate::sharding::{
-    EqualSizedMemberGroups, MemberNumberDigit, Redistribution, ShardLayout, plan_redistribution,
-    reduce_scatter_groups,
+    EqualSizedMemberGroups, MemberNumberDigit, Redistribution, SampleRowColumnSharding,
+    plan_redistribution, reduce_scatter_groups,
 };
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -41,8 +41,16 @@ pub(super) struct MessageEnd {
 /// Redistributions, reduce-scatters and sums found by earlier calls.
 #[derive(Default)]
 pub(super) struct RedistributionCache {
-    moves: BTreeMap<(ShardLayout, ShardLayout), Rc<RedistributionWithGroups>>,
-    scatters: BTreeMap<(ShardLayout, MemberNumberDigit, ShardLayout), Option<ParallelGroupKind>>,
+    moves:
+        BTreeMap<(SampleRowColumnSharding, SampleRowColumnSharding), Rc<RedistributionWithGroups>>,
+    scatters: BTreeMap<
+        (
+            SampleRowColumnSharding,
+            MemberNumberDigit,
+            SampleRowColumnSharding,
+        ),
+        Option<ParallelGroupKind>,
+    >,
     sums: BTreeMap<MemberNumberDigit, ParallelGroupKind>,
 }
 
@@ -64,9 +72,9 @@ impl ShardedLayerLowerer {
     /// if there is none.
     pub(super) fn find_reduce_scatter_groups(
         &mut self,
-        from: &ShardLayout,
+        from: &SampleRowColumnSharding,
         over: MemberNumberDigit,
-        need: &ShardLayout,
+        need: &SampleRowColumnSharding,
     ) -> Option<ParallelGroupKind> {
         let key = (*from, over, *need);
         if let Some(family) = self.known.scatters.get(&key) {
@@ -81,8 +89,8 @@ impl ShardedLayerLowerer {
     /// Returns the redistribution from the layout `from` to the layout `need`.
     pub(super) fn find_redistribution(
         &mut self,
-        from: &ShardLayout,
-        need: &ShardLayout,
+        from: &SampleRowColumnSharding,
+        need: &SampleRowColumnSharding,
     ) -> Rc<RedistributionWithGroups> {
         let key = (*from, *need);
         if let Some(carried) = self.known.moves.get(&key) {

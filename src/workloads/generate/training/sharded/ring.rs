@@ -3,12 +3,14 @@
 use super::super::context_shards::ring_step_attention;
 use super::super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use super::super::layer::{node_name, task_and_shapes};
-use super::super::program::{LayerProgramBuilder, ProgramDependency, ProgramNodeOperation};
+use super::super::program::{
+    LayerProgramBuilder, ProgramEntryOrNodeDependency, ProgramNodeOperation,
+};
 use super::member::push_kernels;
 use super::{MemberOperator, MemberProgramWriter, ShardedLayerLowerer};
 use crate::generate::PatternOptionError;
 use crate::generate::plan::ContextExchange;
-use crate::model::{ModelLayer, OperatorComputationSpec, OperatorKind};
+use crate::model::{ModelLayer, OperatorAxesAndTensorsSpec, OperatorKind};
 use chakram_trace::format::{TensorClass, TrainingPhase};
 
 /// Kernels of one ring step, which uses the keys and values of another rank.
@@ -26,7 +28,7 @@ struct PendingRingMessage {
     /// Index of the message in the layer.
     slot: u32,
     /// End of the chain when the message was sent.
-    ready: Vec<ProgramDependency>,
+    ready: Vec<ProgramEntryOrNodeDependency>,
     /// Common part of the names of the send and the receive.
     name: String,
 }
@@ -37,7 +39,7 @@ impl ShardedLayerLowerer {
     pub(super) fn ring_attention_kernels(
         &self,
         layer: &ModelLayer,
-        spec: &OperatorComputationSpec,
+        spec: &OperatorAxesAndTensorsSpec,
         work: &OperatorKind,
         sizes: &KernelCostParameters,
     ) -> Result<Option<RingAttentionStepKernels>, PatternOptionError> {
@@ -145,7 +147,7 @@ impl MemberProgramWriter<'_> {
         one: &MemberOperator<'_>,
         name: String,
         bytes: u64,
-        have: Vec<ProgramDependency>,
+        have: Vec<ProgramEntryOrNodeDependency>,
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,
     ) -> PendingRingMessage {
@@ -199,8 +201,8 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-fn node(index: u32) -> ProgramDependency {
-    ProgramDependency::Node(index)
+fn node(index: u32) -> ProgramEntryOrNodeDependency {
+    ProgramEntryOrNodeDependency::Node(index)
 }
 
 /// Splits attention's kernels into two lists: those that only change queries and keys, which a rank runs once, and

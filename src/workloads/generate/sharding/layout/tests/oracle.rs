@@ -39,7 +39,7 @@ pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
 
 /// Returns all layouts: every choice of digits from every mixed-radix grid, assigned to the axes in
 /// every way.
-pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
+pub(super) fn layouts(members: u32) -> Vec<SampleRowColumnSharding> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
         let mut places = vec![MemberNumberDigit::WHOLE];
@@ -54,7 +54,7 @@ pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
                     let taken = [s, r, c];
                     let twice = |i: &usize| *i > 0 && taken.iter().filter(|j| *j == i).count() > 1;
                     if !taken.iter().any(twice) {
-                        all.insert(ShardLayout {
+                        all.insert(SampleRowColumnSharding {
                             samples,
                             rows,
                             columns,
@@ -69,11 +69,11 @@ pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
 
 /// Returns the elements of each member under both layouts, and the total number of elements.
 pub(super) fn sets(
-    from: &ShardLayout,
-    to: &ShardLayout,
+    from: &SampleRowColumnSharding,
+    to: &SampleRowColumnSharding,
     members: u32,
 ) -> ([Vec<ElementBitSet>; 2], u64) {
-    let digits = |layout: &ShardLayout| [layout.samples, layout.rows, layout.columns];
+    let digits = |layout: &SampleRowColumnSharding| [layout.samples, layout.rows, layout.columns];
     let (before, after) = (digits(from), digits(to));
     let size = [0, 1, 2].map(|axis| {
         let (a, b) = (before[axis].parts, after[axis].parts);
@@ -210,7 +210,9 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     for members in 1..=12 {
         let layouts = layouts(members);
         // Axes are interchangeable, so for more than 9 members only one order is tested.
-        let ordered = |from: &&ShardLayout| from.samples >= from.rows && from.rows >= from.columns;
+        let ordered = |from: &&SampleRowColumnSharding| {
+            from.samples >= from.rows && from.rows >= from.columns
+        };
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {
                 let ([own, needed], elements) = sets(from, to, members);
