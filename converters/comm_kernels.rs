@@ -2,8 +2,7 @@
 
 use chakram_trace::format::CollectiveKind;
 
-/// Rules that the user added to the table of known libraries. Each maps a part of a kernel's name to a kind of
-/// collective.
+/// Rules that the user added to those for known libraries. Each maps a part of a kernel's name to a kind of collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserCommKernelRules {
     added: Vec<(String, CollectiveKind)>,

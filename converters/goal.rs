@@ -1,5 +1,5 @@
 //! Reads and writes GOAL schedules, the text format of LogGOPSim and its tracers. Each rank has calculations, sends and
-//! receives, which list the operations that they depend on.
+//! receives. Each of these lists the operations that it depends on.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, TraceErrorLocation};
@@ -33,9 +33,9 @@ pub struct GoalOperation {
     pub kind: GoalOperationKind,
     /// Processor that the operation occupies.
     pub cpu: u32,
-    /// Indices of the operations that must end before this operation begins, in ascending order.
+    /// Indices of the operations that must have ended before this one begins, in ascending order.
     pub after_end: Vec<u32>,
-    /// Indices of the operations that must begin before this operation begins, in ascending order.
+    /// Indices of the operations that must have begun before this one begins, in ascending order.
     pub after_begin: Vec<u32>,
     /// Line in the text, from 1; 0 if the operation does not come from a text.
     pub line: usize,

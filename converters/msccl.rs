@@ -1,11 +1,11 @@
 //! Converts MSCCL algorithms, which are XML files, to traces. A file lists the steps of each GPU's thread blocks. The
 //! converter writes one trace per GPU. With `--custom`, a collective's members execute the steps of these traces.
 //!
-//! A thread block's steps run in order; a step may also wait for another thread block's step on the
-//! same GPU. If the kind of a step begins with `r` (except `re`), the step receives first. If the
-//! kind ends with `s`, the step sends last. Copies and reductions between a receive and a send take
-//! no additional time, as in the built-in algorithms. A connection is a sender, a receiver and a
-//! channel. On each connection, exactly one thread block sends and exactly one receives, in order.
+//! A thread block's steps run in order; a step may also wait for another thread block's step on the same GPU. If the
+//! step's kind begins with `r` (except `re`), the step receives first. If the kind ends with `s`, the step ends with a
+//! send. Copies and reductions between a receive and a send take no additional time, as in the built-in algorithms. A
+//! connection is a sender, a receiver and a channel. On each connection, exactly one thread block sends and exactly one
+//! receives, in order.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, TraceErrorLocation};
@@ -58,12 +58,12 @@ pub struct ThreadBlock {
 pub struct MscclStep {
     /// Operation of the step.
     pub kind: StepKind,
-    /// Index, in the buffer, of the first chunk that the step reads or forwards.
+    /// Buffer index of the first chunk that the step reads or forwards.
     pub source: u64,
     /// Number of consecutive chunks that the step processes.
     pub count: u64,
-    /// Step that must end before this one starts: the index of a thread block on the same GPU, and of a step in that
-    /// block.
+    /// Step that must end before this one starts, given as the index of a thread block on the same GPU and the index of
+    /// a step in that block.
     pub after: Option<(u32, u32)>,
     line: (usize, usize),
 }

@@ -56,7 +56,7 @@ pub enum NcclOrDeviceRankSource {
     Devices,
 }
 
-/// Conversion summary, with facts that only Nsight Systems exports contain.
+/// Conversion summary, including facts that only Nsight Systems exports provide.
 #[derive(Clone, Debug, Serialize)]
 pub struct NsysConversionSummary {
     /// Summary in the form that all conversions share.
@@ -166,10 +166,10 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (NcclOrDeviceRankSource
     (NcclOrDeviceRankSource::Devices, None)
 }
 
-/// Adds communicators' members, and adds call arguments from NCCL's ranges to kernels. Returns the number of kernels
-/// that got arguments. If `all` names a communicator of all processes, its ranks are the job's ranks.
+/// Adds the members of communicators, and gives kernels the call arguments from NCCL's ranges. Returns the number of
+/// kernels that got arguments. If `all` names a communicator of all processes, its ranks are the job's ranks.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
-    // For each communicator, by name: the number of members, and the job rank of each known member.
+    // Maps each communicator's name to its number of members and to the job rank of each known member.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();
     for process in &*processes {
         let own = process.trace.rank.unwrap_or(0);

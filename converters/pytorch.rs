@@ -1,14 +1,13 @@
 //! Converts PyTorch captures. A capture has a host trace from `ExecutionTraceObserver`, a device trace from Kineto, or
 //! both.
 //!
-//! Host and device traces are JSON and may be gigabytes long. Readers therefore pass over a file through a window
-//! ([`stream`](self)), one element at a time; the file may be plain, gzip or zstd. Traces in memory
-//! are compact: texts are interned, and arguments that the conversion does not need are dropped.
-//! Readers check which keys are present and ignore the file's version, because versions do not
-//! determine the keys.
+//! Host and device traces are JSON and may be gigabytes long. Readers therefore move a window over each file
+//! ([`stream`](self)) and handle one element at a time. The file may be plain, gzip or zstd. Traces in memory are
+//! compact: texts are interned, and arguments that the conversion does not need are dropped. Readers check which keys
+//! are present and ignore the file's version, because the version does not say which keys exist.
 //!
-//! Readers report damage as an error with a byte offset. Some damage that profilers and scripts are known to cause has
-//! only one possible meaning ([`JsonRepairKind`]). Readers repair it, and report each repair.
+//! Readers report damage as an error with a byte offset. Profilers and scripts are known to cause some kinds of damage
+//! that can mean only one thing ([`JsonRepairKind`]). Readers repair such damage, and report each repair.
 
 mod activities;
 mod alike_kernels;
@@ -84,7 +83,7 @@ pub struct ProcessGroup {
 /// Kind of damage that was repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JsonRepairKind {
-    /// A name lacked necessary escapes, which were added.
+    /// Missing escapes were added to a name.
     Name,
     /// A list of process groups was truncated. The groups before that point were kept.
     Groups,
@@ -101,8 +100,7 @@ pub struct JsonRepairRecord {
     pub offset: u64,
     /// Damage that was repaired.
     pub what: JsonRepairKind,
-    /// The repaired name, or the end of the truncated list. For a number or a comma, the original
-    /// text.
+    /// The repaired name, or the end of the truncated list. If a number or a comma was repaired, the original text.
     pub text: String,
 }
 
@@ -111,7 +109,7 @@ pub struct JsonRepairRecord {
 pub struct JsonRepairs {
     /// Number of repairs of each kind.
     pub counts: BTreeMap<JsonRepairKind, u64>,
-    /// The first repairs, at most [`JsonRepairs::LISTED`].
+    /// The first [`JsonRepairs::LISTED`] repairs.
     pub listed: Vec<JsonRepairRecord>,
 }
 
@@ -148,11 +146,12 @@ pub fn is_communication(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
-/// Number of events or operators processed between two checks for an interruption, which takes a few milliseconds.
+/// Number of events or operators to process between two checks for an interruption. Processing them takes a few
+/// milliseconds.
 const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 
-/// Name prefixes of communication intervals in flight. The first prefix marks communication that was requested but has
-/// no recorded interval. Host backends use the other prefixes for their intervals.
+/// Name prefixes of the intervals that show communication in flight. The first prefix marks communication that was
+/// requested but has no recorded interval. Host backends use the other prefixes for their intervals.
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
 /// Returns true if an interval with this name is communication in flight that the host executes.

@@ -1,11 +1,10 @@
-//! Reads text workloads of SimAI and of its generator AICB. A workload contains the degrees of
-//! parallelism, and a transformer's layers with times and collectives, which are the same for all
-//! NPUs.
+//! Reads text workloads of SimAI and of its generator AICB. A workload contains the degrees of parallelism, and a
+//! transformer's layers with their times and collectives. All NPUs have the same layers.
 //!
-//! One pass corresponds to SimAI's own loop. In the forward pass, each layer computes and then communicates, and then
-//! the next layer starts. The backward pass goes from the last layer to the first. An input-gradient stage computes and
-//! communicates in the same way. Then the weight gradient is computed and its collective starts, for which only the
-//! same layer of the next pass waits. Times are in nanoseconds.
+//! One pass corresponds to one pass of SimAI's own loop. In the forward pass, each layer first computes and then
+//! communicates. After that, the next layer starts. The backward pass goes from the last layer to the first. An
+//! input-gradient stage computes and communicates in the same way. Then the weight gradient is computed and its
+//! collective starts. Only the same layer of the next pass waits for this collective. Times are in nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
@@ -36,8 +35,8 @@ pub struct SimaiWorkload {
     pub layers: Vec<SimaiLayer>,
     /// Indices of the layers whose inputs are kept (activation checkpoints).
     checkpoints: BTreeSet<usize>,
-    /// Indices of the layers that require recomputation: before their backward pass, all layers
-    /// since the last checkpoint run again.
+    /// Indices of the layers that require recomputation: before the backward pass of such a layer, all layers since the
+    /// last checkpoint run again.
     recomputing: BTreeSet<usize>,
 }
 
@@ -59,7 +58,7 @@ pub struct SimaiLayer {
 pub struct SimaiStage {
     /// Compute time, in ns.
     pub ns: u64,
-    /// Collective after the compute, or `None` if there is none, or one of zero bytes.
+    /// Collective after the compute; `None` if there is none, or if it has zero bytes.
     pub comm: Option<SimaiComm>,
 }
 
@@ -70,6 +69,6 @@ pub struct SimaiComm {
     pub kind: CollectiveKind,
     /// Role of the groups that execute the collective.
     pub role: GroupRole,
-    /// Bytes of the whole buffer: the output of an all-gather, or the input of a reduce-scatter.
+    /// Size of the whole buffer in bytes: the output of an all-gather, or the input of a reduce-scatter.
     pub bytes: u64,
 }

@@ -1,5 +1,5 @@
-//! Describes the sources of traces: their file formats, the facts that a conversion keeps, and how
-//! to detect a file's source.
+//! Describes where traces come from: the file formats, the facts that a conversion keeps, and how to detect a file's
+//! source.
 
 use crate::folder::list_folder;
 use crate::goal::GoalSchedule;
@@ -181,7 +181,7 @@ impl TraceSource {
     }
 }
 
-/// A recognized file or folder. A command that cannot read an input describes it so in its error message.
+/// A recognized file or folder. A command that cannot read an input uses this description in its error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvertibleOrForeignInput {
     /// An input that the converters can read.
@@ -210,7 +210,7 @@ impl ConvertibleOrForeignInput {
     }
 }
 
-/// Number of bytes read to detect the source; large because metadata may precede the events.
+/// Number of bytes to read to detect the source. It is large because metadata may precede the events.
 const HEAD: u64 = 1 << 20;
 
 /// Returns the source (tool or format) of a file, or a description of the file if its source is
@@ -240,8 +240,8 @@ fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceE
     if nsys::begins_as_sqlite(&head) && nsys::is_export(path) {
         return Ok(Ok(TraceSource::Nsys));
     }
-    // Check for databases and archives first, because their first bytes could be mistaken for a
-    // trace's record.
+    // Check for databases and archives first, because their first bytes could be mistaken for the first record of a
+    // trace.
     if let Some(found) = describe_foreign_magic(&head) {
         return Ok(Err(found.to_owned()));
     }
@@ -280,11 +280,11 @@ fn detect_source_of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     }
 }
 
-/// Largest field number of a node or of metadata in any version of the schema.
+/// Largest field number that a node or metadata has in any version of the schema.
 const MOST_FIELDS: u32 = 16;
 
-/// Returns true if `bytes` may be the beginning of a trace's first record. Text is rejected,
-/// because most letters would be keys of fields that no schema has.
+/// Returns true if `bytes` may be the beginning of a trace's first record. Text is rejected, because most letters would
+/// be keys of fields that are in no schema.
 fn is_record(bytes: &[u8]) -> bool {
     let mut record = WireCursor::new(bytes, 0);
     while !record.is_empty() {
@@ -311,8 +311,8 @@ fn describe_unknown_contents(head: &[u8]) -> String {
     }
 }
 
-/// Returns the source of the folder's first file, by name, whose source is known. If no file has a
-/// known source, searches the subfolders for captures of ranks and for JAX profiles.
+/// Returns the source of the folder's first file, by name, whose source is known. If no file has a known source,
+/// searches the subfolders for ranks' captures and for JAX profiles.
 fn detect_folder_source(path: &Path) -> Result<TraceSource, TraceError> {
     let (files, folders) = folder_entries(path)?;
     for file in &files {

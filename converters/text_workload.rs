@@ -13,7 +13,7 @@ mod parse;
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextParallelism {
-    /// Each layer has only its weight gradient's collective, and all of these run in parallel.
+    /// Each layer has only one collective, that of its weight gradient, and all of these run in parallel.
     Micro,
     /// Data parallelism: weight gradients are reduced after the backward pass.
     Data,
@@ -46,7 +46,7 @@ pub enum StageCollectiveKindOrNone {
 }
 
 impl StageCollectiveKindOrNone {
-    /// Every word of the format, with the resulting node's `comm_type` in the schema.
+    /// Every word of the format, with the `comm_type` that the resulting node has in the schema.
     const ALL: [(Self, &'static str, u64); 5] = [
         (Self::AllReduce, "ALLREDUCE", 0),
         (Self::AllToAll, "ALLTOALL", 6),
@@ -108,12 +108,12 @@ impl TextParallelism {
         (Self::DataModel, "HYBRID_DATA_MODEL"),
         (Self::ModelData, "HYBRID_MODEL_DATA"),
     ];
-    /// Words for DLRM in files. The index of the last bottom layer follows the word.
+    /// Words that stand for DLRM in files. The index of the last bottom layer follows the word.
     const DLRM: [&'static str; 2] = ["HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"];
-    /// Word of ASTRA-sim 1.0 for a kind that the public converter does not support.
+    /// ASTRA-sim 1.0's word for a kind that the public converter does not support.
     const UNDEFINED: &'static str = "HYBRID_CUSTOMIZED";
 
-    /// Returns the word for this kind in files.
+    /// Returns the word that files use for this kind.
     pub fn file_word(self) -> &'static str {
         let plain = Self::PLAIN.iter().find(|(kind, _)| *kind == self);
         plain.map_or(Self::DLRM[0], |(_, word)| word)
@@ -125,8 +125,8 @@ impl TextWorkload {
     /// parallelism. The file may still be invalid.
     pub fn begins_as_text_workload(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Python and the parser accept every Unicode blank between words, even a vertical tab, so split the line like
-        // that.
+        // Python and the parser both accept any Unicode whitespace between words, even a vertical tab, so split the
+        // line the same way.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
@@ -144,7 +144,7 @@ impl TextWorkload {
             |of: fn(&TextLayer) -> bool| self.layers.iter().filter(|l| of(l)).count() as u64;
         match self.parallelism {
             TextParallelism::Micro => layers,
-            // Each layer has a forward stage, an input gradient, a weight gradient and its
+            // Each layer has a forward stage, an input gradient, a weight gradient and the weight gradient's
             // collective. Only the first layer has no input gradient.
             TextParallelism::Data => 4 * layers - 1,
             TextParallelism::Model => 5 * layers - 1,

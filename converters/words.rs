@@ -9,8 +9,8 @@ pub fn split_words(line: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
 }
 
-/// Number of words of a layer's line: a name, −1, three stages (each with time, collective and
-/// bytes), and an update time.
+/// Number of words in a layer's line: a name, −1, three stages (each with a time, a collective and a size in bytes),
+/// and an update time.
 const WORDS: usize = 12;
 
 /// Returns the words of a layer. Fails if the line has fewer than [`WORDS`] words.

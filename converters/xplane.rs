@@ -1,14 +1,13 @@
 //! Converts profiles of JAX and TensorFlow to one trace per device. Each host has one `xplane.pb`
 //! file.
 //!
-//! A file is an `XSpace` of planes. Each device has a plane with one line per stream. One further
-//! plane contains the host's threads, and another contains the compiled programs (`HloProto`).
-//! Fields follow the public `xplane.proto` and `hlo.proto`. Each profile file is stored once in
-//! memory, and events borrow from its contents.
+//! A file is an `XSpace` of planes. Each device has a plane with one line per stream. One more plane contains the
+//! host's threads, and another the compiled programs (`HloProto`). Fields follow the public `xplane.proto` and
+//! `hlo.proto`. Each profile file is stored once in memory, and events borrow from its contents.
 //!
 //! - `space` parses planes, lines, events and stats;
 //! - `timeline` finds the time slices of a device's streams, and the host calls that launched them;
-//! - `hlo` finds the collectives of the programs, and the groups of devices that take part;
+//! - `hlo` finds the programs' collectives and the groups of devices that take part in them;
 //! - `calls` matches collectives across devices;
 //! - `emit` writes the nodes of the traces.
 
@@ -74,8 +73,8 @@ pub struct DeviceConversionSummary {
     pub launches: u64,
     /// Number of events whose launching call is known.
     pub linked: u64,
-    /// Number of events that begin before their launching call begins. They keep their times, but are not linked to the
-    /// call.
+    /// Number of events that begin earlier than the call that launches them. They keep their times, but are not linked
+    /// to the call.
     pub early: u64,
     /// Number of collectives that were matched across devices.
     pub collectives: u64,
@@ -92,11 +91,12 @@ pub struct XplaneConversionSummary {
     pub span_ns: u64,
     /// Devices, sorted by rank.
     pub devices: Vec<DeviceConversionSummary>,
-    /// Skipped planes and lines, each with its number of events. They repeat others, or are not streams.
+    /// Planes and lines that were skipped, each with its number of events. They repeat other planes or lines, or are
+    /// not streams.
     pub left_out: Vec<(String, u64)>,
 }
 
-/// Profiles of a job's hosts, which are ready for conversion.
+/// Profiles of a job's hosts, ready for conversion.
 #[derive(Debug)]
 pub struct XplaneJob<'a> {
     devices: Vec<DeviceTimeline<'a>>,
@@ -111,7 +111,7 @@ impl<'a> XplaneJob<'a> {
     ///
     /// # Errors
     ///
-    /// Fails if bytes are not an `XSpace`, or if a file has no device events.
+    /// Fails if a file's bytes are not an `XSpace`, or if a file has no device events.
     pub fn new(files: &'a [DecompressedXplaneFile]) -> Result<Self, TraceError> {
         let mut devices = Vec::new();
         let mut modules = HloModules::default();

@@ -7,7 +7,7 @@
 //! - A [`KernelDurationModel`] times kernels, and a [`ReplacementMemoryModel`] with its [`UserRemoteMemoryModel`] adds a memory. Pass kernel models
 //!   and memories as [`ReplacementKernelAndMemoryModels`] of the [options](crate::engine::ReplayOptions).
 //!
-//! `testkit/extension` implements one extension of each kind, and replays with these extensions.
+//! `testkit/extension` implements one extension of each kind and runs replays with them.
 //!
 //! ```
 //! use chakram::engine::{CompiledReplay, ReplayOptions};

@@ -8,9 +8,9 @@ use std::path::Path;
 /// The work that every NPU does.
 #[derive(Clone, Copy)]
 pub enum WorkOfEachNpu {
-    /// Data-parallel training in whole iterations, with at most this number of nodes.
+    /// Data-parallel training in whole iterations, with no more than this many nodes.
     Training(u64),
-    /// This number of all-reduces of 1 MiB, which are all ready at the start.
+    /// This many all-reduces of 1 MiB, all ready at the start.
     AllReduces(u64),
     /// One kernel.
     Kernel,
@@ -25,7 +25,7 @@ pub enum RankFileLayout {
     Copied,
 }
 
-/// A network with dimensions of one kind, and with links of one speed.
+/// A network whose dimensions are all of one kind and whose links are all equally fast.
 pub struct UniformNetwork {
     /// `Ring` or `FullyConnected`.
     pub kind: &'static str,
@@ -37,15 +37,15 @@ pub struct UniformNetwork {
     pub latency: u64,
 }
 
-/// The settings for simulating collectives and kernels.
+/// The settings that control how collectives and kernels are simulated.
 pub struct AstraSystemSettings {
     /// `ring` or `direct`.
     pub algorithm: &'static str,
     /// `baseline` or `localBWAware`.
     pub optimization: &'static str,
-    /// The number of chunks of a collective.
+    /// The number of chunks into which a collective is split.
     pub splits: u64,
-    /// The maximum number of concurrent chunks in a dimension.
+    /// The maximum number of chunks that may be in one dimension at once.
     pub active: u64,
     /// The bandwidth of an NPU's memory, in GB/s.
     pub memory: u64,
@@ -58,8 +58,7 @@ const LAYERS: u64 = 32;
 const HIDDEN: u64 = 4096;
 const TOKENS: u64 = 4096;
 
-/// The forward kernels of a layer, each with its relative share of the layer's operations and of
-/// its bytes.
+/// The forward kernels of a layer, each with its relative share of the layer's operations and bytes.
 const KERNELS: [(&str, f64, u64); 6] = [
     ("qkv", 6.0, 4),
     ("attn", 4.0, 6),
@@ -77,7 +76,7 @@ impl WorkOfEachNpu {
         nodes / (LAYERS * NODES_OF_LAYER)
     }
 
-    /// Returns the number of all-reduces of each NPU.
+    /// Returns the number of all-reduces that each NPU executes.
     pub fn all_reduces(self) -> u64 {
         match self {
             Self::Training(nodes) => Self::iterations(nodes) * LAYERS,
@@ -183,9 +182,9 @@ pub fn write(
     }
 }
 
-/// Writes the training of a transformer. Each layer's gradients are reduced as soon as the layer's
-/// backward pass has ended, concurrently with the backward passes of lower layers. The layer's
-/// optimizer waits for the reduction, and its next forward pass waits for the optimizer.
+/// Writes the traces of a transformer's training. Each layer's gradients are reduced as soon as the layer's backward
+/// pass has ended, concurrently with the backward passes of lower layers. The layer's optimizer waits for the
+/// reduction, and its next forward pass waits for the optimizer.
 fn training(out: &mut BenchTraceFileWriter, iterations: u64) {
     let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
     let weights = 12 * HIDDEN * HIDDEN;

@@ -1,22 +1,21 @@
 //! Measures the rates and the memory of `chakram astra-sim`. To run it:
 //! `cargo bench --bench astra_sim`.
 //!
-//! Each line is a job, which the bench writes into a temporary folder as ASTRA-sim's own files. The
-//! job is training on a number of NPUs with a number of nodes each, an all-reduce of 1 MiB, or a
-//! single kernel. The single kernel measures the start-up. All ranks are one file under many names,
-//! unless the line says otherwise.
+//! Each line is a job, which the bench writes into a temporary folder in ASTRA-sim's own file formats. A job trains on
+//! a given number of NPUs with a given number of nodes each, runs an all-reduce of 1 MiB, or runs a single kernel. The
+//! single kernel measures the start-up. All ranks share one file under many names, unless the line says otherwise.
 //!
 //! The release build runs the job as a separate process. The bench times it from start to end, including all reading
-//! and printing. The job runs once with `--stepwise`, which simulates every message, and once by default, so that
+//! and printing. The job runs twice: with `--stepwise`, which simulates every message, and by default, where
 //! collectives use closed forms that are proved to give the same result. Both runs must print the same lines. MB are
 //! 10^6 bytes of peak resident memory. Times are the best of five runs. `*` marks runs of more than five seconds, which
 //! ran only once.
 //!
 //! If the variable `CHAKRAM_CORPUS` names a folder, the table also contains ASTRA-sim's times for the same jobs, from
-//! `astra-sim/scaling.csv`. It then also shows the ratios of ASTRA-sim's seconds to those with `--stepwise` and by
-//! default, and of ASTRA-sim's MB to those by default. The job must then send the same number of messages as in
-//! ASTRA-sim, and finish at the same nanosecond. `cargo bench --bench astra_sim -- ring` runs only lines with `ring` in
-//! the first column.
+//! `astra-sim/scaling.csv`. It then also shows two kinds of ratios: ASTRA-sim's seconds to chakram's, with `--stepwise`
+//! and by default, and ASTRA-sim's MB to chakram's by default. The job must then send the same number of messages as in
+//! ASTRA-sim, and finish at the same nanosecond. `cargo bench --bench astra_sim -- ring` runs only the lines whose
+//! first column contains `ring`.
 
 mod inputs;
 mod original;
@@ -69,7 +68,7 @@ impl BenchmarkCase {
         }
     }
 
-    /// Creates a case of training in which kernels take time.
+    /// Creates a training case in which kernels take time.
     const fn training(
         label: &'static str,
         row: &'static str,
@@ -179,7 +178,7 @@ const CASES: &[BenchmarkCase] = &[
 struct ResultTableNotes {
     /// Descriptions of wrong results.
     faults: Vec<String>,
-    /// Runs that shared a core with other processes, each with its share of the core.
+    /// Runs that shared a core with other processes, each with the share of the core that it got.
     busy: Vec<String>,
 }
 
@@ -207,7 +206,7 @@ fn best(mut run: impl FnMut() -> MeasuredProcessRun) -> BestRunOfCase {
     BestRunOfCase { run: best, once }
 }
 
-/// Returns the finish time of the last of `npus` NPUs, in nanoseconds.
+/// Returns the time at which the last of `npus` NPUs finishes, in nanoseconds.
 fn finish(said: &str, npus: u64) -> u64 {
     let lines = said.lines().filter_map(|line| {
         let (_, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;
@@ -218,7 +217,7 @@ fn finish(said: &str, npus: u64) -> u64 {
     ends.into_iter().max().expect("there are NPUs")
 }
 
-/// Runs a case, prints its line, and notes errors in its results.
+/// Runs a case, prints its line, and records errors in its results.
 fn line(
     case: &BenchmarkCase,
     rows: Option<&BTreeMap<String, MeasuredAstraSimRun>>,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// ASTRA-sim's result for a case, with its run time and memory.
 pub struct MeasuredAstraSimRun {
-    /// The finish time of the last NPU, in nanoseconds.
+    /// The time at which the last NPU finishes, in nanoseconds.
     pub finish: u64,
     /// The number of messages, if they were counted.
     pub messages: Option<u64>,
@@ -15,8 +15,8 @@ pub struct MeasuredAstraSimRun {
     pub megabytes: f64,
 }
 
-/// Returns the rows of `astra-sim/scaling.csv` in the folder that `CHAKRAM_CORPUS` names, by name,
-/// or `None` without this variable.
+/// Returns the rows of `astra-sim/scaling.csv` in the folder that `CHAKRAM_CORPUS` names, keyed by name. Returns `None`
+/// if this variable is not set.
 pub fn rows() -> Option<BTreeMap<String, MeasuredAstraSimRun>> {
     let folder = std::env::var_os("CHAKRAM_CORPUS")?;
     let path = Path::new(&folder).join("astra-sim/scaling.csv");
@@ -30,7 +30,7 @@ pub fn rows() -> Option<BTreeMap<String, MeasuredAstraSimRun>> {
             let column = names.iter().position(|other| *other == name);
             fields[column.unwrap_or_else(|| panic!("no column `{name}`"))]
         };
-        // Rows with another status crashed or timed out.
+        // Rows with any other status crashed or timed out.
         (field("status") == "ok").then(|| {
             let row = MeasuredAstraSimRun {
                 finish: field("finish_max_ns").parse().expect("a number"),

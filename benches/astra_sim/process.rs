@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The time, the memory and the output of a run.
+/// A run's time, memory and output.
 pub struct MeasuredProcessRun {
     /// The wall time from the start of the process to its exit.
     pub wall: Duration,
@@ -50,7 +50,7 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> MeasuredProcessRun {
     }
 }
 
-/// Waits for a child process for which no other code waits. Returns its status and resource usage.
+/// Waits for a child process that no other code waits for. Returns its status and resource usage.
 fn wait(child: u32) -> (libc::c_int, libc::rusage) {
     let mut status = 0;
     // SAFETY: the structure contains only integers, for which zeros are valid.

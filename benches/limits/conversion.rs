@@ -1,4 +1,4 @@
-//! Measures how fast generated captures of two ranks are converted on one thread.
+//! Measures how fast one thread converts generated captures of two ranks.
 
 use super::{best, held_since, rate, reset_peak};
 use chakram::convert::{
@@ -28,7 +28,7 @@ pub fn all() {
     }
 }
 
-/// Converts one capture, and returns its size in bytes and the seconds.
+/// Converts one capture, and returns its size in bytes and the time in seconds.
 fn one(
     label: &str,
     device: Device,

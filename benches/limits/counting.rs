@@ -16,13 +16,13 @@ unsafe impl GlobalAlloc for PeakCountingAllocator {
             HELD.fetch_add(layout.size(), Relaxed) + layout.size(),
             Relaxed,
         );
-        // SAFETY: the caller guarantees what the allocator requires.
+        // SAFETY: the caller meets the allocator's requirements.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller guarantees what the allocator requires.
+        // SAFETY: the caller meets the allocator's requirements.
         unsafe { System.dealloc(at, layout) }
     }
 
@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for PeakCountingAllocator {
         let held = HELD.fetch_add(size, Relaxed) + size - layout.size();
         HELD.fetch_sub(layout.size(), Relaxed);
         PEAK.fetch_max(held, Relaxed);
-        // SAFETY: the caller guarantees what the allocator requires.
+        // SAFETY: the caller meets the allocator's requirements.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -38,8 +38,8 @@ unsafe impl GlobalAlloc for PeakCountingAllocator {
 #[global_allocator]
 static ALLOCATOR: PeakCountingAllocator = PeakCountingAllocator;
 
-/// Returns the bytes allocated in addition to `before`: the current number, and the maximum since
-/// the last call of [`reset_peak`].
+/// Returns the bytes allocated in addition to `before`: the current number, and the maximum since [`reset_peak`] was
+/// last called.
 pub fn held_since(before: usize) -> (f64, f64) {
     let since = |now: usize| now.saturating_sub(before) as f64;
     (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))

@@ -1,8 +1,8 @@
 //! Measures the rates and the memory of loading, replay and conversion. To run it:
 //! `cargo bench --bench limits`.
 //!
-//! Each line is the best of five runs. For comparison between machines, two more lines measure a copy of the same
-//! bytes, and a scan of only their frames. If the variable `CHAKRAM_CORPUS` names a folder, the bench also loads
+//! Each line is the best of five runs. For comparison between machines, two more lines time a copy of the same bytes,
+//! and a scan that reads only their frames. If the variable `CHAKRAM_CORPUS` names a folder, the bench also loads
 //! `captures/gpu/chakra_json/chakra.0.et.zst` from it.
 
 mod conversion;
@@ -46,14 +46,13 @@ fn best<T>(mut run: impl FnMut() -> T) -> Duration {
     (0..RUNS).map(once).min().expect("there are runs")
 }
 
-/// Returns the amount per second in units of `unit`.
+/// Returns the amount per second, in multiples of `unit`.
 fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
     amount / time.as_secs_f64() / unit
 }
 
-/// Creates a data-parallel trace. Its nodes have the arguments and the provenance of captured
-/// nodes, a little more than 300 bytes per node. As in captures, names repeat from step to step,
-/// unless `distinct` is `true`.
+/// Creates a data-parallel trace. Its nodes carry the arguments and the provenance of captured nodes, a little more
+/// than 300 bytes per node. As in captures, names repeat from step to step, unless `distinct` is `true`.
 fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
         DataParallelPattern::defaults_with_min_node_count(8, nodes),
@@ -104,7 +103,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     file
 }
 
-/// Loads `file`, and returns the time.
+/// Loads `file`, and returns how long that took.
 fn load(label: &str, file: &[u8]) -> Duration {
     let read = || {
         Graph::read_graph(file, 0, EnforcedDependencyKinds::Auto)
@@ -144,7 +143,7 @@ fn job(pattern: WorkloadPattern) -> Workload {
     job.build_workload().expect("a job is a workload")
 }
 
-/// Replays `workload`, and returns the time without the preparation.
+/// Replays `workload`, and returns how long the replay took, without the preparation.
 fn replay(label: &str, workload: &Workload) -> Duration {
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let options = ReplayOptions::default();
@@ -162,8 +161,7 @@ fn replay(label: &str, workload: &Workload) -> Duration {
     time
 }
 
-/// Measures the memory of one rank of `pattern`, from the creation of its graph to the end of its
-/// replay.
+/// Measures the memory that one rank of `pattern` needs, from the creation of its graph to the end of its replay.
 fn memory(label: &str, pattern: WorkloadPattern) {
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let before = reset_peak();

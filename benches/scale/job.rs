@@ -67,8 +67,8 @@ impl ParallelTrainingJobSize {
             let tensor = rank % self.tensor;
             let stage = rank / self.tensor % self.stages;
             let replica = rank / self.tensor / self.stages;
-            // The last stage receives first. All other stages send activations before they receive
-            // gradients, and stages in the middle receive activations before they send.
+            // The last stage receives first. All other stages send activations before they receive gradients. The
+            // stages in the middle receive activations before they send any.
             let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
             let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
             let binding = RankBindingsOfGraphSlots {
@@ -176,7 +176,7 @@ impl ParallelTrainingJobSize {
         }
     }
 
-    /// Adds the tensor group's collective that follows one half of a layer.
+    /// Adds the tensor group's collective after one half of a layer.
     fn tensor(self, out: &mut ChainedGraphBuilder, group: &str, name: String) {
         let bytes = 2048 * 12_288 * 2;
         let last = out.last;

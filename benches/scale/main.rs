@@ -2,8 +2,8 @@
 //! NPUs. To run it: `cargo bench --bench scale`. To run only some lines:
 //! `cargo bench --bench scale -- 1024 sequence`.
 //!
-//! The times of the parts are CPU times of the process. The number of node runs is the number of nodes per rank times
-//! the number of ranks, so a collective of 8 ranks counts as 8 runs. Memory is the peak of the process, which includes
+//! The times of the parts are the process's CPU times. The number of node runs is the number of nodes per rank times
+//! the number of ranks, so a collective of 8 ranks counts as 8 runs. Memory is the process's peak, which includes
 //! earlier lines. To measure the peak of one line, run only this line.
 
 mod job;

@@ -3,8 +3,8 @@
 //!
 //! If `CHAKRAM_CORPUS` names a folder with `validation/requests_azure2023_conv.csv.gz` and
 //! `validation/serving_splitwise.part.csv`, one line serves an hour of Azure's requests, repeated five times. Further
-//! lines serve language models with stated step times, and show requests and steps per second. They serve 16 users and,
-//! from files in the same folder, Azure's hour on four engines and Mooncake's conversations
+//! lines serve language models whose step times are given, and show requests and steps per second. One of them serves
+//! 16 users. Others read files from the same folder: Azure's hour on four engines, and Mooncake's conversations
 //! (`validation/requests_mooncake_conversation.jsonl.gz`) on sixteen engines. The bench fails if a run takes more time
 //! or memory than its line allows, or if ten times as many requests take more memory.
 
@@ -18,7 +18,7 @@ struct ServingBenchCaseWithBudgets {
     scenario: PathBuf,
     requests: u64,
     platform: Option<&'static str>,
-    /// The number of runs, of which the bench keeps the best.
+    /// The number of runs, of which the bench keeps the best one.
     runs: u32,
     seconds: f64,
     megabytes: f64,
@@ -80,7 +80,7 @@ fn main() {
     serve_tokens(&folder);
 }
 
-/// Prints the speed of engines of language models.
+/// Prints how fast engines serve language models.
 fn serve_tokens(folder: &Path) {
     println!(
         "\n{:34} {:>9} {:>8} {:>10} {:>11} {:>7}",
@@ -123,7 +123,7 @@ fn serve_tokens(folder: &Path) {
     }
 }
 
-/// Runs a scenario of a language model three times, and prints the best run. Fails if it serves fewer than `least`
+/// Runs a language model's scenario three times, and prints the best run. Fails if it serves fewer than `least`
 /// requests per second.
 fn run_tokens(name: &str, scenario: &Path, least: f64) {
     let best = (0..3).map(|_| once_tokens(scenario));
@@ -140,7 +140,7 @@ fn run_tokens(name: &str, scenario: &Path, least: f64) {
     assert!(rate > least, "at least {least} requests per second");
 }
 
-/// Returns a run's time, memory, and numbers of requests and steps.
+/// Returns a run's time and memory, and how many requests and steps it had.
 fn once_tokens(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 2]) {
     let report = tempfile::NamedTempFile::new().expect("a file can be made");
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
@@ -160,7 +160,7 @@ fn once_tokens(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 2]) {
     )
 }
 
-/// Creates a folder with the scenario of Azure's hour, if its files exist.
+/// Creates a folder with the scenario that serves Azure's hour, if its files exist.
 fn azure() -> Option<tempfile::TempDir> {
     let corpus = std::env::var_os("CHAKRAM_CORPUS")?;
     let file = |name: &str| {

@@ -1,9 +1,9 @@
 //! Writes the traces of a schedule, one per rank.
 //!
-//! A calculation becomes host work of the same duration on its processor's lane. A lane runs one
-//! calculation at a time, in the order in which calculations become ready. Messages occupy no
-//! processor. If operation B requires the end of A, B depends on A. If B requires only the
-//! beginning of A, B depends on A's predecessors, because B may begin as soon as A begins.
+//! A calculation becomes host work of the same duration on its processor's lane. A lane runs one calculation at a time,
+//! in the order in which calculations become ready. Messages occupy no processor. If operation B requires that A has
+//! ended, B depends on A. If B requires only that A has begun, B depends on A's predecessors, because B may begin as
+//! soon as A begins.
 
 use super::{GoalOperationKind, GoalRankProgram, GoalSchedule, error_at_line};
 use chakram_base::units::Span;

@@ -77,7 +77,7 @@ struct GoalParser<'t> {
     line: usize,
 }
 
-/// A dependency between labels that have not been resolved yet.
+/// A dependency whose labels have not been resolved yet.
 struct LabelledDependency<'t> {
     line: usize,
     later: &'t str,
@@ -269,8 +269,7 @@ impl<'t> GoalParser<'t> {
         Ok(program)
     }
 
-    /// Consumes the next word if it is the keyword of a dependency. Returns true if the earlier
-    /// operation only needs to begin.
+    /// Consumes the next word if it is a dependency keyword. Returns true if the earlier operation only needs to begin.
     fn read_dependency_keyword(&mut self) -> Option<bool> {
         if self.is_next("requires") {
             Some(false)

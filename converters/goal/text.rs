@@ -1,6 +1,6 @@
 //! Converts traces to GOAL schedules, and writes schedules as text.
 //!
-//! A node that occupies a lane becomes a calculation that lasts as long as the node's recorded duration and delay
+//! A node that occupies a lane becomes a calculation. It lasts as long as the node's recorded duration and delay
 //! together. The delay of a communication node becomes a calculation before it. Times are rounded to nanoseconds. GOAL
 //! has neither collectives nor kernel work, so traces with collectives or without times are rejected.
 
@@ -13,8 +13,8 @@ use chakram_trace::graph::{Graph, NodeKind};
 use std::fmt::{self, Display, Formatter};
 
 impl GoalRankProgram {
-    /// Converts the trace `graph` of one rank to the rank's program. `peers` maps each peer index
-    /// of the trace to a rank of the job.
+    /// Converts one rank's trace, `graph`, to the rank's program. `peers` maps each peer index of the trace to a rank
+    /// of the job.
     ///
     /// # Errors
     ///

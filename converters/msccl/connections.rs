@@ -16,8 +16,8 @@ struct ConnectionEndBlockSteps {
 
 impl MscclAlgorithm {
     /// Checks that each connection has one thread block at each end, and that both ends agree on the number and the
-    /// sizes of messages. Maps each connection to its messages, in order. The index of a message's first chunk in the
-    /// sender's buffer represents the message.
+    /// sizes of messages. Maps each connection to its messages, in order. Each message is represented by the index of
+    /// its first chunk in the sender's buffer.
     pub(super) fn match_connection_ends(
         &self,
     ) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {

@@ -33,8 +33,8 @@ impl<'a> MscclTraceWriter<'a> {
         })
     }
 
-    /// Returns the bytes of `count` chunks from `first` on. Chunks consist of whole bytes and differ as little as
-    /// possible in size.
+    /// Returns the number of bytes in the `count` chunks that start at chunk `first`. Each chunk is a whole number of
+    /// bytes, and chunk sizes differ as little as possible.
     fn chunk_bytes(&self, first: u64, count: u64) -> u64 {
         let chunks = u128::from(self.algorithm.chunks);
         let end = |chunk: u64| u128::from(chunk) * u128::from(self.buffer) / chunks;
@@ -50,8 +50,8 @@ impl<'a> MscclTraceWriter<'a> {
         let io = |source: std::io::Error| TraceError::from_io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let blocks = &self.algorithm.gpus[gpu as usize].blocks;
-        // A step may wait for the last node of a step that is written later, so compute the ids of
-        // all last nodes first.
+        // A step may wait for the last node of a step that is written later, so compute every step's last node id
+        // first.
         let mut next = 1;
         let mut last: Vec<Vec<u64>> = Vec::with_capacity(blocks.len());
         for block in blocks {
@@ -94,8 +94,7 @@ impl<'a> MscclTraceWriter<'a> {
                     put(op, &data)?;
                     sent += 1;
                 }
-                // A local step takes no time. Write a node without work, because a kernel would
-                // have an unknown time.
+                // A local step takes no time. Write a node without work, because a kernel's time would be unknown.
                 if !step.kind.has_receive() && !step.kind.has_send() {
                     put(Op::NoOp, &data)?;
                 }
@@ -105,7 +104,7 @@ impl<'a> MscclTraceWriter<'a> {
         Ok((writer.into_inner(), id - 1))
     }
 
-    /// Builds the send or receive of the message `index` on a connection.
+    /// Builds the send or receive of message number `index` on a connection.
     fn message_op(
         &self,
         receive: bool,
@@ -118,8 +117,7 @@ impl<'a> MscclTraceWriter<'a> {
         Op::Message {
             receive,
             peer: if receive { from } else { to },
-            // A connection's messages arrive in order, so the index distinguishes messages on the same
-            // channel.
+            // A connection's messages arrive in order, so their index tells apart messages on the same channel.
             tag: (channel << 16 | index as u32) as i32,
             bytes: self.chunk_bytes(first, count),
             own: None,

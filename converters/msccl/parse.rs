@@ -72,8 +72,8 @@ impl<'d> XmlElement<'d> {
         })
     }
 
-    /// Returns the child elements, sorted by their attribute `key`. All of them must be named `name`, and their `key`
-    /// attributes must be 0, 1, 2, ….
+    /// Returns the child elements, sorted by their attribute `key`. All of them must be `name` elements, and their
+    /// `key` attributes must be 0, 1, 2, ….
     fn children_sorted_by_number(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
         for element in self.0.children().filter(Node::is_element).map(XmlElement) {

@@ -10,7 +10,7 @@
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// NCCL's function names, each with the operation's name in PyTorch's records.
+/// NCCL's function names, each with the name that PyTorch's records use for the operation.
 const KINDS: [(&str, &str); 9] = [
     ("ncclAllReduce", "allreduce"),
     ("ncclAllGather", "allgather"),
@@ -42,19 +42,19 @@ pub(super) enum NcclCallOrCommInit {
 /// An NCCL call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NcclCall {
-    /// Name of the call's operation in PyTorch's records.
+    /// Name that PyTorch's records use for the call's operation.
     pub kind: &'static str,
-    /// Bytes of a message, or of one rank's buffer in a collective. `None` if the export does not state it.
+    /// Bytes in a message, or in one rank's buffer of a collective. `None` if the export does not state it.
     pub bytes: Option<u64>,
-    /// Root of a collective or peer of a message, as a rank within the communicator.
+    /// Root of a collective, or peer of a message, as a rank within the communicator.
     pub root: Option<u32>,
     /// Name of the communicator, or `None` if the export does not state it.
     pub communicator: Option<String>,
 }
 
 impl NcclCallOrCommInit {
-    /// Parses a range with the name `name` and the payload `json`. Returns `None` if it is not one of NCCL's
-    /// communication ranges.
+    /// Parses a range called `name` with the payload `json`. Returns `None` if it is not one of NCCL's communication
+    /// ranges.
     pub fn parse_range(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
             return None;
@@ -142,8 +142,8 @@ impl NcclRangeTextFields {
 pub(super) enum NcclCallOrKernelLaunch {
     /// Start of a call.
     Call(NcclCall),
-    /// Launch of a kernel. The values are the index of the kernel's event, and the operation at the start of the
-    /// kernel's name (`None` if the name shows no operation).
+    /// Launch of a kernel. The values are the index of the kernel's event, and the operation that begins the kernel's
+    /// name (`None` if the name shows no operation).
     Launch(u32, Option<&'static str>),
 }
 
@@ -193,7 +193,7 @@ fn assign_calls_to_launches(
             continue;
         }
         let own: Vec<&NcclCall> = calls.iter().filter(|call| call.kind == kind).collect();
-        // Kernels for messages and for all-to-all have the same name, so it does not show the kind.
+        // Kernels for messages and kernels for all-to-all have the same name, so the name does not show the kind.
         let of_kind = |launch: &&(u32, Option<&str>)| match launch.1 {
             Some(named) => named == kind,
             None => is_message(kind) || kind == "alltoall",
@@ -232,8 +232,8 @@ fn assign_calls_to_launches(
 }
 
 impl NcclCall {
-    /// Returns the call's arguments under the names that PyTorch's records use. `peer` is the job rank of the root or
-    /// of the message's peer.
+    /// Returns the call's arguments under the names that PyTorch's records use. `peer` is the job rank of the
+    /// collective's root or of the message's peer.
     pub fn list_arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
         let mut arguments = vec![
             ("Collective name".to_owned(), self.kind.to_owned()),

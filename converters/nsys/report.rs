@@ -19,7 +19,7 @@ const WORK: [&str; 4] = [
     "CUPTI_ACTIVITY_KIND_MEMSET",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 ];
-/// Columns at the start of every row of device work.
+/// Columns with which every row of device work begins.
 const WORK_COLUMNS: [&str; 6] = [
     "start",
     "end",
@@ -32,7 +32,7 @@ const WORK_COLUMNS: [&str; 6] = [
 const TRACE_CUDA: &str = "profile with CUDA and NVTX: nsys profile -t cuda,nvtx COMMAND; then nsys export -t sqlite REPORT.nsys-rep";
 /// Event types of NVTX push/pop ranges: 59 with plain text, 70 with any other message.
 const PUSHED: [i64; 2] = [59, 70];
-/// Kinds of copies, with CUPTI's numbers.
+/// Each kind of copy, with its CUPTI number.
 const COPIES: [(i64, &str); 8] = [
     (1, "Memcpy HtoD"),
     (2, "Memcpy DtoH"),
@@ -43,7 +43,7 @@ const COPIES: [(i64, &str); 8] = [
     (10, "Memcpy PtoP"),
     (11, "Memcpy Unified HtoD"),
 ];
-/// Each kind of synchronization, with CUPTI's number and Kineto's name.
+/// Each kind of synchronization, with its CUPTI number and its name in Kineto.
 const SYNCS: [(i64, &str); 4] = [
     (1, "Event Sync"),
     (STREAM_WAIT, "Stream Wait Event"),
@@ -63,17 +63,16 @@ pub(super) struct ProcessCapture {
     pub trace: KinetoTrace,
     /// Devices on which the process ran work.
     pub devices: BTreeSet<i32>,
-    /// The process's communicators: name, the process's rank in the communicator, number of members.
+    /// The process's communicators, each with its name, the process's rank in it, and its number of members.
     pub members: Vec<(String, u32, u32)>,
     /// NCCL calls and kernel launches of each thread, sorted by time.
     pub moments: BTreeMap<u32, Vec<(i64, NcclCallOrKernelLaunch)>>,
     details: DistinctKeyInterner<SharedEventProperties>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
-    /// Communication kernels by correlation id: the index of the event, and the operation in the
-    /// kernel's name.
+    /// Communication kernels, keyed by correlation id. Each has the index of its event, and the operation in its name.
     kernels: BTreeMap<u64, Vec<(u32, Option<&'static str>)>>,
-    /// Records of each CUDA event, by event id: correlation id and stream of each record.
+    /// Records of each CUDA event, keyed by event id: the correlation id and the stream of each record.
     records: BTreeMap<i64, Vec<(u64, i64)>>,
     left_out: BTreeMap<String, u64>,
 }
@@ -146,9 +145,9 @@ struct NsysExportReader<'d> {
     database: &'d SqliteDatabase,
     path: &'d Path,
     texts: StringArenaInterner,
-    /// For each text id of the export, the index of the text in the trace.
+    /// Maps each of the export's text ids to the text's index in the trace.
     text_of: BTreeMap<i64, u32>,
-    /// For each text, by index: the communication that it describes if it is a kernel's name.
+    /// For each text, by index: the communication that it describes, if it is the name of a kernel.
     hints: Vec<Option<KernelNameHint>>,
     comm_kernels: CommKernelTable<'d>,
     /// Start of the profiling session, in ns since 1970.
@@ -237,8 +236,7 @@ impl<'d> NsysExportReader<'d> {
         self.for_each_row(name, &[&WORK_COLUMNS[..], more].concat(), take)
     }
 
-    /// Returns the process to which a row belongs. The bits of the global id above the lowest 24
-    /// contain the process id.
+    /// Returns the process to which a row belongs. The process id is in the global id's bits above the lowest 24.
     fn process_of_row(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
             true => global.to_integer().map_or(0, |id| id.cast_unsigned() >> 24),
@@ -261,8 +259,8 @@ impl<'d> NsysExportReader<'d> {
         })
     }
 
-    /// Returns the start and the duration of a row, by the host's clock. A row without start or
-    /// duration is counted as skipped.
+    /// Returns when a row's event started and how long it took, by the host's clock. A row without start or duration is
+    /// counted as skipped.
     fn host_time(
         &mut self,
         row: &[SqliteValue<'_>],
@@ -428,8 +426,8 @@ impl<'d> NsysExportReader<'d> {
         })
     }
 
-    /// Returns the track that contains a thread's events. The lowest 24 bits of the thread's global
-    /// id contain the thread id.
+    /// Returns the track that contains a thread's events. The thread id is in the lowest 24 bits of the thread's global
+    /// id.
     fn thread_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let id = global.to_integer().unwrap_or(0).cast_unsigned();
         let process = self.process_of_row(global);
@@ -769,8 +767,7 @@ fn strip_api_version(name: &str) -> &str {
     }
 }
 
-/// Returns the name of a collective in PyTorch's records, or `None` for kinds without a name in
-/// records.
+/// Returns the name that PyTorch's records use for a collective, or `None` for kinds that have no name there.
 fn record_name(kind: CollectiveKind) -> Option<&'static str> {
     Some(match kind {
         CollectiveKind::AllReduce => "allreduce",

@@ -330,7 +330,7 @@ impl SqliteDatabase {
         walk.run(take)
     }
 
-    /// Reads `length` bytes at `offset` into `into`, whose previous contents are dropped.
+    /// Reads `length` bytes at `offset` into `into`, and replaces its previous contents.
     fn read_at(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
         into.clear();
         match &self.storage {

@@ -43,9 +43,8 @@ fn values(
     Ok(found)
 }
 
-/// Rows of all sizes, in trees with one to four levels, are read back in order. The statement also
-/// contains comments and constraints, which must not count as columns. The row-id column is stored
-/// as null.
+/// Rows of all sizes, in trees with one to four levels, are read back in order. The table's definition also contains
+/// comments and constraints, which must not count as columns. The row-id column is stored as null.
 #[test]
 fn rows_are_read_as_they_were_written() {
     let mut numbers = RandomNumbers(7);
@@ -144,7 +143,7 @@ struct GeneratedExportCase {
     copies: Vec<Vec<StoredValue>>,
     calls: Vec<Vec<StoredValue>>,
     ranges: Vec<Vec<StoredValue>>,
-    /// Intervals of work, for each stream of each process.
+    /// For each stream of each process, the intervals in which it works.
     busy: BTreeMap<(u64, i64), Vec<(i64, i64)>>,
     bytes: u64,
     sized: u64,
@@ -320,7 +319,7 @@ fn random_exports_keep_the_time_of_their_devices() {
     assert!(sized > 50, "{sized}");
 }
 
-/// In the communicator of the two processes, the second process has rank 0, so the first trace is its trace.
+/// In the communicator of the two processes, the second process has rank 0, so the first trace must be that process's.
 #[test]
 fn ranks_are_those_of_the_largest_communicator() {
     let folder = tempfile::tempdir().unwrap();

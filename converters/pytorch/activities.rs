@@ -7,7 +7,7 @@
 //! activity keeps its recorded time. An annotation becomes a mark of zero length, because the time
 //! between its child calls belongs to Python.
 //!
-//! An activity depends on these others if they ended before its start:
+//! An activity depends on each of the following activities that ended before it started:
 //!
 //! - the previous activity on its thread or stream;
 //! - if it is communication or a kernel, the activity that launched it;
@@ -104,11 +104,11 @@ pub struct InferredDependencyCounts {
 pub struct RankActivitiesAndDependencies {
     /// All activities; the other fields refer to activities by index in this list.
     pub list: Vec<HostOrDeviceActivity>,
-    /// Pairs (cause, effect), sorted by effect, without duplicates.
+    /// Pairs (cause, effect) without duplicates, sorted by effect.
     pub dependencies: Vec<(u32, u32)>,
     /// For each call, the index of its activity.
     pub of_call: Vec<u32>,
-    /// For each call, its lane and its host interval; arbitrary for a call without an activity.
+    /// For each call, its lane and its host interval. For a call without an activity, the values have no meaning.
     pub call_places: Vec<CallLaneAndSubmitter>,
     /// For each host interval, the index of its activity.
     pub of_item: Vec<u32>,
@@ -202,8 +202,7 @@ impl RankActivitiesAndDependencies {
             .unwrap_or(0)
     }
 
-    /// Returns the start of the first activity and the end of the last activity, in ns since the
-    /// epoch.
+    /// Returns when the first activity starts and when the last one ends, in ns since the epoch.
     pub fn time_span(&self) -> (i64, i64) {
         let first = self.list.iter().map(|work| work.begin).min();
         let last = self.list.iter().map(|work| work.end).max();
@@ -269,7 +268,7 @@ fn sort_dependencies_by_effect(dependencies: &mut [(u32, u32)], activities: usiz
     }
 }
 
-/// Returns one flag per thread: true if the thread only executes work that other threads requested.
+/// Returns a flag for each thread, which is true if the thread only executes work that other threads requested.
 fn find_worker_threads(rank: &JoinedRankCapture, calls: &CommCalls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
@@ -281,7 +280,8 @@ fn find_worker_threads(rank: &JoinedRankCapture, calls: &CommCalls) -> Vec<bool>
     works_for
 }
 
-/// Returns true if a host interval's own time counts as work in this role. Otherwise, Python code spent it.
+/// Returns true if a host interval's own time counts as work in this role. Otherwise, the time was spent in Python
+/// code.
 fn is_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }

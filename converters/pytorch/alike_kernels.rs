@@ -1,5 +1,5 @@
-//! Estimates the work of kernels without an operator from kernels of the same name with one. Likewise, estimates the
-//! bytes of copies from copies of the same name.
+//! Estimates the work of kernels without an operator from kernels that have one and share their name. Likewise,
+//! estimates the bytes of copies from copies of the same name.
 //!
 //! A kernel has no operator, and thus no known shapes, if a graph launched it or if it was launched before the capture
 //! began. Kernels with the same name run the same program, on different data. Among several such kernels, the one with
@@ -40,7 +40,7 @@ pub(super) struct SameNameWorkEstimator {
 }
 
 impl SameNameWorkEstimator {
-    /// Collects a rank's kernels with known work, if the work of their namesakes is unknown.
+    /// Collects a rank's kernels with known work, if there are kernels with the same names whose work is unknown.
     pub fn new(kernels: impl Iterator<Item = TimedKernelWithCost> + Clone) -> Self {
         let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
         let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();

@@ -1,5 +1,5 @@
-//! Matches calls across ranks. The k-th calls of all members of a group belong to the same
-//! collective, and each send is paired with a receive.
+//! Matches calls across ranks. The k-th calls of all members of a group belong to the same collective. Each send is
+//! paired with a receive.
 
 use super::call_windows::{self, CallFingerprint};
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -22,7 +22,7 @@ pub struct MatchedCollective {
     pub members: Vec<RankAndCommIndex>,
     /// Index of the root among the group's members. `None` if there is no root or it has no capture.
     pub root: Option<u32>,
-    /// `comm_size` of the collective: the largest value of any member.
+    /// The collective's `comm_size`: the largest value that any member states.
     pub bytes: u64,
     /// True if the members' records state different sizes.
     pub uneven: bool,
@@ -172,7 +172,8 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    /// If no shift makes the members agree, cuts all lists to the shortest length, so that the mismatch is reported.
+    /// If no shift makes the members agree, cuts all lists to the length of the shortest, so that the mismatch is
+    /// reported.
     fn keep_common_calls<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
@@ -216,7 +217,7 @@ impl<'a> CapturedCalls<'a> {
 
     fn outline_of_call(&self, at: RankAndCommIndex) -> CallFingerprint {
         let call = self.call_at(at);
-        // The root may end before the others begin, so its times do not help to align calls.
+        // The root may end before the others begin, so its times are of no use for aligning calls.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
             && !self.kind_of(at).has_root()
             && !self.is_dropped(at);
@@ -230,7 +231,7 @@ impl<'a> CapturedCalls<'a> {
     fn signature_of_collective(&self, at: RankAndCommIndex) -> CollectiveSignature {
         let kind = self.kind_of(at);
         // In a scatter, only the root knows the total size. In all-to-all and gather, each member may have its own
-        // size. So different sizes are no error in these collectives.
+        // size. In these collectives, different sizes are therefore not an error.
         let one_size = !matches!(
             kind,
             CollectiveKind::AllToAll

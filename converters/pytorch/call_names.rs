@@ -1,9 +1,9 @@
-//! Lists the names of operators that request communication, and of intervals in which libraries communicate. They serve
-//! to match operators with intervals.
+//! Lists the names of operators that request communication, and of intervals in which libraries communicate. They are
+//! used to match operators with intervals.
 
 use chakram_trace::format::CollectiveKind;
 
-/// Kind of communication, as a library's name states it.
+/// Kind of communication that a library's name states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CollectiveOrMessageKind {
     /// All-reduce.

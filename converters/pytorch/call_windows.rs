@@ -2,10 +2,10 @@
 //!
 //! Profilers of different ranks start and stop at different calls. A group's members execute the same collectives in
 //! the same order. So one member's list equals another member's list, moved by a *shift*. A shift is possible if the
-//! calls' signatures agree wherever the lists overlap. The difference between two ranks' end times is the clock offset,
-//! so it should be constant. The best shift makes this difference most uniform. Between equally uniform shifts, the one
-//! with the smaller differences is best. If the clocks differ and the lists have equal lengths, shift zero is assumed
-//! unless another shift is more uniform.
+//! calls' signatures agree wherever the lists overlap. The difference between two ranks' end times is the offset
+//! between their clocks, so it should be constant. The best shift makes this difference most uniform. If two shifts
+//! make it equally uniform, the one with the smaller differences is best. If the clocks differ and the lists have equal
+//! lengths, shift zero is assumed unless another shift is more uniform.
 
 use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;
@@ -22,10 +22,10 @@ pub struct CallFingerprint {
     pub span: Option<(i64, i64)>,
 }
 
-/// Maximum shift, in calls, in addition to the difference between the lists' lengths.
+/// Maximum shift, in calls, beyond the difference between the lists' lengths.
 const FARTHEST: i64 = 256;
 
-/// Resolution of time comparisons, in ns. The scheduler may delay threads by this much, so smaller
+/// Resolution, in ns, with which times are compared. The scheduler may delay threads by this much, so smaller
 /// differences do not count.
 const ALIKE: i64 = 200_000;
 
@@ -56,7 +56,7 @@ pub fn find_call_window_shift(
     let fitting = shifts.filter(|&shift| windows_agree(one, other, shift));
     fitting.min_by_key(|&shift| {
         let (offset, spread) = median_end_time_difference(one, other, shift);
-        // If times do not decide, prefer to align the starts, then the ends.
+        // If the times are inconclusive, prefer to align the starts, then the ends.
         let end = if shift == 0 {
             0
         } else {
@@ -90,7 +90,7 @@ fn find_shift_by_sequence(one: &[CallFingerprint], other: &[CallFingerprint]) ->
     matching_pairs(one, other, shift).all(same).then_some(shift)
 }
 
-/// Returns how many calls two lists of `n` and `m` calls share if one is moved by `shift`.
+/// Returns how many calls two lists of `n` and `m` calls have in common when one is moved by `shift`.
 fn overlap_count(n: i64, m: i64, shift: i64) -> i64 {
     n.min(m + shift) - shift.max(0)
 }
@@ -110,7 +110,7 @@ fn windows_agree(one: &[CallFingerprint], other: &[CallFingerprint], shift: i64)
     matching_pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
-/// Returns the median difference between end times, and the median deviation from it.
+/// Returns the median difference between end times, and the median deviation from this difference.
 fn median_end_time_difference(
     one: &[CallFingerprint],
     other: &[CallFingerprint],
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Builds a job whose steps have three collectives of the given sizes, which take 2, 3 and 5
+    /// Builds a job whose steps have three collectives each. The collectives have the given sizes and take 2, 3 and 5
     /// ms.
     fn job(steps: i64, sizes: [u64; 3]) -> Vec<CallFingerprint> {
         let ends = (0..steps).flat_map(|step| {

@@ -1,4 +1,4 @@
-//! Finds the communication calls of one rank: their arguments and their times in flight.
+//! Finds the communication calls of one rank, with their arguments and their times in flight.
 //!
 //! The arguments come from three sources. `c10d::*` operators state the tensors, the root and the
 //! peer. The enclosing `_c10d_functional::*` operators state the group's name.
@@ -38,7 +38,7 @@ pub struct CommCall {
     pub act: CommOp,
     /// Arguments of the call, from its operator or its record.
     pub asked: CommCallArgs,
-    /// Index among the job's groups; valid once the groups have been determined.
+    /// Index of the call's group in the job's groups; valid once the groups have been determined.
     pub group: u32,
     /// Index in [`JoinedRankCapture::threads`] of the worker thread that executed the call; [`NONE`] if the
     /// caller's thread or a device executed it.
@@ -55,7 +55,7 @@ pub struct CommCall {
     pub end: i64,
     /// Time at which the result becomes usable, after the worker's final copies.
     pub done: i64,
-    /// Kineto event that executed the call, or the last of several.
+    /// Kineto event that executed the call, or the last one if there are several.
     pub event: u32,
     /// Number of intervals or kernels that executed the call.
     pub parts: u32,
@@ -73,8 +73,8 @@ pub struct CommCalls {
     pub never_ran: Vec<String>,
     /// Number of communication intervals that no operator requested.
     pub orphans: u64,
-    /// Pairs (kernel, first kernel of its call), sorted. Contains all kernels except each call's first. Both kernels
-    /// are indices in [`JoinedRankCapture::devices`].
+    /// Pairs (kernel, first kernel of its call), sorted. The list has every kernel except the first one of each call.
+    /// Both kernels are indices in [`JoinedRankCapture::devices`].
     pub further: Vec<(u32, u32)>,
     /// Sorted indices in [`JoinedRankCapture::devices`] of communication kernels and copies whose operation
     /// is unknown.
@@ -99,7 +99,7 @@ impl CommCall {
         !matches!(self.act, CommOp::Collective(_))
     }
 
-    /// Returns true if the call moves data of unknown size.
+    /// Returns true if the call moves an unknown amount of data.
     pub fn size_unknown(&self) -> bool {
         let barrier = CommOp::Collective(CollectiveKind::Barrier);
         let asked = &self.asked;

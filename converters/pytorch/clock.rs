@@ -1,9 +1,9 @@
-//! Estimates the clock offsets between the hosts of the ranks.
+//! Estimates the offsets between the clocks of the ranks' hosts.
 //!
 //! If a collective needs every member, it ends on all members at about the same moment. So its recorded end times on
-//! two ranks differ by the difference between the clocks and the delay in noticing the end. The *estimate* is the
-//! median of these differences over all collectives that the two ranks share. Causality bounds the offset: no member
-//! can end before the last member has started, and no message arrives before it was sent.
+//! two ranks differ for two reasons: their clocks differ, and each rank notices the end with some delay. The *estimate*
+//! is the median of these differences over all collectives that the two ranks share. Causality puts bounds on the
+//! offset: no member can end before the last member has started, and no message can arrive before it was sent.
 //!
 //! Clocks of different hosts also run at different rates. If the differences grow with time by more
 //! than their scatter explains, the rank's times are corrected with a line:
@@ -14,8 +14,8 @@
 //!
 //! Ranks on the same host share a clock, so an estimate of their offset is only noise. Their clocks are corrected only
 //! if an offset of zero is outside the bounds, and then only to the nearer bound. Messages provide bounds but no
-//! estimate. So if only messages were observed, the same rule applies. If the captures do not name their hosts, an
-//! estimate that does not exceed the scatter is ignored.
+//! estimate. So the same rule applies if only messages were observed. If the captures do not name their hosts, an
+//! estimate no larger than the scatter is ignored.
 
 use super::call_matching::MatchedAndUnmatchedCallsOfJob;
 use super::calls::CommCalls;
@@ -29,19 +29,19 @@ pub struct ClockCorrection {
     /// Offset that was added to the rank's times, in ns.
     #[serde(rename = "applied_ns")]
     pub applied: i64,
-    /// Drift correction per unit of time since `drift_from`, in parts of 10^12.
+    /// Drift correction per unit of time since `drift_from`, in parts per 10^12.
     #[serde(rename = "drift_ppt")]
     pub drift: i64,
     /// Time at which the drift correction is zero, in ns by the rank's clock.
     #[serde(rename = "drift_from_ns")]
     pub drift_from: i64,
-    /// Median difference of end times, ns; zero if no collective was observed.
+    /// Median difference between end times, in ns; zero if no collective was observed.
     #[serde(rename = "estimate_ns")]
     pub estimate: i64,
     /// Median absolute deviation of the differences from the estimate, in ns.
     #[serde(rename = "spread_ns")]
     pub spread: i64,
-    /// Lower and upper bound of the offset from causality, in ns.
+    /// Lower and upper bounds that causality puts on the offset, in ns.
     #[serde(rename = "bounds_ns")]
     pub bounds: (i64, i64),
     /// Number of collectives and messages observed; zero means that the offset is unknown.
@@ -51,7 +51,7 @@ pub struct ClockCorrection {
 }
 
 impl ClockCorrection {
-    /// Converts a time of the rank's clock to the reference clock; both in ns.
+    /// Converts a time on the rank's clock to the reference clock, both in ns.
     pub fn to_reference_time(self, time: i64) -> i64 {
         let drift = drift_gain(self.drift, time.saturating_sub(self.drift_from));
         time.saturating_add(self.applied).saturating_add(drift)
@@ -67,7 +67,7 @@ impl ClockCorrection {
     }
 }
 
-/// Returns the time, in ns, that a clock with this drift gains in `passed` ns.
+/// Returns how much, in ns, a clock with this drift gains in `passed` ns.
 fn drift_gain(drift: i64, passed: i64) -> i64 {
     let gained = i128::from(drift) * i128::from(passed) / i128::from(WHOLE);
     i64::try_from(gained).unwrap_or(i64::MAX)
@@ -75,8 +75,8 @@ fn drift_gain(drift: i64, passed: i64) -> i64 {
 
 /// Unit of drift: a drift of 1 means one part in 10^12.
 const WHOLE: i64 = 1_000_000_000_000;
-/// Largest drift that a real clock can have, in parts of 10^12. Quartz clocks are off by at most 200 parts per million,
-/// and NTP corrects at most 500 parts per million.
+/// Largest drift that a real clock can have, in parts per 10^12. Quartz clocks are off by at most 200 parts per
+/// million, and NTP corrects at most 500 parts per million.
 const LARGEST_DRIFT: i64 = WHOLE / 1000;
 /// Minimum number of collectives for a drift estimate, because fewer collectives cannot separate
 /// drift from noise.
@@ -84,7 +84,7 @@ const FEWEST_FOR_DRIFT: usize = 8;
 /// Minimum growth of the differences over the window, in ns, that counts as drift.
 const LEAST_GROWTH: i64 = 1_000;
 
-/// Observation of one call on two ranks.
+/// Observation of one call by two ranks.
 #[derive(Clone, Copy, Debug)]
 struct TwoRankCallObservation {
     /// For each rank, the call's start and end, in ns by the rank's own clock.
@@ -128,8 +128,8 @@ pub fn estimate_offsets(
     let mut known = vec![false; ranks.len()];
     let hosts =
         |a: u32, b: u32| RankHostComparison::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
-    // Proceed from ranks with known offsets to ranks with unknown offsets. Ranks on the same host come first, because
-    // they share a clock. The rank that shares the most observations with a known rank comes next.
+    // Proceed from ranks whose offsets are known to ranks whose offsets are not. Ranks on the same host come first,
+    // because they share a clock. The rank that shares the most observations with a known rank comes next.
     loop {
         let next = between
             .iter()
@@ -205,7 +205,7 @@ fn estimate_offset(
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_offset_bounds(&seen);
-    // Errors in the two clocks can make the lower bound exceed the upper bound. In this case, use the estimate
+    // Errors in the two clocks can push the lower bound above the upper bound. In this case, use the estimate
     // unchanged, or the middle of the bounds if there is no estimate.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
@@ -262,8 +262,9 @@ fn differences_of_ends(seen: &[TwoRankCallObservation]) -> Vec<i64> {
 }
 
 /// Returns the drift of the second rank's clock relative to the first rank's clock, and the time in ns at which the
-/// drift correction is zero. The drift is the median slope between collectives half the window apart, because the
-/// median is robust against stragglers. The drift is zero if the scatter of the differences can explain the growth.
+/// drift correction is zero. The drift is the median slope between collectives that are half the window apart. The
+/// median is robust against stragglers. The drift is zero if the scatter of the differences is enough to explain the
+/// growth.
 fn fit_drift(seen: &[TwoRankCallObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
@@ -374,8 +375,8 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Builds collectives one second apart. On the first rank, each ends later by its entry in `differences`. On both
-    /// ranks, each lasts `before` ns.
+    /// Builds collectives one second apart. On the first rank, each ends later by the amount of its entry in
+    /// `differences`. On both ranks, each lasts `before` ns.
     fn collectives(differences: &[i64], before: i64) -> Vec<TwoRankCallObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
             let end = second * 1000 * MS;

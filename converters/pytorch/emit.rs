@@ -45,7 +45,7 @@ pub struct RankEmitContext<'a> {
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallSizeRootAndPartners {
-    /// Value of `comm_size` for a collective; bytes sent for a message.
+    /// A collective's `comm_size`, or the number of bytes that a message sends.
     pub bytes: u64,
     /// True if no capture states the number of bytes.
     pub size_unknown: bool,
@@ -57,7 +57,7 @@ pub struct CallSizeRootAndPartners {
     pub found: bool,
 }
 
-/// Counts of emitted nodes and dependencies, and the times in them.
+/// Numbers of emitted nodes and dependencies, and sums of their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct EmittedCountsAndTimes {
     /// Number of nodes.
@@ -156,7 +156,7 @@ pub fn write_nodes<W: Write>(
     Ok(written)
 }
 
-/// Returns the time at which an activity ends in a replay that reproduces the capture.
+/// Returns when an activity ends in a replay that reproduces the capture.
 fn end_of(
     activities: &RankActivitiesAndDependencies,
     calls: &CommCalls,

@@ -35,7 +35,7 @@ pub struct HostThreadKinetoMatchCounts {
     pub events: u64,
     /// Number of nodes that have an event.
     pub linked: u64,
-    /// Number of pairs with shapes in both files.
+    /// Number of pairs for which both files state shapes.
     pub compared: u64,
     /// Number of compared pairs whose shapes are equal.
     pub agreeing: u64,
@@ -72,7 +72,7 @@ pub struct KinetoEventHostNodeMap {
     pub host_only: u64,
     /// Number of host nodes that represent a process or thread.
     pub roots: u64,
-    /// Number of host nodes that are intervals of a library's worker threads. Counted only without a Kineto trace,
+    /// Number of host nodes that are intervals of a library's worker threads. Counted only if there is no Kineto trace,
     /// because then only operators represent calls.
     pub carried: u64,
     /// Number of worker intervals (see `carried`) that no operator requests.
@@ -129,7 +129,8 @@ pub struct EventLinkError {
     pub offset: Option<u64>,
 }
 
-/// Maximum fraction of pairs with different names. Above it, the files are assumed to come from different runs.
+/// Maximum fraction of pairs with different names. Above this fraction, the files are assumed to come from different
+/// runs.
 const MAX_RENAMED: f64 = 0.02;
 /// Minimum confidence for matching by order.
 const MIN_CONFIDENCE: f64 = 0.9;

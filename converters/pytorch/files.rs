@@ -17,7 +17,7 @@ use held::path_for_messages;
 /// Files of a rank: a host trace, a Kineto trace, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankCaptureFiles {
-    /// Rank according to the file names; the index of the pair if the names contain no rank.
+    /// Rank that the file names state; the index of the pair if the names contain no rank.
     pub rank: u32,
     /// True if the file names do not identify the rank, so that the capture must state it.
     pub unnumbered: bool,
@@ -40,7 +40,7 @@ fn is_pipe(path: &Path) -> bool {
     path == Path::new(PIPE)
 }
 
-/// Name of standard input in error messages.
+/// Name that error messages use for standard input.
 const STANDARD_INPUT: &str = "standard input";
 
 impl RankCaptureFiles {
@@ -51,7 +51,8 @@ impl RankCaptureFiles {
         paths.filter(|path| self.held.get(path).is_none())
     }
 
-    /// Returns the file to name in messages about the rank: the Kineto trace if there is one, otherwise the host trace.
+    /// Returns the file that messages about the rank should name: the Kineto trace if there is one, otherwise the host
+    /// trace.
     pub fn main_file(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {
@@ -80,8 +81,8 @@ impl RankCaptureFiles {
 pub struct JobCaptureFiles {
     /// Files of each rank.
     pub pairs: Vec<RankCaptureFiles>,
-    /// Unused files from folders and archives, each with the reason: the file belongs to another
-    /// capture, or is not a capture.
+    /// Files from folders and archives that are not used, each with the reason: it belongs to another capture, or it is
+    /// not a capture.
     pub left_aside: Vec<(PathBuf, String)>,
     /// Archives that were unpacked.
     pub archives: Vec<PathBuf>,
@@ -111,8 +112,8 @@ pub fn find_capture_pairs(paths: &[PathBuf]) -> Result<JobCaptureFiles, TraceErr
     find_pairs_with_piped(paths, None)
 }
 
-/// Pairs files like [`find_capture_pairs`], but reads the capture `piped` in place of [`PIPE`]. If only one
-/// other file was found, the piped capture belongs to the same rank.
+/// Pairs files as [`find_capture_pairs`] does, but reads the capture `piped` in place of [`PIPE`]. If only one other
+/// file was found, the piped capture belongs to the same rank.
 pub fn find_pairs_with_piped(
     paths: &[PathBuf],
     piped: Option<Arc<[u8]>>,
@@ -129,7 +130,7 @@ pub fn find_pairs_with_piped(
             files.extend(expand_pattern(path)?.into_iter().map(|path| (path, true)));
         }
     }
-    // If a file was both named by the user and found in a folder, it counts as named.
+    // If the user named a file that was also found in a folder, it counts as named.
     files.sort_by(|a, b| (&a.0, !a.1).cmp(&(&b.0, !b.1)));
     files.dedup_by(|later, first| later.0 == first.0);
     let mut held = MemoryOnlyInputFiles::new(piped);
@@ -253,7 +254,7 @@ pub fn find_pairs_with_piped(
     Ok(set)
 }
 
-/// Replaces the tar archives among `files` by their captures, whose contents are stored in `held`.
+/// Replaces each tar archive in `files` with its captures, whose contents are stored in `held`.
 fn unpack_archives(
     files: Vec<(PathBuf, bool)>,
     held: &mut MemoryOnlyInputFiles,
@@ -307,7 +308,7 @@ fn no_captures_error(path: &Path, others: &[PathBuf]) -> TraceError {
     )
 }
 
-/// Describes the files of a folder that are not captures.
+/// Describes a folder's files that are not captures.
 fn describe_non_capture_files(found: &[FoundFile]) -> String {
     let Some(first) = found.first() else {
         return String::new();
@@ -329,8 +330,8 @@ fn describe_non_capture_files(found: &[FoundFile]) -> String {
     )
 }
 
-/// Returns the only file of one kind among `files` of one rank. If there are several files, leaves aside files whose
-/// process differs from `other`'s, but keeps files that the user named.
+/// Returns the only file of one kind among `files` of one rank. If there are several, leaves aside files that come from
+/// a different process than `other`. Files that the user named are kept.
 fn require_single_file(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
@@ -370,7 +371,7 @@ fn require_single_file(
     Ok(files.pop())
 }
 
-/// Returns an unreadable file that is probably the missing file of the rank's pair.
+/// Returns an unreadable file that is probably the one missing from the rank's pair.
 fn damaged_neighbour<'f>(pair: &RankCaptureFiles, found: &'f [FoundFile]) -> Option<&'f Path> {
     let name = |path: &Path| {
         path.file_name()
@@ -468,7 +469,7 @@ fn has_capture_file_ending(name: &str) -> bool {
 /// Larger numbers are assumed to be process ids or times.
 const LARGEST: u32 = 99_999;
 
-/// Returns the rank in a capture's name. Profilers put the process id where the rank would be, so
+/// Returns the rank in a capture's name. Profilers put the process id where the rank would be, so a number that equals
 /// the capture's process id does not count as a rank.
 fn rank_in(
     path: &Path,
@@ -488,9 +489,9 @@ fn rank_in(
     }
 }
 
-/// Returns the rank in a file's name: the number after `rank`, or else the last separate number, as in `host.3.json`,
-/// `kineto_3.json.gz`, `worker3`. Numbers in versions such as `1.0.2` do not count as ranks. Without a number in the
-/// file's name, the number after `rank` in the folder's name is used.
+/// Returns the rank in a file's name: the number after `rank`, or else the last number that stands alone, as in
+/// `host.3.json`, `kineto_3.json.gz`, `worker3`. Numbers in versions such as `1.0.2` do not count as ranks. If the
+/// file's name has no number, the number after `rank` in the folder's name is used.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let stem = strip_version_numbers(name.split(".json").next()?);
@@ -528,7 +529,7 @@ fn parse_rank_after_word(text: &str) -> Option<u32> {
     after("rank").or_else(|| after("worker"))
 }
 
-/// Returns `stem` without sequences of three or more numbers that are separated by dots.
+/// Returns `stem` without runs of three or more numbers separated by dots.
 fn strip_version_numbers(stem: &str) -> String {
     let mut out = String::with_capacity(stem.len());
     let mut rest = stem;
@@ -585,7 +586,7 @@ mod tests {
         assert_eq!(rank("trace.json"), None);
         assert_eq!(rank("run/rank_5/trace.json"), Some(5));
         assert_eq!(rank("run/7/trace.json"), None);
-        // Numbers of versions, process ids and times are not ranks.
+        // Version numbers, process ids and times are not ranks.
         assert_eq!(rank("1.0.2-chakra.0.0.4.json"), None);
         assert_eq!(rank("resnet.1.0.3.host.2.json"), Some(2));
         assert_eq!(rank("gaunernst_bert-small-uncased__1016001.json.gz"), None);

@@ -2,9 +2,9 @@
 //!
 //! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so this
 //! module infers it. If only one group exists, every call belongs to it. If several groups exist, the worker threads
-//! identify the group, because gloo creates two workers for every new group. If NCCL's records contain only the number
-//! of members, the stream identifies the group. Messages do not run on worker threads. A message is assigned to the
-//! group of all ranks unless its send and receive would not match there.
+//! identify the group, because gloo creates two workers for every new group. If NCCL's records state only the number of
+//! members, the stream identifies the group. Messages do not run on worker threads. A message is assigned to the group
+//! of all ranks unless its send and receive would not match there.
 
 use super::calls::{CommCall, CommCalls, CommOp, parse_group_of_record};
 use super::groups::LARGEST_GROUP;
@@ -26,7 +26,7 @@ pub struct JobGroup {
     pub called: String,
     /// Purpose of the group, as the program states it.
     pub desc: String,
-    /// Members as job ranks, in the group's order.
+    /// Members as job ranks, in the order that the group uses.
     pub ranks: Vec<u32>,
 }
 
@@ -39,8 +39,8 @@ pub struct CallCountsByInferenceMethod {
     pub only: u64,
     /// For each group, the number of calls whose worker thread or stream identified it.
     pub by_worker: BTreeMap<u32, u64>,
-    /// For each group, the number of calls that were assigned to it because no other group has the
-    /// right size, or because the other calls name no other group.
+    /// For each group, the number of calls that were assigned to it because no other group has the right size, or
+    /// because the rank's other calls name no other group.
     pub by_size: BTreeMap<u32, u64>,
     /// Number of barriers and device collectives whose group is unknown.
     pub untold: u64,
@@ -75,7 +75,7 @@ pub fn resolve_run(
     let known: Vec<_> = (0..ranks.len())
         .map(|r| WorkerThreadPools::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
-    // Host traces alone do not show which threads are workers, so infer no groups from threads.
+    // Host traces alone do not show which threads are workers, so do not infer groups from threads.
     let workers = if ranks.iter().any(|rank| rank.untimed) {
         vec![BTreeMap::new(); ranks.len()]
     } else {
@@ -145,8 +145,8 @@ pub fn resolve_run(
                         || call.asked.by_name
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
-                        // A barrier of an unknown group moves no data, so it keeps its recorded time, and nothing waits
-                        // for it. The same applies to a kernel of an unknown group.
+                        // A barrier whose group is unknown moves no data, so it keeps its recorded time, and nothing
+                        // waits for it. The same applies to a kernel whose group is unknown.
                         inferred.untold += 1;
                         UNTOLD
                     } else {
@@ -196,8 +196,8 @@ fn find_only_shared_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
         .then_some(first)
 }
 
-/// Returns the group for a rank's kernels that are known only by name: the only group that the
-/// rank's other calls name.
+/// Returns the group for a rank's kernels that are known only by name. It is the only group that the rank's other calls
+/// name.
 fn find_only_named_group(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let named = calls
         .list
@@ -243,8 +243,8 @@ pub(super) fn lower_bound_of_world_size(rank: &JoinedRankCapture, calls: &CommCa
         .unwrap_or(0)
 }
 
-/// Returns the groups that the records of calls describe. Each group has a name, and either its
-/// members (listed or computed) or only the number of members.
+/// Returns the groups that the records of calls describe. Each group has a name. It also has either its members (listed
+/// or computed) or only their number.
 fn recorded_groups(rank: &JoinedRankCapture) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
@@ -296,8 +296,7 @@ const OF_OBSERVER: RecordGroupAttributeNames = [
     "pg_size",
 ];
 
-/// Returns the group that a record's arguments describe. The group contains either its members or
-/// only their number.
+/// Returns the group that a record's arguments describe. The group states either its members or only their number.
 fn group_from_arguments(
     args: &[(String, String)],
     keys: &RecordGroupAttributeNames,
@@ -341,14 +340,13 @@ fn merge_declared_groups(
     let mut list: Vec<ProcessGroup> = rank.host.groups.clone();
     for group in &rank.kineto.groups {
         match list.iter_mut().find(|known| known.name == group.name) {
-            // If the host trace lacks the members, the members in the Kineto trace are used.
+            // If the host trace does not list the members, those in the Kineto trace are used.
             Some(known) if known.ranks.is_empty() => known.ranks.clone_from(&group.ranks),
             Some(_) => {}
             None => list.push(group.clone()),
         }
     }
-    // Merge the groups in records, because they may be undeclared, or have members that no
-    // declaration lists.
+    // Also merge the groups in records, because they may be undeclared, or may have members that no declaration lists.
     for group in recorded_groups(rank) {
         match list.iter_mut().find(|known| known.name == group.name) {
             Some(known) if known.ranks.is_empty() && !is_whole(known, all) => {
@@ -361,7 +359,7 @@ fn merge_declared_groups(
     }
     // Drop groups whose members are still unknown.
     list.retain(|group| !group.ranks.is_empty() || is_whole(group, all));
-    // If no group is declared, the only group is the group of all ranks.
+    // If no group is declared, the group of all ranks is the only one.
     if list.is_empty() {
         list.push(ProcessGroup {
             name: "0".to_owned(),

@@ -1,16 +1,14 @@
 //! Parses process groups that host traces and Kineto traces declare.
 //!
-//! In a long list of ranks, profilers replace the middle by `...`. The omitted members are
-//! reconstructed if continuing the first members' stride reaches the last members and the recorded
-//! size.
+//! In a long list of ranks, profilers replace the middle by `...`. The omitted members can be reconstructed if the
+//! first members' stride, when continued, leads to the last members and to the recorded size.
 
 use super::{ProcessGroup, number};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// A process group entry. Later versions added fields, for which different writers use different
-/// keys.
+/// A process group entry. Later versions added fields, and different writers use different keys for them.
 #[derive(Deserialize)]
 struct ProcessGroupEntry<'a> {
     #[serde(borrow)]
@@ -62,7 +60,7 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     );
     let stride = match front[..] {
         [.., one, next] => next.checked_sub(one)?,
-        // One member determines the stride only if the group's size is also known.
+        // A single member shows the stride only if the group's size is also known.
         [first] => match (&back, size) {
             (Some(back), Some(size)) => {
                 let [last] = back[..] else { return None };
@@ -89,8 +87,8 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
 /// Maximum number of members of a group.
 pub(super) const LARGEST_GROUP: u32 = 1 << 20;
 
-/// Returns `size` ranks that start at `first` and are `stride` apart. Returns `None` if the group would
-/// be too large or contain duplicates.
+/// Returns `size` ranks that start at `first` and are `stride` apart. Returns `None` if the group would be too large or
+/// would contain a rank twice.
 pub(super) fn rank_progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>> {
     if size == 0 || size > LARGEST_GROUP || stride == 0 && size > 1 {
         return None;

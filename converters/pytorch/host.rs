@@ -19,7 +19,7 @@ pub const NONE: u32 = u32::MAX;
 pub struct HostTrace {
     /// Id of the process that wrote the trace, if the file states it.
     pub pid: Option<u64>,
-    /// True if any tensor is on another device than the CPU.
+    /// True if any tensor is on a device other than the CPU.
     pub on_device: bool,
     /// Schema version in the file, such as `1.1.1-chakra.0.0.4`.
     pub schema: String,
@@ -34,7 +34,7 @@ pub struct HostTrace {
     pub texts: StringArenaInterner,
     /// Storage ids; each node refers to a range of this list.
     pub storages: Vec<u64>,
-    /// Arguments of communication operators; nodes refer to them by index.
+    /// Arguments of communication operators, to which nodes refer by index.
     pub args: Vec<RawCommOperatorArgs>,
     /// Process groups that the program had created.
     pub groups: Vec<ProcessGroup>,
@@ -62,7 +62,7 @@ pub struct HostNode {
 pub struct ObserverOnlyNodeFields {
     /// Id of the node; ids ascend in order of the operators' start times.
     pub id: u64,
-    /// Id of the enclosing node; the process's node contains its own id.
+    /// Id of the enclosing node; for the process's node, this is its own id.
     pub parent: u64,
     /// Record function id, which is also in the device trace; 0 if there is none.
     pub rf_id: u64,
@@ -76,8 +76,7 @@ pub struct ObserverOnlyNodeFields {
     pub storages_out: (u32, u32),
 }
 
-/// Properties of operators. Operators with equal properties, for example in successive layers,
-/// share one entry.
+/// Properties of operators. Operators with equal properties share one entry, as in successive layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedOperatorProperties {
     /// Scope of the record function: 0 is a function, 1 a backward function, 7 a user range.
@@ -92,8 +91,8 @@ pub struct SharedOperatorProperties {
     pub shapes_out: u32,
     /// Index of the output types in [`HostTrace::texts`], in Python's notation.
     pub types_out: u32,
-    /// Index of the scalar values in [`HostTrace::texts`], as a JSON list. Values are kept only if
-    /// they determine how much the operator computes or moves.
+    /// Index of the scalar values in [`HostTrace::texts`], as a JSON list. Values are kept only if they affect how much
+    /// the operator computes or moves.
     pub values: u32,
     /// Bytes of the input tensors, each tensor counted once.
     pub bytes_in: u64,
@@ -104,13 +103,13 @@ pub struct SharedOperatorProperties {
 /// Raw arguments of a communication operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawCommOperatorArgs {
-    /// Input values, a JSON list.
+    /// Input values, as a JSON list.
     pub inputs: String,
-    /// Input types, a JSON list of strings.
+    /// Input types, as a JSON list of strings.
     pub input_types: String,
-    /// Input shapes, a JSON list.
+    /// Input shapes, as a JSON list.
     pub input_shapes: String,
-    /// Output values, a JSON list.
+    /// Output values, as a JSON list.
     pub outputs: String,
     /// Attributes that only some nodes have, such as `collective_name` and `pg_name`. Strings are
     /// stored unchanged, and other values as JSON.
@@ -128,16 +127,16 @@ impl HostTrace {
         !self.records.is_empty()
     }
 
-    /// Returns the id of the node at `index`; 0 if no node has this index. Without an observer, ids are counted
-    /// from 1.
+    /// Returns the id of the node at `index`, or 0 if there is no such node. Without an observer, ids are counted from
+    /// 1.
     pub fn node_id(&self, index: u32) -> u64 {
         let made = || self.nodes.get(index as usize).map(|_| u64::from(index) + 1);
         let record = self.records.get(index as usize);
         record.map(|record| record.id).or_else(made).unwrap_or(0)
     }
 
-    /// Returns the storages of the input tensors and of the output tensors of the node at `index`;
-    /// empty lists if unknown.
+    /// Returns the storages of the input tensors and of the output tensors of the node at `index`. Both lists are empty
+    /// if unknown.
     pub fn storages_of(&self, index: u32) -> [&[u64]; 2] {
         let held = |(from, to): (u32, u32)| self.storages.get(from as usize..to as usize);
         let record = self.records.get(index as usize);

@@ -1,12 +1,12 @@
-//! Builds events for a capture without a Kineto trace. The events have the host operators' order and nesting, but no
-//! times.
+//! Builds events for a capture without a Kineto trace. The events take their order and nesting from the host operators,
+//! and have no times.
 //!
 //! Operators begin one tick apart, in order of id. Each operator ends when the last operator inside it ends. Ticks only
 //! define an order. Nodes without times have no duration, so the replay computes their times from their work.
 //!
 //! An operator that requests communication is assumed to execute it immediately. The intervals of gloo's workers are
-//! ignored, because they contain no information without times. Even the nesting of these intervals is arbitrary: when a
-//! worker starts an interval, the observer pushes it onto the stack of the caller's current operator.
+//! ignored, because without times they say nothing. Even the nesting of these intervals is arbitrary: when a worker
+//! starts an interval, the observer pushes it onto the stack of the caller's current operator.
 
 use super::IN_FLIGHT;
 use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
@@ -85,8 +85,8 @@ fn count_unrequested_intervals<'h>(
 struct TickKinetoBuilder {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
-    /// Track for each pair of a thread and a flag; the flag is true for the thread's separate
-    /// communication track.
+    /// Track for each pair of a thread and a flag. The flag is true for the track that holds only the thread's
+    /// communication.
     tracks: BTreeMap<(u32, bool), u32>,
 }
 

@@ -3,16 +3,17 @@
 //! Rank `m` behaves like a captured rank `t`, its *model*, but with translated groups and message peers. Let p(x) be
 //! the position of rank x in a group:
 //!
-//! - If `m` is in a group of `t`, `m` uses the same group. Otherwise it uses a declared group that contains it and has
-//!   the same purpose, size and spacing of members. Failing that, it uses the group's members shifted by m − t.
+//! - If `m` belongs to a group that `t` uses, `m` uses the same group. Otherwise it uses a declared group that contains
+//!   it and has the same purpose, size and spacing of members. Failing that, it uses the group's members shifted by m −
+//!   t.
 //! - A message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
-//! A captured rank is a valid model only if no observation contradicts it. The captured members of each group must have
-//! equal numbers of collectives of each kind. The messages that captured ranks send to `m` must match the messages that
-//! `m` receives, and the messages that captured ranks expect from `m` must match the messages that `m` sends. For each
-//! pair of ranks, both sides must agree on the first and the last message in each direction.
+//! A captured rank is a valid model only if no observation contradicts it. In each group, all captured members must
+//! have equal numbers of collectives of each kind. The messages that captured ranks send to `m` must match those that
+//! `m` receives. The messages that captured ranks expect from `m` must match those that `m` sends. For each pair of
+//! ranks, both sides must agree on the first and the last message in each direction.
 //!
-//! Among several valid models, the model with p(m) = p(t) in the most groups is used, for example a rank with the same
+//! Among several valid models, the one with p(m) = p(t) in the most groups is used. An example is a rank with the same
 //! tensor shard. Of equally good models, the nearest is used.
 
 use super::call_matching::JobRankWithTimeline;
@@ -27,7 +28,7 @@ use std::fmt;
 pub struct CapturedOrInferredRank {
     /// Rank number in the job.
     pub number: u32,
-    /// Index of the capture that is used: the rank's own, or its model's if the rank is inferred.
+    /// Index of the capture that is used: the rank's own, or, if the rank is inferred, its model's.
     pub capture: usize,
     /// True if the rank has no capture of its own.
     pub inferred: bool,
@@ -49,9 +50,9 @@ impl CapturedOrInferredRank {
 pub struct NoRankModelError {
     /// Rank that cannot be inferred.
     pub rank: u32,
-    /// Captured rank that comes nearest to a valid model.
+    /// Captured rank that comes closest to being a valid model.
     pub nearest: u32,
-    /// Contradiction that excludes `nearest` as the model.
+    /// Contradiction that rules out `nearest` as the model.
     pub found: String,
 }
 
@@ -135,13 +136,13 @@ pub fn infer_ranks(
 /// Calls that a rank makes if the model is valid.
 struct InferredRankCalls {
     capture: usize,
-    /// Number of groups that contain the rank and its model at the same position.
+    /// Number of groups in which the rank and its model have the same position.
     alike: usize,
     calls: Vec<CommCall>,
     added: Vec<JobGroup>,
 }
 
-/// Checks whether the captured rank at `capture` can model the rank `number`.
+/// Checks whether the captured rank at `capture` can be the model for the rank `number`.
 struct StandInRankCheck<'a> {
     numbers: &'a [u32],
     calls: &'a [CommCalls],
@@ -271,7 +272,7 @@ impl StandInRankCheck<'_> {
         Ok((self.groups.len() + added.len() - 1) as u32)
     }
 
-    /// Checks that the captured members of each group have equal numbers of collectives of each kind.
+    /// Checks that all captured members of a group have equal numbers of collectives of each kind.
     fn check_collective_counts(&self, calls: &[CommCall]) -> Result<(), String> {
         let count = |calls: &[CommCall], group: u32| {
             let mut kinds: BTreeMap<usize, u64> = BTreeMap::new();

@@ -50,8 +50,8 @@ pub fn convert_pairs(
     write_job(captures, options, path, files)
 }
 
-/// Converts the device traces of one job like [`convert_pairs`]. Each comes with the file from which it was read, and
-/// must state its rank.
+/// Converts the device traces of one job, as [`convert_pairs`] does. Each trace comes with the file from which it was
+/// read, and must state its rank.
 ///
 /// # Errors
 ///

@@ -28,14 +28,14 @@ pub struct KinetoTrace {
     pub python: Vec<PythonEvent>,
     /// Distinct details of events. Events with equal details share an entry.
     pub details: Vec<SharedEventProperties>,
-    /// Number of arrows (flow events). Arrows are only counted, because the events that they
-    /// connect also contain their ids.
+    /// Number of arrows (flow events). Arrows are only counted, because the events that they connect state the same
+    /// ids.
     pub arrows: u64,
     /// Tracks of events: host threads and device streams.
     pub tracks: Vec<KinetoTrackIdentity>,
     /// Interned texts that events refer to.
     pub texts: StringArenaInterner,
-    /// Arguments of synchronizations, of communication events, and of kernels that describe their
+    /// Arguments of synchronizations and communication events, and of kernels whose arguments describe their
     /// communication. Strings are stored unchanged, and other values as JSON.
     pub args: Vec<Vec<(String, String)>>,
     /// Rank of the process, if the file states it.
@@ -59,7 +59,7 @@ pub struct KinetoTrace {
     pub bytes: u64,
     /// Names of all devices of the host.
     pub device_names: Vec<String>,
-    /// Software versions in the file, for example `cuda_runtime 12060`.
+    /// Software versions that the file states, such as `cuda_runtime 12060`.
     pub versions: Vec<(String, String)>,
     /// Start and end of the recording as the profiler states them, in ns since 1970.
     pub span: Option<(i64, i64)>,
@@ -92,8 +92,8 @@ pub struct KinetoEvent {
     pub details: u32,
     /// Record function id, which is also in the host trace; 0 if there is none.
     pub rf_id: u64,
-    /// External id; 0 if there is none. Depending on the profiler's version, a launch has the
-    /// external id of its operator or of its kernel.
+    /// External id; 0 if there is none. The profiler's version decides whether a launch has the external id of its
+    /// operator or of its kernel.
     pub external_id: u64,
     /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
@@ -114,8 +114,7 @@ pub struct PythonEvent {
     pub track: u32,
 }
 
-/// Properties that many events share, for example all kernels of one stream, or operators with
-/// equal inputs.
+/// Properties that many events share, such as all kernels of one stream, or all operators with equal inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedEventProperties {
     /// Stream of the device; −1 if the event has none. Device work without a recorded stream runs on the stream of
@@ -133,9 +132,8 @@ pub struct SharedEventProperties {
     /// Index of the input types in [`KinetoTrace::texts`], in the host trace's notation; [`NONE`]
     /// if unknown.
     pub types: u32,
-    /// Index of the operator's scalar values in [`KinetoTrace::texts`], as a JSON list. Values are
-    /// kept only if they determine how much the operator computes or moves; otherwise the index is
-    /// [`NONE`].
+    /// Index of the operator's scalar values in [`KinetoTrace::texts`], as a JSON list. Values are kept only if they
+    /// affect how much the operator computes or moves; otherwise the index is [`NONE`].
     pub values: u32,
     /// Bytes of all input tensors. Tensor lists without a type do not count.
     pub bytes_in: u64,
@@ -170,7 +168,7 @@ pub enum EventCategory {
     Copy,
     /// Operation that fills device memory with a value.
     Set,
-    /// Wait for the device, by the host or by a stream.
+    /// The host's or a stream's wait for the device.
     Sync,
 }
 
@@ -182,7 +180,7 @@ impl EventCategory {
 
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
-            // Profilers of 2021 wrote category names with capitals.
+            // In 2021, profilers wrote category names with capitals.
             "cpu_op" | "Operator" => Self::CpuOp,
             "user_annotation" => Self::Annotation,
             "cuda_runtime"
@@ -243,7 +241,7 @@ impl KinetoTrace {
         most.0.parse().ok()
     }
 
-    /// Returns the number of operators of each process that ran any.
+    /// Returns, for each process that ran operators, how many it ran.
     pub(super) fn operators_of_processes(&self) -> BTreeMap<&str, u64> {
         let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();

@@ -1,7 +1,7 @@
 //! Builds host nodes from the operators in the Kineto trace, for a capture without a host trace.
 //!
-//! Kineto has names, shapes, types and scalar values, but no outputs and no storages. Output shapes are therefore
-//! derived from input shapes, and uses of results are inferred from times alone.
+//! Kineto records names, shapes, types and scalar values, but no outputs and no storages. Output shapes are therefore
+//! derived from input shapes, and the uses of results are inferred only from times.
 
 use super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
 use super::elements::{count_tensor_elements, element_bytes};
@@ -130,8 +130,8 @@ impl OutputShapeCache {
     }
 }
 
-/// Returns the event that executes each communication operator: the first event of the same kind
-/// with a higher id.
+/// Returns, for each communication operator, the event that executes it: the first event of the same kind with a higher
+/// id.
 fn find_executing_events(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
     /// Maximum number of events searched after an operator.
     const NEAR: usize = 64;
@@ -227,7 +227,7 @@ fn format_comm_arguments(
     }
 }
 
-/// Returns the host trace's notation for a tensor without storage.
+/// Returns a tensor without storage in the host trace's notation.
 fn tensor_json(elements: u64, size: u64) -> Value {
     let zero = Value::from(0);
     let [elements, size] = [elements, size].map(Value::from);

@@ -1,11 +1,11 @@
-//! Repairs names that a file's writer did not escape.
+//! Repairs names that the program that wrote the file did not escape.
 //!
 //! The observer does not escape operator names, so a quote, a backslash or a line break in a `record_function` name
-//! makes the JSON invalid. Up to PyTorch 2.3, Kineto did not escape names either. Each writer always puts the same key
-//! after the name, which shows where the name ends. A name that is valid JSON is never changed, even if the file has
-//! other damage.
+//! makes the JSON invalid. Up to PyTorch 2.3, Kineto also left names unescaped. Each writer always puts the same key
+//! after the name, so this key shows where the name ends. A name that is valid JSON is never changed, even if the file
+//! has other damage.
 
-/// Keys that one writer puts around the name of an element.
+/// Keys that a writer puts around an element's name.
 pub(super) struct KeysAroundName {
     /// Keys that may directly follow a name.
     pub follows: &'static [&'static str],
@@ -29,8 +29,8 @@ pub(super) struct ElementWithRepairedName {
 /// Maximum length of a name, in bytes.
 const LONGEST: usize = 1 << 16;
 
-/// Repairs the name of the element at the start of `text`. Returns `None` if the name is not the cause
-/// of the error.
+/// Repairs the name of the element at the start of `text`. Returns `None` if something other than the name caused the
+/// error.
 pub(super) fn repair_element_name(
     text: &[u8],
     layout: &KeysAroundName,
@@ -65,8 +65,8 @@ pub(super) fn repair_element_name(
     })
 }
 
-/// Returns the offset of the name in the object at the start of `text`. At most a few keys with plain values
-/// may precede the name.
+/// Returns the offset of the name in the object at the start of `text`. Only a few keys with plain values may come
+/// before the name.
 fn name_offset(text: &[u8]) -> Option<usize> {
     let mut rest = skip_blanks(text).strip_prefix(b"{")?;
     // All programs that write traces put the name among the first eight keys.
@@ -91,7 +91,7 @@ fn name_offset(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// Returns true if `text` continues with `key` and a value without nesting.
+/// Returns true if `text` continues with `key` and a value that contains no other values.
 fn continues_with(text: &[u8], key: &str) -> bool {
     let value = || {
         let rest = skip_blanks(text).strip_prefix(b",")?;

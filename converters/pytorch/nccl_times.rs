@@ -1,8 +1,8 @@
-//! Computes kernel times by NCCL's own formula. They separate transfer from waiting even if the partner ranks have no
-//! capture.
+//! Computes how long kernels take by NCCL's own formula. These times separate transfer from waiting even if the partner
+//! ranks have no capture.
 //!
-//! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of
-//! `n` GPUs on one host with NVLink, and a buffer of `B` bytes in total, NCCL's time is:
+//! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of `n` GPUs on one
+//! host with NVLink, and a buffer whose total size is `B` bytes, NCCL's time is:
 //!
 //! ```text
 //! time = base + latency x (steps - 1) + B x steps / (n x bandwidth)
@@ -15,14 +15,13 @@
 //! | LL128 | 14 us | 1.9 us | 0.92 | |
 //! | Simple | 8.4 us | 3.4 us | 1 | |
 //!
-//! An all-reduce has `2 (n - 1)` steps, and other collectives have `n - 1` steps. A kernel that
-//! sends and receives is timed as one step of the protocol Simple. The step sends `(n - 1) / n` of
-//! the buffer to all peers at the same time. `topo.h` assumes 20 GB/s per link on Volta (6 links)
-//! and Ampere (12 links), and 20.6 GB/s on Hopper (18 links).
+//! An all-reduce has `2 (n - 1)` steps, and other collectives have `n - 1` steps. A kernel that sends and receives is
+//! timed as one step of the Simple protocol. The step sends `(n - 1) / n` of the buffer to all peers at the same time.
+//! `topo.h` assumes 20 GB/s per link on Volta (6 links) and Ampere (12 links), and 20.6 GB/s on Hopper (18 links).
 //!
-//! The formula was compared with 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512 B
-//! to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the measured time to the formula's
-//! smallest time over all protocols. Both systems are weighted equally:
+//! The formula was compared with 1,177 collectives that ran undisturbed among 2, 4 and 8 A100 and H100 (NCCL 2.27 to
+//! 2.29, 512 B to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the measured time to the
+//! smallest time that the formula gives for any protocol. Both systems are weighted equally:
 //!
 //! | collective | median | 95 of 100 below |
 //! | --- | --: | --: |
@@ -31,8 +30,8 @@
 //! | reduce-scatter | 1.29 | 1.83 |
 //! | all-to-all | 1.48 | 2.17 |
 //!
-//! The formula does not cover trees, reductions in the switch, other collectives, several hosts, PCI Express, or other
-//! libraries.
+//! The formula does not cover trees, reductions in the switch, other collectives, groups that span several hosts, PCI
+//! Express, or other libraries.
 
 use chakram_trace::format::CollectiveKind;
 
@@ -58,11 +57,11 @@ const MEASURED: [(CollectiveKind, f64, f64); 4] = [
 pub struct NvlinkRate {
     /// Bandwidth over all links in one direction, in GB/s.
     all: f64,
-    /// Maximum bandwidth of the protocol LL, in GB/s.
+    /// Maximum bandwidth of the LL protocol, in GB/s.
     most_ll: f64,
 }
 
-/// NVLink rates of devices, by a part of the device's name.
+/// NVLink rates of devices, each with a part of the device's name.
 const DEVICES: [(&str, NvlinkRate); 4] = [
     ("V100-SXM", NvlinkRate::new(6.0 * 20.0, 39.0)),
     ("A100-SXM", NvlinkRate::new(12.0 * 20.0, 87.7)),
@@ -86,8 +85,8 @@ impl NvlinkRate {
         known.map(|&(_, rate)| rate)
     }
 
-    /// Returns the expected times of the kernel `name` on `members` GPUs, for a whole buffer of
-    /// `bytes` bytes. Returns `None` if the formula does not apply.
+    /// Returns the expected times of the kernel `name` on `members` GPUs, for a buffer of `bytes` bytes in total.
+    /// Returns `None` if the formula does not apply.
     pub fn expected_time(
         &self,
         name: &str,
@@ -104,7 +103,7 @@ impl NvlinkRate {
         })
     }
 
-    /// Returns the time by NCCL's formula, in ns, or `None` if the formula does not apply.
+    /// Returns the time that NCCL's formula gives, in ns, or `None` if the formula does not apply.
     fn time_by_nccl_formula(
         &self,
         name: &str,
@@ -138,9 +137,9 @@ impl NvlinkRate {
 mod tests {
     use super::*;
 
-    /// The expected times are computed by hand. For an all-reduce of 1 MB among eight V100, LL uses
-    /// a ring of 120 / 4 = 30 GB/s, so the time is 6.6 + 13 x 0.6 us, plus 14 / 8 MB at 30 GB/s. On
-    /// an H100 the bandwidth is 370.8 / 4 = 92.7 GB/s.
+    /// The expected times are computed by hand. For an all-reduce of 1 MB among eight V100, LL uses a ring of 120 / 4 =
+    /// 30 GB/s. The time is therefore 6.6 + 13 x 0.6 us, plus 14 / 8 MB at 30 GB/s. On an H100 the bandwidth is 370.8 /
+    /// 4 = 92.7 GB/s.
     #[test]
     fn times_are_those_of_the_formula() {
         let ring = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
@@ -154,10 +153,10 @@ mod tests {
         let all_reduce = |rate, name| formula(rate, name, CollectiveKind::AllReduce, 1_000_000);
         assert_eq!(all_reduce(volta, ring), Some(14_400 + 58_333));
         assert_eq!(all_reduce(hopper, ring), Some(14_400 + 18_878));
-        // The base time is 8.4 us, and 7 / 8 of 240 kB at 120 GB/s take 1.75 us.
+        // The base time is 8.4 us, and 7 / 8 of 240 kB takes 1.75 us at 120 GB/s.
         let exchange = formula(volta, old, CollectiveKind::AllToAll, 240_000);
         assert_eq!(exchange, Some(8_400 + 1_750));
-        // The base time is 14 + 6 x 1.9 us; 7 / 8 of 8 MB at 110.4 GB/s are added.
+        // The base time is 14 + 6 x 1.9 us, and 7 / 8 of 8 MB at 110.4 GB/s comes on top.
         let gather = "ncclDevKernel_AllGather_RING_LL128(ncclDevKernelArgsStorage<4096ul>)";
         let gather = formula(volta, gather, CollectiveKind::AllGather, 8_000_000);
         assert_eq!(gather, Some(25_400 + 63_405));

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Returns the text of a value: the content of a string, and other values as JSON.
+/// Returns a value as text: a string's content, and any other value as JSON.
 pub(super) fn value_text(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
@@ -59,8 +59,8 @@ fn parse_digits(text: &[u8]) -> Option<i64> {
     })
 }
 
-/// Parses eight decimal digits at once. Combines neighbouring digits into two-digit numbers, and
-/// neighbouring two-digit numbers into four-digit numbers.
+/// Parses eight decimal digits at once. Combines neighbouring digits into two-digit numbers, and these into four-digit
+/// numbers.
 #[inline]
 fn parse_eight_digits(text: [u8; 8]) -> Option<i64> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
@@ -76,8 +76,7 @@ fn parse_eight_digits(text: [u8; 8]) -> Option<i64> {
     Some(((fours * 10_000 + (fours >> 32)) & 0xffff_ffff) as i64)
 }
 
-/// Converts microseconds that have no decimals or exactly three, the form that profilers write.
-/// Returns `None` for other forms.
+/// Converts microseconds with no decimals or exactly three, as profilers write them. Returns `None` for other forms.
 #[inline]
 fn parse_plain_microseconds(json: &str) -> Option<i64> {
     let (whole, fraction) = match json.as_bytes() {
@@ -111,7 +110,7 @@ fn parse_decimal_microseconds(json: &str) -> Option<i64> {
     if integer.is_empty() || !digits().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // Number of digits before the decimal point after the conversion to nanoseconds.
+    // Number of digits before the decimal point once the value is in nanoseconds.
     let before = (integer.len() as i64)
         .checked_add(exponent)?
         .checked_add(3)?;

@@ -11,17 +11,16 @@ use chakram_trace::graph::DistinctKeyInterner;
 /// operator share its cost in proportion to their time. The cost of an operator that launches kernels itself is
 /// computed from its own tensors, whatever its library.
 ///
-/// If an operator's children together move about as many bytes as its own tensors have, it does no work of its own. If
-/// its tensors have more than twice its children's bytes, it also does work of its own, because such children are only
-/// small steps, such as the conversion of a scalar.
+/// If an operator's children together move about as many bytes as its own tensors hold, it does no work of its own. If
+/// its tensors hold more than twice its children's bytes, it does work of its own too. Such children are only small
+/// steps, such as the conversion of a scalar.
 #[derive(Debug)]
 pub struct HostIntervalFlopsAndBytes {
     /// Cost of each host interval; empty unless host operators count as compute.
     of: Vec<OpCost>,
     /// Host intervals that launch kernels themselves, in ascending order.
     launched: Vec<HostIntervalWithKernelCost>,
-    /// For each kernel name (sorted by text index): whether the name shows that the kernel
-    /// computes.
+    /// For each kernel name, in the order of text indices: true if the name shows that the kernel computes.
     hints: Vec<(u32, KernelComputeOrMoveHint)>,
 }
 
@@ -113,7 +112,8 @@ impl HostIntervalFlopsAndBytes {
     }
 }
 
-/// Returns, for each kernel name of `rank` (sorted by text index), whether the name shows that the kernel computes.
+/// Returns, for each kernel name of `rank` in the order of text indices, true if the name shows that the kernel
+/// computes.
 fn compute_hints_of_kernels(rank: &JoinedRankCapture) -> Vec<(u32, KernelComputeOrMoveHint)> {
     let devices = rank.devices.iter();
     let mut names: Vec<u32> = devices
@@ -224,7 +224,7 @@ impl OperatorCostCacheByKernel {
     }
 }
 
-/// Returns the cost of an operator that launches kernels itself; `kernel` is the name of the first.
+/// Returns the cost of an operator that launches kernels itself; `kernel` is the name of its first kernel.
 fn cost_of_launching_operator(rank: &JoinedRankCapture, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
@@ -246,8 +246,8 @@ pub(super) fn duration_of_device_interval(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
-/// Returns true if an operator only returns views of its inputs: all its results share the inputs' storages, and by its
-/// schema it writes no input.
+/// Returns true if an operator only returns views of its inputs: all its results share the inputs' storages, and its
+/// schema says that it writes no input.
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];

@@ -2,11 +2,11 @@
 //!
 //! A multiplication and an addition count as two operations. The product C (m×n) = A (m×k) · B (k×n) costs 2·m·n·k. A
 //! convolution is one matrix multiplication per output position: 2 · output elements · weight elements ÷ output
-//! channels. A convolution's backward pass computes gradients, each with one matrix multiplication of the same size.
-//! Attention has two matrix multiplications (Q·Kᵀ and P·V) in the forward pass, and five of the same size in the
-//! backward pass. If an operator's name shows that it multiplies matrices, but the shapes do not determine their sizes,
-//! the FLOPs are unknown. Every other operator has zero FLOPs, because the bytes of its tensors limit its time on every
-//! machine. Table lookups count only the rows that their indices select.
+//! channels. A convolution's backward pass computes gradients. Each gradient takes one matrix multiplication of the
+//! same size. Attention takes two matrix multiplications (Q·Kᵀ and P·V) in the forward pass, and five of the same size
+//! in the backward pass. If an operator's name shows that it multiplies matrices, but the shapes do not show their
+//! sizes, the FLOPs are unknown. Every other operator counts as zero FLOPs, because the bytes of its tensors limit its
+//! time on every machine. Table lookups count only the rows that their indices select.
 
 mod arguments;
 mod attention;
@@ -18,8 +18,7 @@ pub(super) use arguments::{OperatorArguments, scalar_values};
 pub(super) use computing::{KernelComputeOrMoveHint, kernel_hint};
 pub(super) use lookups::is_row_lookup;
 
-/// Returns true if the scalar values of the operator `name` determine how much it computes or
-/// moves.
+/// Returns true if the scalar values of the operator `name` affect how much it computes or moves.
 pub(super) fn needs_values(name: &str) -> bool {
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     attention::needs_values(plain) || products::needs_values(plain) || lookups::needs_values(plain)
@@ -51,8 +50,7 @@ impl OpCost {
     }
 }
 
-/// Returns the cost of an operator whose tensors have `bytes` bytes; `plain` is the operator's name without
-/// `aten::`.
+/// Returns the cost of an operator whose tensors take `bytes` bytes; `plain` is the operator's name without `aten::`.
 pub(super) fn estimate_cost(plain: &str, operands: &OperatorArguments, bytes: u64) -> OpCost {
     let flops = attention::attention_flops(plain, operands)
         .or_else(|| products::product_flops(plain, operands));

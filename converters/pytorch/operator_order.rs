@@ -1,20 +1,20 @@
 //! Assigns record function ids in Kineto traces that have none, and finds the operator that
 //! requested each interval in flight.
 //!
-//! Later stages order operators by record function id, and assign each interval of gloo's workers to the last operator
-//! with a lower id. If the profiler wrote no ids, this module assigns ids in order of start time. The operator of an
-//! interval in flight is found by kind and size. The interval's id follows this operator's.
+//! Later stages order operators by record function id. They assign each interval of gloo's workers to the last operator
+//! with a lower id. If the profiler wrote no ids, this module assigns ids in order of start time. An interval in flight
+//! is matched to its operator by kind and size. The interval gets the id that follows its operator's.
 
 use super::call_names::{CollectiveOrMessageKind, comm_kind_of_interval, comm_kind_of_operator};
 use super::elements::count_tensor_elements;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
-/// Maximum number of open operators searched for an interval's operator.
+/// Maximum number of open operators to search for the one that requested an interval.
 const OPEN: usize = 256;
 
-/// If any operator or annotation has no id, assigns new ids to all of them. Returns true if ids
-/// were assigned, and the indices of these events (sorted by start if ids were assigned).
+/// If any operator or annotation has no id, assigns new ids to all of them. Returns true if ids were assigned, and the
+/// indices of these events. The indices are sorted by start if ids were assigned.
 pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)

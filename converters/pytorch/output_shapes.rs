@@ -1,6 +1,6 @@
-//! Derives the output shapes of operators for which only the inputs were recorded.
+//! Derives the output shapes of operators if only their inputs were recorded.
 //!
-//! For matrix multiplications and convolutions, the inputs determine the output shapes exactly. Outputs of reductions
+//! For matrix multiplications and convolutions, the output shapes follow exactly from the inputs. Outputs of reductions
 //! are negligible. All other operators are assumed to produce a tensor shaped like their largest input, as element-wise
 //! operators, normalizations and copies do.
 
@@ -25,8 +25,8 @@ pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Op
             *out.last_mut()? = *weight.first()?;
             Some(out)
         }
-        // `convolution_shape` gets the positions of padding, stride and dilation. cuDNN's operator has no bias argument
-        // before these positions.
+        // `convolution_shape` receives the positions of padding, stride and dilation. cuDNN's operator has no bias
+        // argument before them.
         "cudnn_convolution" => convolution_shape(&shape(0)?, &shape(1)?, concrete, (2, 3, 4)),
         "miopen_convolution" | "mkldnn_convolution" => {
             convolution_shape(&shape(0)?, &shape(1)?, concrete, (3, 4, 5))

@@ -1,21 +1,23 @@
 //! Estimates how much host time the profiler added to each node during the capture.
 //!
-//! The observer and the profiler record every operator and annotation on the program's own thread,
-//! while the program runs. Recording takes nearly the same time for every operator. The time per
-//! record is estimated by the first of these methods that the capture allows:
+//! The observer and the profiler record every operator and annotation on the program's own thread, while the program
+//! runs. Recording takes almost equally long for every operator. The time per record comes from the first of these
+//! methods that the capture allows:
 //!
-//! - If the job also measured steps without a profiler, the duration of as many unprofiled steps is subtracted from the
-//!   capture's. The difference is divided by the number of records on the thread with the most records.
-//! - Otherwise, the time is estimated from views (operators that compute nothing and take less than a microsecond by
-//!   themselves). The estimate is the sum of two medians: the time of views that call no other operator, and the time
-//!   from a view's start to the start of the operator that the view calls. The second median is the time to start a
-//!   record. The true cost is slightly higher, because recording takes time between operators, too.
+//! - If the job also measured steps without a profiler, the time of equally many unprofiled steps is subtracted from
+//!   the time of the captured steps. The difference is divided by the number of records on the thread with the most
+//!   records.
+//! - Otherwise, the time is estimated from views. These are operators that compute nothing and take less than a
+//!   microsecond by themselves. The estimate is the sum of two medians: the time of views that call no other operator,
+//!   and the time from the start of a view to the start of the operator that it calls. The second median is the time
+//!   that it takes to start a record. The true cost is slightly higher, because recording takes time between operators,
+//!   too.
 //! - If the capture has few views, the time comes from measurements of fourteen other jobs on one
 //!   machine.
 //!
-//! Half of a record's time falls inside its operator, and half outside. Each node's time is reduced
-//! by the cost of its own record, but by no more than the node's duration and the delay before it.
-//! Any excess is subtracted from the next node.
+//! Half of a record's time falls inside its operator, and half outside. Each node's time is reduced by the cost of its
+//! own record, but by at most the node's duration plus the delay before it. Any excess is subtracted from the next
+//! node.
 
 use super::activities::{ActivityKindAndIndex, HostOrDeviceActivity};
 use super::event_links::HostKinetoMatchMethod;
@@ -26,8 +28,8 @@ use chakram_trace::format::profiler_cost::{HostTimePerProfilerRecord, ProfilerCo
 use std::collections::BTreeMap;
 
 /// Estimated cost of a record. The estimate is based on fourteen jobs, each measured with and without a profiler on one
-/// machine (a virtual CPU of 2026). Some of them were used for the fit. The results for the others are in
-/// docs/validation/tests.md.
+/// machine (a virtual CPU of 2026). Some of these jobs were used to fit the estimate. docs/validation/tests.md gives
+/// the results for the others.
 struct ProfilerRecordCostEstimate {
     /// Cost beyond the time that views show, in percent of that time.
     over_views: u64,
@@ -84,8 +86,8 @@ fn percent_of(ns: u64, of: u64) -> u64 {
     ns.saturating_mul(of) / 100
 }
 
-/// Returns the cost of one record of a job. The captured steps take `captured` ns, and as many steps without a profiler
-/// take `unprofiled` ns. Returns `None` if no rank has a record.
+/// Returns the cost of one record of a job. The captured steps take `captured` ns, and equally many steps without a
+/// profiler take `unprofiled` ns. Returns `None` if no rank has a record.
 pub(super) fn record_cost_by_steps(
     ranks: &[JoinedRankCapture],
     captured: u64,
@@ -110,8 +112,7 @@ pub(super) fn record_cost_by_steps(
     })
 }
 
-/// Returns the time of one record according to the views of `rank`, in ns, or `None` if there are
-/// too few views.
+/// Returns the time of one record in ns, estimated from the views of `rank`, or `None` if there are too few views.
 fn record_time_by_views(rank: &JoinedRankCapture) -> Option<u64> {
     let (mut durations, mut starts) = (Vec::new(), Vec::new());
     for thread in &rank.threads {
@@ -141,7 +142,7 @@ fn record_time_by_views(rank: &JoinedRankCapture) -> Option<u64> {
 /// Subtracts the profiler's time from the nodes, thread by thread.
 pub(super) struct ProfilerTimeSubtractor {
     per_record: u64,
-    /// For each thread, the time in ns that could not be subtracted from earlier nodes because they were too short.
+    /// For each thread, the time in ns that could not be subtracted from earlier nodes, which were too short.
     open: BTreeMap<u32, u64>,
 }
 
@@ -154,8 +155,8 @@ impl ProfilerTimeSubtractor {
         }
     }
 
-    /// Returns the profiler's share, in ns, of an activity and of the `delay` ns before it. Must be called for a
-    /// thread's activities in order, because each call carries its excess over to the next.
+    /// Returns how much of an activity, and of the `delay` ns before it, is the profiler's time, in ns. Must be called
+    /// for a thread's activities in order, because each call carries its excess over to the next.
     pub fn take_profiler_share(
         &mut self,
         rank: &JoinedRankCapture,

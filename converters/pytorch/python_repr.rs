@@ -5,7 +5,7 @@ use super::number;
 use std::fmt::Write;
 
 /// Returns `str(json.loads(text))` for valid JSON. Numbers are copied unchanged, so the result differs where Python
-/// would shorten a fraction. Shapes and types contain no such fractions.
+/// would shorten a decimal fraction. Shapes and types contain no such fractions.
 pub(super) fn json_to_python_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let bytes = text.as_bytes();

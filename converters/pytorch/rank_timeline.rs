@@ -1,7 +1,7 @@
 //! One rank's joined capture: the Kineto events and their host nodes, nested per thread.
 //!
-//! Kineto's intervals determine the nesting. The host trace's parent links are partly wrong for work on gloo's threads,
-//! because the observer pushes it onto the caller's stack.
+//! Kineto's intervals determine the nesting. For work on gloo's threads, some of the host trace's parent links are
+//! wrong, because the observer pushes this work onto the caller's stack.
 
 use super::event_links::KeptCaptureWindow;
 use super::host::HostTrace;
@@ -57,7 +57,7 @@ pub struct HostInterval {
     pub end: i64,
 }
 
-/// An interval of communication in flight (`gloo:*`), which is not nested in any other interval.
+/// An interval of communication in flight (`gloo:*`), which no other interval encloses.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightGlooInterval {
     /// Index of the interval's Kineto event.
@@ -66,7 +66,7 @@ pub struct InFlightGlooInterval {
     pub thread: u32,
     /// Start, in ns since the epoch, by this rank's clock.
     pub start: i64,
-    /// End of the interval. For a message, the time at which the program's wait for the message ended.
+    /// End of the interval. For a message, when the program's wait for the message ended.
     pub end: i64,
     /// Record function id. The operator that requested the communication is the last operator with a lower id.
     pub rf_id: u64,
@@ -106,7 +106,7 @@ pub struct JoinedRankCapture {
     pub host: HostTrace,
     /// Kineto trace, without its events, which are in `events`.
     pub kineto: KinetoTrace,
-    /// Kineto events; intervals contain indices into this list.
+    /// Kineto events, to which intervals refer by index.
     pub events: Vec<TimelineEventWithoutTimes>,
     /// Process id of the rank's operators, or `None` if unknown.
     pub process: Option<u64>,
@@ -153,7 +153,7 @@ pub struct OverlappingDeviceEventCounts {
 }
 
 impl JoinedRankCapture {
-    /// Returns the hardware and software of the capture, if the files state them.
+    /// Returns the hardware and software that the capture ran on, if the files state them.
     pub fn captured_on(&self) -> CaptureEnvironment {
         let mut devices = self.kineto.device_names.iter();
         let device = devices
@@ -217,14 +217,14 @@ impl JoinedRankCapture {
         }
     }
 
-    /// Returns true if no operator encloses a host interval, which is then at top level or only inside ranges that
-    /// Python opened.
+    /// Returns true if no operator encloses a host interval. Such an interval is at top level, or only inside ranges
+    /// that Python opened.
     pub fn has_no_enclosing_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)
     }
 
-    /// Returns the name of a host interval, from the host trace if there is one, and from Kineto otherwise.
+    /// Returns the name of a host interval, taken from the host trace if there is one and otherwise from Kineto.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),

@@ -19,7 +19,8 @@ pub enum CaptureFileKind {
     Other,
 }
 
-/// Number of bytes inspected at the beginning of a file; large because some device traces begin with long metadata.
+/// Number of bytes to inspect at the beginning of a file. It is large because some device traces begin with long
+/// metadata.
 const BEGINNING: u64 = 1 << 16;
 
 /// Detects the kind of the file `path` from the keys at its beginning. Does not check the rest of
@@ -50,7 +51,7 @@ fn read_raw_beginning(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec
 }
 
 /// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all keys.
-/// JSON contains no zero bytes. So without a byte order mark, a zero byte next to the first character identifies
+/// JSON contains no zero bytes. Without a byte order mark, a zero byte next to the first character therefore identifies
 /// UTF-16.
 fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
@@ -68,8 +69,8 @@ fn skip_bom(text: Vec<u8>) -> Vec<u8> {
 pub const HUB_CONFIGURATION: &str =
     "a Hugging Face model configuration, a model that `chakram generate` and `chakram serve` read";
 
-/// Returns a description of a file that is not a capture, or `None` unless the first bytes are enough to identify the
-/// kind of file.
+/// Returns a description of a file that is not a capture. Returns `None` unless the first bytes are enough to identify
+/// the kind of file.
 pub(crate) fn describe_foreign_magic(head: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 8] = [
         (b"PK\x03\x04", "a zip archive; unpack it first"),
@@ -91,10 +92,10 @@ pub(crate) fn describe_foreign_magic(head: &[u8]) -> Option<&'static str> {
     known.map(|(_, what)| *what)
 }
 
-/// Returns a description of a file that is not a capture, or `None` unless the beginning of the file identifies its
+/// Returns a description of a file that is not a capture. Returns `None` unless the beginning of the file shows its
 /// kind.
 pub(crate) fn describe_foreign_file(path: &Path) -> Option<&'static str> {
-    /// Number of bytes at the start of a JSON file that are searched for its kind.
+    /// Number of bytes at the start of a JSON file in which to look for its kind.
     const HEADING: usize = 256;
     let text = read_raw_beginning(DecompressedStream::open_path(path).ok()?, path).ok()?;
     let lines = || {
@@ -142,7 +143,7 @@ pub(crate) fn describe_foreign_file(path: &Path) -> Option<&'static str> {
         .or_else(empty)
 }
 
-/// Returns the process id at the beginning of a capture: the host trace's process, or the first event's process.
+/// Returns the process id that the beginning of a capture states: the host trace's, or the first event's.
 pub(super) fn find_process_id(text: &[u8]) -> Option<u64> {
     const KEY: &[u8] = b"\"pid\"";
     let at = text.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
@@ -177,8 +178,8 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     }
 }
 
-/// Returns true if the observer wrote the nodes in `text`. Needed if a file's keys were sorted, because then the schema
-/// comes after the part that was read.
+/// Returns true if the observer wrote the nodes in `text`. This is needed if a file's keys were sorted, because the
+/// schema then comes after the part that was read.
 fn is_written_by_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
     has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))

@@ -42,7 +42,7 @@ impl UnprofiledStepDurations {
         })
     }
 
-    /// Returns the durations of the job's steps, in ns, each on the slowest rank.
+    /// Returns how long each of the job's steps took on the slowest rank, in ns.
     pub fn step_durations_of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
         let measured = ranks.map(|rank| &rank.unprofiled_ns);
         let measured = measured.filter(|steps| !steps.is_empty()).cloned();

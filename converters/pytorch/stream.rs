@@ -1,9 +1,9 @@
-//! Streaming reader for JSON that is too large for memory: an object with one huge array, or only that array.
+//! Streaming reader for JSON that is too large to fit in memory: an object with one huge array, or the array alone.
 //!
-//! A window slides over the decompressed text. Every element of the array is parsed in place. If an
-//! element extends beyond the window, the window moves and the element is parsed again. So the
-//! window bounds the memory, and only a few bytes at the ends of windows are read twice. The window
-//! grows only for a single large value.
+//! A window slides over the decompressed text. Every element of the array is parsed in place. If an element extends
+//! beyond the window, the window moves and the element is parsed again. The window's size therefore bounds the memory,
+//! and only a few bytes at the ends of windows are read twice. The window grows only if a single value is too large for
+//! it.
 
 #[cfg(test)]
 pub(super) mod damage;
@@ -30,7 +30,7 @@ use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 const SPLIT: &str =
     "split the file at this byte of the decompressed text, and pass one or all of the parts";
 
-/// Number of bytes that the window must contain before a value is reported as damaged; at the end of the text, fewer
+/// Number of bytes that the window must contain before a value is reported as damaged. At the end of the text, fewer
 /// suffice.
 const ENOUGH: usize = 1 << 16;
 
@@ -195,7 +195,7 @@ impl JsonWalker<'_> {
         Ok(())
     }
 
-    /// Accepts a closing bracket after a comma, because some scripts end every line with a comma.
+    /// Accepts a closing bracket after a comma, because some scripts put a comma at the end of every line.
     fn accept_bracket_after_comma(
         &mut self,
         close: u8,
@@ -254,7 +254,7 @@ impl JsonWalker<'_> {
                 return Ok(());
             };
             let before = mended.text.len();
-            // Offset at which the element must start so that bytes after the repaired name keep their original offsets.
+            // Offset at which the element must start to keep the original offsets of the bytes after the repaired name.
             let behind = (offset + mended.resume as u64).wrapping_sub(before as u64);
             // Try a prefix that is long enough for most elements, then longer prefixes.
             let mut stretch = 1 << 13;
@@ -278,8 +278,8 @@ impl JsonWalker<'_> {
                                 offset: behind,
                             },
                         )?;
-                        // Convert the length to the original text, in which the unescaped name is
-                        // shorter than the escaped form.
+                        // Convert the length to that of the original text, in which the name is unescaped and therefore
+                        // shorter.
                         self.0.advance_by(used - before + mended.resume);
                         return Ok(());
                     }
@@ -357,13 +357,13 @@ fn describe_token_repair(mended: &RepairedJsonValue, offset: u64) -> JsonRepairR
 
 /// Parses the value at the start of the window's remaining text. Returns the value and the length of its text.
 ///
-/// If the text is valid UTF-8, its strings are not validated again.
+/// If the text is valid UTF-8, its strings need not be validated again.
 fn parse_value_in_window<'de, T: Deserialize<'de>>(
     window: &'de TextWindow<'_>,
 ) -> Result<(T, usize), serde_json::Error> {
     let (valid, text) = (window.valid_text(), window.remaining_bytes());
     match parse_first_value(serde_json::Deserializer::from_str(valid).into_iter()) {
-        // The text contains invalid UTF-8, which the general path repairs or reports.
+        // The text contains invalid UTF-8, so leave it to the general path, which repairs or reports it.
         Err(error) if error.is_eof() && valid.len() < text.len() => parse(text),
         parsed => parsed,
     }

@@ -1,5 +1,4 @@
-//! Summarizes a conversion: how much of the input was read, joined, kept or skipped, and which
-//! facts were inferred.
+//! Summarizes a conversion: how much of the input it read, joined, kept or skipped, and which facts it inferred.
 
 use super::activities::{InferredDependencyCounts, RankActivitiesAndDependencies};
 use super::call_matching::MatchedAndUnmatchedCallsOfJob;
@@ -23,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// Facts and counts of a conversion, for reports to the user.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ConversionSummary {
-    /// Number of ranks in the job, possibly more than captures.
+    /// Number of ranks in the job, which may exceed the number of captures.
     pub world: u32,
     /// True if nothing ran on a device, so that host operators count as compute.
     pub host_computes: bool,
@@ -31,10 +30,9 @@ pub struct ConversionSummary {
     pub groups: Vec<GroupSummary>,
     /// Number of collectives of each kind.
     pub collectives: BTreeMap<&'static str, u64>,
-    /// Number of collectives whose members recorded different sizes. The largest size determines
-    /// the cost.
+    /// Number of collectives whose members recorded different sizes. The cost is based on the largest of these sizes.
     pub uneven: u64,
-    /// Number of collectives with at least one member without a capture. Time spent waiting for such members counts as
+    /// Number of collectives in which at least one member has no capture. Time spent waiting for such members counts as
     /// transfer.
     pub partial: u64,
     /// Number of messages whose send and receive were both found.
@@ -43,7 +41,7 @@ pub struct ConversionSummary {
     pub alone: BTreeMap<&'static str, u64>,
     /// Counts of implausible times.
     pub odd: TimeAnomalyCounts,
-    /// Unused files from the given folders, each with the reason.
+    /// Files from the given folders that are not used, each with the reason.
     pub left_aside: Vec<(PathBuf, String)>,
     /// Number of captured steps, and the median duration, in ns, of the steps measured without a
     /// profiler.
@@ -70,8 +68,8 @@ pub struct GroupSummary {
     pub only: u64,
     /// Number of calls whose worker thread or stream identifies this group.
     pub by_worker: u64,
-    /// Number of calls whose sizes fit only this group. Also counts kernels without arguments on
-    /// ranks that name no other group.
+    /// Number of calls whose sizes fit only this group. This also counts kernels without arguments, on ranks that name
+    /// no other group.
     pub by_size: u64,
     /// Number of messages assigned to this group because their sends and receives match in it.
     pub messages: u64,
@@ -98,10 +96,10 @@ pub struct RankConversionSummary {
     pub method: HostKinetoMatchMethod,
     /// Links of each host thread, if the files were joined by order.
     pub threads: Vec<HostThreadKinetoMatchCounts>,
-    /// Fraction of nodes that are linked, multiplied by the fraction of compared shapes that are
-    /// equal. Meaningful only if the files were joined by order.
+    /// Fraction of nodes that are linked, multiplied by the fraction of compared shapes that are equal. This is
+    /// meaningful only if the files were joined by order.
     pub confidence: f64,
-    /// Device time in the capture, and device time in the trace, both in ns.
+    /// Device time in the capture and in the trace, both in ns.
     pub device_ns: (u64, u64),
     /// Number of communication calls whose size the capture does not state.
     pub unsized_calls: u64,
@@ -131,26 +129,26 @@ pub struct RankConversionSummary {
     pub dropped: u64,
     /// Counts of kernels and copies that were cut off where the next event on their stream starts.
     pub overlaps: OverlappingDeviceEventCounts,
-    /// Number of kernels and copies with a known operator but no known launch.
+    /// Number of kernels and copies whose operator is known but whose launch is not.
     pub by_operator: u64,
-    /// Number of communication kernels with an unknown operation, which keep their recorded time.
+    /// Number of communication kernels whose operation is unknown. They keep their recorded time.
     pub unknown_comm: u64,
-    /// Total time of communication kernels with an unknown operation, in ns.
+    /// Total time of the communication kernels whose operation is unknown, in ns.
     pub unknown_comm_ns: u64,
-    /// Name of the first communication kernel with an unknown operation.
+    /// Name of the first communication kernel whose operation is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_unknown_comm: Option<String>,
     /// Number of communication kernels that were launched before the capture began.
     pub before: u64,
     /// Number of collective calls, of sends, and of receives.
     pub calls: (u64, u64, u64),
-    /// Names of communication operators without a recorded execution.
+    /// Names of communication operators whose execution was not recorded.
     pub never_ran: Vec<String>,
     /// Number of host threads and number of device streams.
     pub lanes: (u64, u64),
     /// Number of inferred dependencies, by rule.
     pub found: InferredDependencyCounts,
-    /// Correction of the rank's clock, and the observations behind it.
+    /// Correction of the rank's clock, and the observations on which it is based.
     pub offset: ClockCorrection,
     /// Numbers of emitted nodes and dependencies.
     pub written: EmittedCountsAndTimes,
@@ -374,8 +372,8 @@ fn describe_repairs<'r>(
     })
 }
 
-/// Returns the device time in the capture, in ns. The time is summed over streams, because work on
-/// one stream does not overlap.
+/// Returns how much device time the capture contains, in ns. The time is summed over streams, because work on one
+/// stream does not overlap.
 fn device_ns(rank: &JoinedRankCapture) -> u64 {
     let lasts = |device: &DeviceInterval| device.end.saturating_sub(device.start);
     rank.devices.iter().fold(0, |sum: u64, device| {
@@ -383,7 +381,7 @@ fn device_ns(rank: &JoinedRankCapture) -> u64 {
     })
 }
 
-/// Returns the number of calls that move data of unknown size.
+/// Returns the number of calls that move an unknown amount of data.
 fn unsized_calls(calls: &CommCalls) -> u64 {
     let list = calls.list.iter();
     list.filter(|call| call.size_unknown()).count() as u64

@@ -35,7 +35,7 @@ pub fn for_each_tar_file<R: Read>(
         }
         let mut entry = entry.map_err(|error| malformed(error.to_string()))?;
         let kind = entry.header().entry_type();
-        // Skip folders, links and devices, which have no contents, and sparse files, which are not stored
+        // Skip folders, links and devices, which have no contents. Also skip sparse files, which are not stored
         // contiguously.
         if kind.is_file() || kind.is_contiguous() {
             let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();

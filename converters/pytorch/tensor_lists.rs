@@ -1,8 +1,8 @@
-//! Computes the bytes that operators on lists of tensors move, such as `aten::cat` and
-//! `aten::_foreach_add_`.
+//! Computes how many bytes are moved by operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
 //!
 //! For a list of tensors, Kineto records the shapes but no element type. The element type is a C++ template argument in
-//! the kernel's name. A kernel on tensor lists reads all its input lists, and writes one as long as the longest.
+//! the kernel's name. A kernel on tensor lists reads all its input lists, and writes one list as long as the longest of
+//! them.
 
 use super::elements::count_tensor_elements;
 use serde_json::Value;

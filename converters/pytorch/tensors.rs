@@ -1,7 +1,7 @@
 //! Finds the tensors among the arguments of an operator.
 //!
 //! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`. Only the last entry, a string,
-//! distinguishes a tensor from a list of numbers. Types are nested like values: `GenericList[Tensor(float), Int]` has
+//! distinguishes a tensor from a list of numbers. Types are nested as values are: `GenericList[Tensor(float), Int]` has
 //! one entry per element.
 
 /// Simplified type of a value, which only distinguishes tensors from other values.
@@ -77,7 +77,7 @@ pub(super) struct TensorArgStorageAndSize {
     pub storage: u64,
     /// Size of the tensor in bytes, or `None` if it does not fit in 64 bits.
     pub bytes: Option<u64>,
-    /// True if the tensor is on another device than the CPU.
+    /// True if the tensor is on a device other than the CPU.
     pub on_device: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use super::kineto::{EventCategory, KinetoEvent};
 
-/// An event without its times (which intervals contain) and without ids that only joining needs.
+/// An event without its times, which intervals contain, and without the ids that only joining needs.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineEventWithoutTimes {
     /// Record function id, which is also in the host trace; 0 if there is none.

@@ -1,9 +1,9 @@
-//! Repairs tokens that JSON forbids but that Python and scripts write in place of values.
+//! Repairs tokens that are invalid in JSON but that Python and scripts write in place of values.
 //!
 //! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write `nan`,
-//! `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a missing value. Some scripts
-//! write a comma after every element, even the last of lists and objects at any depth. The repair removes this comma. A
-//! comma without a value before it is kept, because a value may be missing.
+//! `-nan`, `inf` and `-inf`. JSON cannot express these values, so they become `null`, a missing value. Some scripts
+//! write a comma after every element, even after the last one in a list or object, at any depth. The repair removes
+//! this comma. A comma that does not follow a value is kept, because a value may be missing.
 
 use super::JsonRepairKind;
 
@@ -132,7 +132,8 @@ mod tests {
         assert_eq!(&text[mended.length..], b", ");
         assert_eq!((mended.first_at, mended.what), (15, JsonRepairKind::Comma));
         assert_eq!(mended.token, "]");
-        // In the first three texts a value may be missing, so they are not repaired, and the parser rejects them.
+        // In the first three texts, a value may be missing. They are therefore not repaired, and the parser rejects
+        // them.
         for text in ["[,]", "{\"a\":,}", "[1,,]", "[1, 2]", "[1,", "[1,  "] {
             let left = repair_tokens(text.as_bytes()).map(|mended| mended.text);
             let legal =

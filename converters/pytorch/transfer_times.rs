@@ -1,9 +1,9 @@
 //! Splits the time of each call into waiting and transfer.
 //!
-//! A collective's member first waits until the last member whose data it needs has started. The rest of its time is
+//! A member of a collective first waits until the last member whose data it needs has started. The rest of its time is
 //! transfer. In a collective without a root, every member needs all other members. In a collective with a root, the
 //! root needs all other members, and every other member needs only the root. The send and the receive of a message need
-//! each other. Clocks are aligned, and `last` is the latest start of the needed members:
+//! each other. The clocks are aligned, and `last` is the latest time at which a needed member starts:
 //!
 //! ```text
 //! wait     = last − start
@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 pub struct CallWaitAndTransfer {
     /// Time that the call waited for other ranks, in ns.
     pub wait: u64,
-    /// Time from the latest start of the needed members to the end of the call, in ns.
+    /// Time from when the last of the needed members started to the end of the call, in ns.
     pub transfer: u64,
     /// Delay of an inferred rank, in ns: the call's start on this rank minus its start on the model, the captured rank
     /// whose calls are copied.
@@ -59,8 +59,7 @@ pub struct CallWaitAndTransfer {
 pub struct TimeAnomalyCounts {
     /// Number of members of rootless collectives that ended before the last member started.
     pub early: u64,
-    /// Longest time, in ns, from the end of a member counted in `early` to the start of the last
-    /// member.
+    /// Longest time, in ns, by which a member counted in `early` ended before the last member started.
     #[serde(rename = "most_ns")]
     pub most: u64,
     /// Number of messages whose transfer time was estimated from other messages of the same size.
@@ -81,7 +80,7 @@ pub struct JobCallsWithCaptures<'a> {
     pub models: &'a [CapturedOrInferredRank],
     /// Timeline of each capture.
     pub timelines: &'a [JoinedRankCapture],
-    /// Activities of each capture, which show on which calls the program blocked.
+    /// Activities of each capture, which show the calls on which the program blocked.
     pub captures: &'a [RankActivitiesAndDependencies],
     /// Clock offset of each capture.
     pub offsets: &'a [ClockCorrection],
@@ -183,10 +182,9 @@ pub fn divide_axis(
     (times, odd)
 }
 
-/// Bounds the ends of batched messages by the ends of the kernels on both sides. The capture
-/// records only when the whole kernel ended. Without this bound, a message would seem to be in
-/// transfer while its kernel waits for the partner of another message. A kernel's last message ends
-/// with the kernel.
+/// Bounds the end of each batched message by the ends of the kernels on both sides. The capture records only when the
+/// whole kernel ended. Without this bound, a message would seem to be in transfer while its kernel waits for the
+/// partner of another message. A kernel's last message ends with the kernel.
 fn bound_message_batch_ends(
     times: &mut [Vec<CallWaitAndTransfer>],
     job: &JobCallsWithCaptures<'_>,

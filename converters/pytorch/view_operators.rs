@@ -24,7 +24,7 @@ const VIEWS: &[&str] = &[
     "view_as",
 ];
 
-/// Further operators that neither read nor write elements: they allocate tensors, change or query their properties, or
+/// Further operators that neither read nor write elements. They allocate tensors, change or query their properties, or
 /// return several views.
 const OTHERS: &[&str] = &[
     "_local_scalar_dense",

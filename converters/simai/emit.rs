@@ -1,4 +1,4 @@
-//! Emits the nodes of each rank of a workload, to trace files or to graphs in memory.
+//! Emits the nodes of each of a workload's ranks, either to trace files or to graphs in memory.
 
 use super::{GroupRole, RankGroupGrid, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
 use chakram_base::ids::{GraphId, Rank};
@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 impl SimaiComm {
-    /// Returns the bytes of one member: the shard for an all-gather, and the whole buffer for other
-    /// collectives.
+    /// Returns how many bytes one member has: the shard for an all-gather, and the whole buffer for other collectives.
     fn bytes_of_member(self, members: u32) -> u64 {
         match self.kind {
             CollectiveKind::AllGather => self.bytes.div_ceil(members.into()),
@@ -25,7 +24,7 @@ impl SimaiComm {
 }
 
 impl SimaiWorkload {
-    /// Writes the trace of `rank` with `passes` passes. Returns the number of nodes.
+    /// Writes the trace of `rank`, which runs `passes` passes. Returns the number of nodes.
     ///
     /// # Errors
     ///
@@ -44,8 +43,8 @@ impl SimaiWorkload {
     }
 
     /// Builds the job in memory. The result equals the job read from the traces that [`Self::write_rank`] writes. Ranks
-    /// share one graph and differ only in their groups. With broadcasts, ranks need several graphs, because a graph
-    /// contains the root's rank.
+    /// share one graph and differ only in their groups. Broadcasts require several graphs, because a graph states the
+    /// root's rank.
     ///
     /// # Errors
     ///
@@ -103,7 +102,7 @@ impl SimaiWorkload {
         roles.filter(|role| used.contains(role)).collect()
     }
 
-    /// Emits the nodes of `rank` with `passes` passes to `sink`. Returns the number of nodes.
+    /// Emits the nodes of `rank`, which runs `passes` passes, to `sink`. Returns the number of nodes.
     fn emit_rank(
         &self,
         grid: &RankGroupGrid,
@@ -210,8 +209,7 @@ impl<S: Sink> SimaiNodeEmitter<'_, S> {
         Ok(())
     }
 
-    /// Emits the collective of a stage, unless the stage has none or the group has only this
-    /// member.
+    /// Emits a stage's collective, unless there is none or this member is alone in the group.
     fn emit_collective(
         &mut self,
         layer: &SimaiLayer,

@@ -105,7 +105,7 @@ impl RankGroupGrid {
         self.expert * self.replicas
     }
 
-    /// Returns the size and the number of the groups with a role.
+    /// Returns the size of the groups that have a role, and how many there are.
     pub fn group_size_and_count(&self, role: GroupRole) -> (u32, u32) {
         let size = match role {
             GroupRole::Tensor => self.tensor,
@@ -151,8 +151,8 @@ impl RankGroupGrid {
         }
     }
 
-    /// Returns the groups that contain `rank` and at least one other rank, in the form of a trace's
-    /// group declaration.
+    /// Returns the groups that contain `rank` and at least one other rank, in the form in which a trace declares
+    /// groups.
     pub fn declared_groups(&self, rank: u32) -> DeclaredGroups {
         let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
@@ -264,7 +264,7 @@ mod tests {
                             .iter()
                             .all(|member| grid.group_of_rank(role, *member) == group)
                     );
-                    // Only one role has a group with this number.
+                    // A group with this number exists for only one role.
                     let same = |(other, _): &(GroupRole, _)| {
                         (0..npus)
                             .any(|rank| grid.group_of_rank(*other, rank).number == group.number)

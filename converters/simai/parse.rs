@@ -26,7 +26,7 @@ impl SimaiWorkload {
     /// be invalid.
     pub fn begins_as_simai(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // The parser accepts every Unicode blank between words, even a vertical tab, so split the line like that.
+        // The parser accepts every Unicode blank between words, even a vertical tab, so split the line in the same way.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
@@ -72,7 +72,7 @@ impl SimaiWorkload {
         Ok(this)
     }
 
-    /// Rejects checkpoints at layers that do not exist, and recomputation without an earlier checkpoint.
+    /// Rejects checkpoints at layers that do not exist, and recomputation that no checkpoint precedes.
     fn check_checkpoints(&self) -> Result<(), TraceError> {
         let mut all = self.checkpoints.iter().chain(&self.recomputing);
         if let Some(layer) = all.find(|layer| **layer >= self.layers.len()) {

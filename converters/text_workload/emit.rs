@@ -227,8 +227,8 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         written.map_err(|source| TraceError::from_io("", "write", source))
     }
 
-    /// Begins a node; the caller has already set its name. `kind` is a node type of the schema. The node depends on the
-    /// present nodes in `after`. Returns the node's id.
+    /// Begins a node; the caller has already set its name. `kind` is a node type of the schema. The node depends on
+    /// those nodes in `after` that are present. Returns the node's id.
     fn begin_node<const N: usize>(&mut self, kind: u64, after: [Option<u64>; N]) -> u64 {
         let id = self.next;
         self.next += 1;

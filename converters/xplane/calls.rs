@@ -15,7 +15,7 @@ pub(super) struct CollectiveCall {
     pub kind: CollectiveKind,
     /// `comm_size` of the collective, in bytes.
     pub bytes: u64,
-    /// Number of the group; 0 means all ranks.
+    /// Number of the group; 0 means the group of all ranks.
     pub group: u64,
     /// Time, in ps, that the member waited until the last member started.
     pub wait: i128,
@@ -28,7 +28,7 @@ pub(super) struct MatchedAndUnmatchedCollectives {
     calls: BTreeMap<(u32, u32), CollectiveCall>,
     /// Bytes of unmatched communication, by rank and index of the slice; 0 if unknown.
     unmatched: BTreeMap<(u32, u32), u64>,
-    /// Groups of devices, without the group of all ranks.
+    /// Groups of devices, except the group of all ranks.
     pub groups: DeclaredGroups,
 }
 
@@ -66,7 +66,7 @@ impl MatchedAndUnmatchedCollectives {
         this
     }
 
-    /// Matches the collectives of a group if its members agree about them.
+    /// Matches a group's collectives if its members agree about them.
     fn match_group_collectives(
         &mut self,
         members: &[u32],
@@ -102,8 +102,8 @@ impl MatchedAndUnmatchedCollectives {
             for (&rank, own) in pieces {
                 let (piece, start, end, of) = own[k];
                 let Some(bytes) = of.comm_size(members.len() as u64) else {
-                    // A buffer too large for a trace leaves the collective unmatched on every member, because all state
-                    // the same size.
+                    // A buffer too large for a trace leaves the collective unmatched on every member, because all
+                    // members record the same size.
                     self.unmatched.insert((rank, piece), 0);
                     continue;
                 };
@@ -120,7 +120,7 @@ impl MatchedAndUnmatchedCollectives {
         }
     }
 
-    /// Returns the matched collective of a rank's slice.
+    /// Returns the matched collective that a rank's slice executes.
     pub fn collective_of_event(&self, rank: u32, piece: u32) -> Option<&CollectiveCall> {
         self.calls.get(&(rank, piece))
     }
@@ -138,8 +138,8 @@ impl MatchedAndUnmatchedCollectives {
     }
 }
 
-/// Returns the collective that a slice executes, or `Some(None)` if its groups are unknown. On a GPU, only kernels of a
-/// communication library count. The instruction's other kernels prepare the data.
+/// Returns the collective that a slice executes, or `Some(None)` if its groups are unknown. On a GPU, only the kernels
+/// of a communication library count as the collective. The instruction's other kernels prepare the data.
 fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &InnermostEventSlice<'_>,
@@ -191,7 +191,7 @@ fn is_communication(instruction: &str) -> bool {
     COMMUNICATION.contains(&name)
 }
 
-/// Returns the ranks of the group that contains a device, or `None` unless the job contains all its devices.
+/// Returns the ranks of the group that contains a device, or `None` if some of the group's devices are not in the job.
 fn group_members(
     found: &HloCollective,
     device: u64,

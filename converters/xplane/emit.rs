@@ -34,7 +34,7 @@ pub(super) fn metadata_attributes<'a>(
     metadata
 }
 
-/// A node of a device's trace: a host call or a slice of a stream, by index.
+/// A node of a device's trace: a host call or a stream's slice, given by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LaunchOrSliceNode {
     Launch(u32),
@@ -83,7 +83,7 @@ pub(super) fn write_device_nodes<W: Write>(
     Ok(done)
 }
 
-/// Nodes of a device in order of id, with their dependencies.
+/// A device's nodes in id order, with their dependencies.
 struct DeviceEmitter<'d, 'a> {
     device: &'d DeviceTimeline<'a>,
     base: i128,

@@ -5,7 +5,7 @@ use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::path::{Path, PathBuf};
 
-/// Endings of the names of profile files.
+/// Endings of profile file names.
 const ENDINGS: [&str; 3] = [".xplane.pb", ".xplane.pb.gz", ".xplane.pb.zst"];
 
 /// Returns the profiles in `paths`. A path is a file, a folder with `*.xplane.pb` files, or an
@@ -26,7 +26,7 @@ pub fn find_profiles(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         if !own.is_empty() || !runs.is_dir() {
             return Ok(own);
         }
-        // Runs are named after the time at which they started, so the last name is the newest run.
+        // Runs are named after their start time, so the last name is the newest run.
         let runs = list_folder(&runs)?;
         let newest = runs.iter().rev().find(|run| run.is_dir());
         newest.map_or(Ok(own), |newest| find_profiles_by_file_name(newest))

@@ -17,7 +17,7 @@ const MOST_MEMBERS: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HloCollective {
     pub kind: CollectiveKind,
-    /// Bytes of the result on one member.
+    /// Bytes of the result that one member gets.
     pub output: u64,
     /// Groups of devices; devices are numbered across the job. Empty if all devices form one group.
     pub groups: Vec<Vec<u64>>,
@@ -36,8 +36,8 @@ impl HloCollective {
     }
 }
 
-/// A program: its name, and its collectives by instruction name. The value of a collective is
-/// `None` if its groups cannot be determined.
+/// A program: its name, and its collectives, keyed by instruction name. The value of a collective is `None` if its
+/// groups cannot be determined.
 #[derive(Debug, Default)]
 struct HloModuleCollectives {
     name: String,
@@ -69,7 +69,7 @@ impl HloModules {
     pub fn read_programs(&mut self, space: &HostProfilePlanes<'_>) -> Result<(), TraceError> {
         for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
             for (&id, kind) in &plane.event_kinds {
-                // In newer profiles, a stat contains the program; in older ones, the metadata of the event kind does.
+                // Newer profiles store the program in a stat; older ones store it in the metadata of the event's kind.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
                     plane.visit_stat(stat, &mut |name, value| {
@@ -113,7 +113,7 @@ impl HloModules {
     }
 }
 
-/// Devices that run a program: one device per partition and replica.
+/// The devices that run a program: one for each pair of a partition and a replica.
 #[derive(Debug, Default)]
 struct DeviceAssignment {
     partitions: Vec<Vec<u64>>,
@@ -142,8 +142,8 @@ impl DeviceAssignment {
         self.partitions.first().map_or(0, |ids| ids.len() as u64)
     }
 
-    /// Returns the device to which the number `id` in a group refers. If there are several replicas
-    /// and several partitions, only global numbers (`global`) identify a device.
+    /// Returns the device to which the number `id` in a group refers. If there are several replicas and several
+    /// partitions, a device is identified only by a global number (`global`).
     fn device_of_group_number(&self, id: u64, global: bool) -> Option<u64> {
         let (replicas, partitions) = (self.replica_count(), self.partitions.len() as u64);
         let (replica, partition) = match () {
@@ -265,7 +265,7 @@ impl HloCollectiveInstruction {
         })
     }
 
-    /// Returns this instruction's collective among the devices of `assignment`.
+    /// Returns the collective that this instruction runs among the devices of `assignment`.
     fn to_collective(&self, assignment: &DeviceAssignment) -> Option<HloCollective> {
         let kind = self.collective_kind()?;
         let (all, last) = self.bytes?;
@@ -298,8 +298,8 @@ impl HloCollectiveInstruction {
     }
 }
 
-/// Expands groups that are given as a formula: the integers from 0 on are arranged in a grid,
-/// transposed, and divided into equal groups.
+/// Expands groups that are given as a formula: the integers starting at 0 are arranged in a grid, transposed, and
+/// divided into equal groups.
 fn expand_iota(message: MessageBytesAndOffset<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     let (mut count, mut each) = (0, 0);
     let (mut grid, mut order) = (Vec::new(), Vec::new());
@@ -349,13 +349,14 @@ fn element_bits(kind: u64) -> Option<u64> {
         4 | 8 | 11 => 32,
         5 | 9 | 12 | 15 => 64,
         18 => 128,
-        // The HLO type `TOKEN` only orders operations and has no data.
+        // The HLO type `TOKEN` only orders operations and carries no data.
         17 => 0,
         _ => return None,
     })
 }
 
-/// Returns the bytes of a shape and, for a tuple, the bytes of its last element. Returns `None` if they are unknown.
+/// Returns the bytes of a shape; for a tuple, also returns the bytes of its last element. Returns `None` if the sizes
+/// are unknown.
 fn shape_bytes(
     message: MessageBytesAndOffset<'_>,
     deepest: u32,
@@ -497,11 +498,10 @@ mod tests {
             });
             expand_iota((&formula, 0)).unwrap()
         };
-        // The notation [2,4]<=[8] lists the numbers in order.
+        // The notation [2,4]<=[8] lists the numbers in ascending order.
         let rows = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
         assert_eq!(of(2, 4, &[8], &[0]), Some(rows));
-        // The notation [4,2]<=[2,4]T(1,0) lists the columns of a grid with the rows 0 1 2 3 and 4 5
-        // 6 7.
+        // The notation [4,2]<=[2,4]T(1,0) lists the columns of a grid whose rows are 0 1 2 3 and 4 5 6 7.
         let columns = vec![vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]];
         assert_eq!(of(4, 2, &[2, 4], &[1, 0]), Some(columns));
         assert_eq!(of(4, 2, &[2, 3], &[1, 0]), None);

@@ -66,7 +66,7 @@ pub(super) struct ProfileEvent<'a> {
     /// Start, in ps since an epoch that all planes of a file share.
     pub start: i128,
     pub end: i128,
-    /// Message of the event, parsed again if its stats are needed.
+    /// The event's message, which is parsed again if its stats are needed.
     message: MessageBytesAndOffset<'a>,
 }
 
@@ -200,8 +200,8 @@ impl<'a> ProfilePlane<'a> {
                 (6, WireValue::Bytes(bytes, offset)) => {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
-                // Each text is stored only once, as the name of a kind of stat. This stat contains the id of the kind
-                // whose name is its text.
+                // Each text is stored only once, as the name of a stat kind. This stat contains the id of the kind that
+                // has the text as its name.
                 (7, WireValue::Varint(number)) => {
                     let name = self.stat_names.get(&(number as i64));
                     found = name.map(|name| StatValue::Text(name.clone()));
@@ -250,7 +250,7 @@ impl<'a> EventKindMetadata<'a> {
 }
 
 impl<'a> ProfileEvent<'a> {
-    /// Creates an event that has these times, but no kind and no stats.
+    /// Creates an event with these times, without a kind or stats.
     #[cfg(test)]
     pub fn at(start: i128, end: i128) -> Self {
         Self {
@@ -270,7 +270,7 @@ impl<'a> ProfileEvent<'a> {
                 (1, WireValue::Varint(id)) => kind = id as i64,
                 (2, WireValue::Varint(ps)) => offset = Some(ps as i64),
                 (3, WireValue::Varint(ps)) => duration = ps as i64,
-                // An event with a number of occurrences summarizes them, so it has no time of its own.
+                // An event that states a number of occurrences summarizes them, so it has no time of its own.
                 (5, WireValue::Varint(_)) => offset = None,
                 _ => {}
             }

@@ -16,7 +16,7 @@ const OPERATORS: &str = "XLA Ops";
 /// Stat that connects a device event to the call that launched it.
 const CORRELATION: &str = "correlation_id";
 
-/// A time slice of a stream: a whole event, or a part of an event in which no nested event runs.
+/// A slice of a stream's time: a whole event, or a part of an event during which no nested event runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InnermostEventSlice<'a> {
     /// Index of the stream.
@@ -47,7 +47,7 @@ pub(super) struct DeviceTimeline<'a> {
     pub plane: ProfilePlane<'a>,
     /// Index of the file among the job's files.
     pub file: usize,
-    /// Number of the device in the job, counted host by host.
+    /// Number of the device in the job; devices are counted host by host.
     pub id: u64,
     /// Number and name of each stream.
     pub streams: Vec<(i64, String)>,
@@ -232,7 +232,7 @@ fn read_device<'a>(
         }
         let stream = this.streams.len() as u32;
         let number = stream_number(&line.name).filter(|n| this.streams.iter().all(|(m, _)| m != n));
-        // Stream numbers are not negative, so streams without one get negative numbers.
+        // Stream numbers are never negative, so streams without a number get negative ones.
         let number = number.unwrap_or(-1 - i64::from(stream));
         this.streams.push((number, line.name.to_string()));
         this.events += line.events.len() as u64;
@@ -302,10 +302,9 @@ fn stream_number(name: &str) -> Option<i64> {
     Some(number)
 }
 
-/// Cuts the events of a line into slices that do not overlap. Each slice consists of the index of
-/// its event, its start, its end, and a flag that is true if the slice covers the whole event. At
-/// each instant, the running event that started last gets the slice, so the slices preserve the
-/// union of all events.
+/// Cuts the events of a line into slices that do not overlap. Each slice consists of its event's index, its start, its
+/// end, and a flag that is true if it covers the whole event. Each instant belongs to the running event that started
+/// last, so together the slices cover exactly the time that the events cover.
 fn cut_into_slices(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));
@@ -358,8 +357,8 @@ mod tests {
 
     #[test]
     fn nested_events_cut_those_around_them() {
-        // The event from 0 to 10 encloses two events: from 2 to 4 (which encloses 3 to 4), and from
-        // 6 to 7.
+        // The event from 0 to 10 encloses two others: one from 2 to 4, which itself encloses an event from 3 to 4, and
+        // one from 6 to 7.
         let cut = cut(&[(0, 10), (2, 4), (3, 4), (6, 7)]);
         let expected = [
             (0, 0, 2, false),
@@ -382,7 +381,7 @@ mod tests {
             assert!(cut.windows(2).all(|pair| pair[0].2 <= pair[1].1), "{cut:?}");
             cut.iter().map(|(_, start, end, _)| end - start).sum()
         };
-        // The union of 0 to 9, 4 to 12, 5 to 6 and 20 to 21 has the length 13.
+        // The union of 0 to 9, 4 to 12, 5 to 6 and 20 to 21 is 13 long.
         assert_eq!(length(cut(&[(4, 12), (0, 9), (20, 21), (5, 6)])), 13);
     }
 

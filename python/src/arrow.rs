@@ -1,4 +1,4 @@
-//! The Arrow C data interface: structures with a layout fixed by Arrow, and Python capsules that contain them.
+//! The Arrow C data interface: structures whose layout Arrow fixes, and the Python capsules that contain them.
 //!
 //! See <https://arrow.apache.org/docs/format/CDataInterface.html>, `CStreamInterface.html` and
 //! `CDataInterface/PyCapsuleInterface.html`. Arrays are shared with the consumer, not copied: each structure keeps
@@ -66,7 +66,7 @@ unsafe impl Send for ArrowArrayStream {}
 /// Owner that keeps buffers alive.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
-/// A column whose buffers can be shared with a consumer without a copy.
+/// A column that can share its buffers with a consumer without copying them.
 #[derive(Clone)]
 pub struct ZeroCopyColumn {
     /// Arrow's format string; for a column with a dictionary, the format of the indices.
@@ -158,8 +158,8 @@ impl Drop for ArrowSchema {
 }
 
 unsafe extern "C" fn release_array(this: *mut ArrowArray) {
-    // SAFETY: consumers release a structure once, and its parts are boxed. A consumer may have moved children out,
-    // and has then marked them as released.
+    // SAFETY: consumers release a structure once, and its parts are boxed. If a consumer has moved children out, it has
+    // marked them as released.
     unsafe {
         let parts: Box<ArrowArrayOwnedParts> = Box::from_raw((*this).private_data.cast());
         let inner = parts.children.iter().copied();
@@ -256,7 +256,7 @@ impl ZeroCopyTable {
         PyCapsule::new_with_value(py, self.schema(), c"arrow_schema")
     }
 
-    /// Returns capsules with the type of the rows, and with the rows themselves.
+    /// Returns two capsules: one with the type of the rows, one with the rows themselves.
     pub fn array_capsules<'py>(
         &self,
         py: Python<'py>,
@@ -265,7 +265,7 @@ impl ZeroCopyTable {
         Ok((self.schema_capsule(py)?, array))
     }
 
-    /// Returns a capsule with a stream that has all rows in one array.
+    /// Returns a capsule with a stream that delivers all rows in one array.
     pub fn stream_capsule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let left = Box::new(ArrowStreamOwnedParts {
             table: self.clone(),
@@ -288,7 +288,7 @@ struct ArrowStreamOwnedParts {
 }
 
 unsafe extern "C" fn stream_schema(this: *mut ArrowArrayStream, out: *mut ArrowSchema) -> c_int {
-    // SAFETY: consumers call this function before they release the stream, with a pointer to memory for an
+    // SAFETY: consumers call this function before they release the stream, and pass a pointer to memory for an
     // uninitialized structure.
     unsafe {
         let parts: &ArrowStreamOwnedParts = &*(*this).private_data.cast();

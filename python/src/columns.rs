@@ -1,4 +1,4 @@
-//! Tables from JSON documents: rows become columns that are shared with other libraries as Arrow.
+//! Builds tables from JSON documents: rows become columns, which are shared with other libraries through Arrow.
 
 use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable};
 use pyo3::exceptions::PyValueError;
@@ -18,7 +18,7 @@ pub struct Table {
     lent: ZeroCopyTable,
 }
 
-/// Values of a column, and a bit for each row with a value.
+/// Values of a column, and a bit per row that says whether the row has a value.
 enum ColumnValues {
     Int(Vec<i64>),
     Float(Vec<f64>),
@@ -140,7 +140,7 @@ pub fn table(json: &str) -> PyResult<Table> {
     let mut cells: Vec<Vec<Option<&Value>>> = Vec::new();
     for (row, values) in flat.iter().enumerate() {
         for (place, (name, value)) in values.iter().enumerate() {
-            // Rows of one table mostly have the same members, so the previous position is tried first.
+            // Most rows of a table have the same members, so try the previous position first.
             let at = match names.get(place) {
                 Some(known) if known == name => place,
                 _ => match names.iter().position(|known| known == name) {

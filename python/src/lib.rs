@@ -1,4 +1,4 @@
-//! The native half of the Python package: commands of the library's façade, run in separate threads, and tables as
+//! The native half of the Python package: the library façade's commands, which run in separate threads, and tables as
 //! Arrow.
 //!
 //! The other half, `package/chakram/`, has the functions, results and exceptions that users see.
@@ -15,11 +15,11 @@ use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Counts the memory that inputs need, so that a call that needs too much fails instead of ending the process.
+/// Counts the memory that inputs take, so that a call that needs too much fails instead of killing the process.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Runs the command line with `arguments`, of which the first is the program's name; returns its exit code.
+/// Runs the command line `arguments`, whose first element is the program's name; returns the exit code.
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     let code = py.detach(|| chakram::command::run_with_arguments(arguments));
@@ -35,7 +35,7 @@ fn describe() -> String {
     chakram::command::describe_commands().to_string()
 }
 
-/// Sets the memory limit of the native half in bytes, or the default limit for `None`; returns the limit.
+/// Sets the native half's memory limit in bytes; `None` restores the default. Returns the limit.
 #[pyfunction]
 #[pyo3(signature = (size=None))]
 fn limit_memory(size: Option<&str>) -> PyResult<u64> {

@@ -71,7 +71,7 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> ZeroCopyColumn 
     }
 }
 
-/// Shares a dictionary column: the indices without a copy, and each text once.
+/// Shares a dictionary column: the indices are not copied, and each text is shared once.
 fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> ZeroCopyColumn {
     let (mut offsets, mut text) = (vec![0], String::new());
     for value in &column.values {

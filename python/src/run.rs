@@ -27,18 +27,18 @@ create_exception!(
 /// Time between two checks for signals.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Stack size of a command's thread, equal to a main thread's.
+/// Stack size of a command's thread, equal to that of a main thread.
 const STACK: usize = 8 << 20;
 
 type CommandResult = Result<CommandOutput, Box<CommandFailureWithMessageParts>>;
 type CommandResultOrPanic = Result<CommandResult, Box<dyn Any + Send>>;
 
-/// Output of a command: text, notes, whether a threshold was exceeded, whether something failed, and the table of
-/// nodes.
+/// Output of a command: text, notes, two flags (whether a threshold was exceeded, whether something failed), and the
+/// table of nodes.
 type PyCommandOutput<'py> = (Bound<'py, PyBytes>, Vec<String>, bool, bool, Option<Nodes>);
 
-/// Runs the command of `arguments`, beginning with the program's name, and returns its output. If `wants_nodes`, the
-/// output's last member is the table of nodes of a replay.
+/// Runs the command in `arguments`, which begin with the program's name, and returns its output. If `wants_nodes` is
+/// true, the output's last member is a replay's table of nodes.
 #[pyfunction]
 #[pyo3(signature = (arguments, wants_nodes=false))]
 pub fn run(
@@ -55,7 +55,7 @@ pub fn run(
         .spawn(move || {
             let work = || execute_command(arguments, wants_nodes);
             let result = catch_unwind(AssertUnwindSafe(|| run_with_token(Some(task), work)));
-            // An error is ignored, because the receiver may have stopped waiting.
+            // Ignore an error here, because the receiver may have stopped waiting.
             let _ = answer.send(result);
         });
     // Starting a thread fails if there is no memory for its stack.
@@ -81,7 +81,8 @@ pub fn run(
     }
 }
 
-/// Waits for the answer without the interpreter's lock. An exception raised by a signal handler stops the command.
+/// Waits for the answer without holding the interpreter's lock. An exception raised by a signal handler stops the
+/// command.
 fn wait(
     py: Python<'_>,
     token: &StopToken,
@@ -114,7 +115,7 @@ fn wait(
     }
 }
 
-/// Builds the error of a command whose thread was abandoned for lack of memory.
+/// Builds the error for a command whose thread was abandoned because memory ran out.
 fn out_of_memory(py: Python<'_>) -> PyResult<PyErr> {
     let found = "the system has no more memory".to_owned();
     let failure = CommandFailureWithMessageParts {

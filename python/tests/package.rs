@@ -24,7 +24,7 @@ fn native_half() -> PathBuf {
     built("lib_chakram.dylib")
 }
 
-/// Puts the package together in `folder` as a wheel would install it.
+/// Assembles the package in `folder` as a wheel would install it.
 fn install_package(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let package = folder.join("chakram");
     fs::create_dir(&package)?;
@@ -39,8 +39,8 @@ fn install_package(folder: &Path) -> Result<PathBuf, Box<dyn Error>> {
     Ok(package)
 }
 
-/// The generated functions match the command line, and the tests in Python pass. With the variable `BLESS`, the functions are
-/// generated first.
+/// The generated functions match the command line, and the tests in Python pass. If the variable `BLESS` is set, the
+/// functions are generated first.
 #[test]
 fn pythons_own_tests_pass() -> Result<(), Box<dyn Error>> {
     let Some(python) = find_python() else {

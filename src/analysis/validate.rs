@@ -1,18 +1,18 @@
 //! Checks traces before they are replayed.
 //!
-//! First, each trace is checked separately ([`TraceDefectsAndDigest::check_trace`]): records, ids, dependencies, cycles and
-//! durations. In program order, this check also collects facts that must agree with other ranks: collectives, messages,
-//! in-switch memory accesses, and declared groups. Then [`validate_job`] compares the collected data of all ranks. It
-//! checks that each rank has a trace, that each group has its members, that all members of a group run the same
-//! collectives, and that each send has a receive ([`job`]). It also checks that ranks do not deadlock, that is, wait
-//! for each other in a cycle.
+//! First, each trace is checked separately ([`TraceDefectsAndDigest::check_trace`]): records, ids, dependencies, cycles
+//! and durations. In program order, this check also collects facts that must agree with other ranks: collectives,
+//! messages, in-switch memory accesses, and declared groups. Then [`validate_job`] compares the collected data of all
+//! ranks. It checks that each rank has a trace, that each group has its members, that all members of a group run the
+//! same collectives, and that each send has a receive ([`job`]). It also checks that ranks do not deadlock, which they
+//! do if they wait for each other in a cycle.
 //!
 //! A defect's [`DefectKind`] gives its severity, meaning and remedy. A defect is an error if a replay would reject
 //! it, and a warning if a replay repairs it. All other defects are notes. All defects are counted, but only the
 //! first few of each kind are stored.
 //!
-//! If a trace is truncated, or has duplicate ids or a cycle, its rank is not compared with other ranks. Otherwise,
-//! the missing parts would look like defects of the other ranks.
+//! If a trace is truncated, has duplicate ids or contains a cycle, its rank is not compared with other ranks.
+//! Otherwise, the missing parts would look like defects of the other ranks.
 
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::graph::EnforcedDependencyKinds;
@@ -56,8 +56,8 @@ pub struct ValidateOptions {
     pub ranks: Option<u32>,
     /// Groups declared outside the traces, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,
-    /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. They determine which
-    /// ranks join a collective over some dimensions.
+    /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. These sizes determine
+    /// which ranks join a collective over some dimensions.
     pub dimensions: Option<Vec<u32>>,
     /// Maximum number of stored defects of each kind. Further defects are only counted.
     pub show: usize,
@@ -95,7 +95,7 @@ pub struct ValidationReport<'a> {
 }
 
 impl<'a> ValidationReport<'a> {
-    /// Validates the job that consists of the traces `sources`.
+    /// Validates the job whose traces are `sources`.
     pub fn new(
         mut sources: Vec<ValidatedTraceFile<'a>>,
         options: &ValidateOptions,
@@ -111,7 +111,7 @@ impl<'a> ValidationReport<'a> {
         }
     }
 
-    /// Returns true if the job can be replayed: it has no errors and, if `strict`, no warnings.
+    /// Returns true if the job can be replayed: it has no errors and, if `strict` is true, no warnings either.
     pub fn is_sound(&self) -> bool {
         let tally = self.findings.count_by_severity();
         tally.errors == 0 && (tally.warnings == 0 || !self.strict)

@@ -50,8 +50,8 @@ pub struct BaselinePredictionDraft {
     pub machine: String,
 }
 
-/// Adds predictions to workloads of the archive at `path`, in one commit. If the archive had an unfinished tail, moves
-/// it to a file and returns this file.
+/// Adds predictions to workloads of the archive at `path`, in one commit. If the archive ended in an unfinished tail,
+/// moves the tail to a file and returns this file.
 pub fn add_baselines(
     path: &Path,
     drafts: &[BaselinePredictionDraft],
@@ -93,11 +93,11 @@ pub fn add_baselines(
 pub struct AddedWorkloadSizes {
     /// Size of the workload's files, in bytes.
     pub bytes: u64,
-    /// Bytes by which the workload's new objects enlarged the archive.
+    /// How many bytes the workload's new objects added to the archive.
     pub packed: u64,
     /// Number of the workload's objects that the archive already had.
     pub known: u64,
-    /// File to which an unfinished tail was moved, or `None`.
+    /// File to which an unfinished tail was moved; `None` if there was no tail.
     pub kept_aside: Option<PathBuf>,
 }
 
@@ -215,7 +215,7 @@ pub fn add_workload(
     })
 }
 
-/// Splits a trace's file name into prefix and ending.
+/// Splits the name of a trace file into prefix and ending.
 fn split_trace_name(
     file: &chakram_trace::format::file::RankFile,
 ) -> Result<(String, String), ArchiveError> {
@@ -336,7 +336,7 @@ fn name_of(path: &Path) -> String {
     name.unwrap_or_default()
 }
 
-/// Packs all objects of the archive `from`'s workload `entry`.
+/// Packs all objects of workload `entry` in the archive `from`.
 pub(super) fn repack_workload(
     from: &Archive,
     entry: &WorkloadEntry,

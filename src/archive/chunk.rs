@@ -1,7 +1,7 @@
 //! Chunks of an object: compresses its bytes to zstd frames, and decompresses them.
 //!
 //! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment. The unpacked base serves as the
-//! frame's dictionary, and its values can predict those of the chunk's columns. A rank's chunk uses the corresponding
+//! frame's dictionary, and its column values can predict those of the chunk. A rank's chunk uses the corresponding
 //! chunk of an earlier rank as its base.
 
 use super::CompressionLevel;
@@ -24,7 +24,7 @@ pub use frame::compress_frame;
 const TARGET: usize = 4 << 20;
 /// Maximum size of a chunk, packed or unpacked, in bytes.
 pub const LARGEST: u64 = 64 << 20;
-/// Maximum number of objects with possible bases, per family of objects with similar names.
+/// Maximum number of objects that can provide bases, per family of objects with similar names.
 const BASES: usize = 8;
 /// Maximum number of chunks per object whose columns are kept as bases.
 const KEPT: usize = 64;
@@ -57,9 +57,9 @@ pub struct EncodedChunk {
     pub frame: Vec<u8>,
     /// Coding of the chunk's bytes.
     pub coding: ChunkCoding,
-    /// Unpacked size of the frame, in bytes.
+    /// Size of the unpacked frame, in bytes.
     pub unpacked: u64,
-    /// Number of the object's bytes that the chunk contains.
+    /// How many of the object's bytes the chunk contains.
     pub bytes: u64,
     /// Number of records in the chunk, or 0 if the object is not a trace.
     pub records: u64,
@@ -113,8 +113,8 @@ impl WorkloadDeltaEncoder {
         let plain = is_trace && self.level == CompressionLevel::Plain;
         let count = records.as_ref().map_or(0, Vec::len);
         let mut same = self.bases.iter().filter(|base| base.family == family);
-        // The base is the latest object with the same number of records, whose templates are probably in the same
-        // order. Without one, it is the family's first object, which has most of the templates.
+        // The base is the latest object with as many records, because its templates are probably in the same order. If
+        // there is none, the base is the family's first object, which has most of the templates.
         let alike = self
             .bases
             .iter()

@@ -1,11 +1,11 @@
-//! Stores the records of a trace in columns. Numbers with the same meaning, from all records, form one column. The rest
+//! Stores the records of a trace in columns. Numbers with the same meaning form one column across all records. The rest
 //! of a record is a template, which many records share.
 //!
-//! A record consists of a template and the values of the template's slots. A template is a list of ops: literal bytes;
-//! slots (a column's value as a varint, or in decimal digits within a string); and the ends of nested messages, whose
-//! lengths follow from their contents. A column contains the values with one meaning (`duration_ns`, `parent`, …) from
-//! all records. It stores their differences from their predictions, in byte planes. A chunk with a base shares its
-//! templates, and its values may be predicted from the base's record with the same index.
+//! A record consists of a template and the values of the template's slots. A template is a list of ops of three kinds:
+//! literal bytes; slots (a column's value as a varint, or as decimal digits within a string); and the ends of nested
+//! messages, whose lengths follow from their contents. A column contains, from all records, the values with one meaning
+//! (`duration_ns`, `parent`, …). It stores by how much they differ from their predictions, in byte planes. A chunk with
+//! a base shares its templates, and its values may be predicted from the base's record with the same index.
 //! `docs/reference/archive-format.md` describes the format.
 
 use super::wire::{ByteStringReader, WireError, put_varint};
@@ -35,16 +35,16 @@ mod template;
 #[derive(Debug, Default)]
 pub struct ChunkTemplatesAndColumns {
     templates: TemplateTable,
-    /// Encoded templates that the base lacks, each preceded by its length; empty for a chunk that was read.
+    /// Encoded templates that the base lacks, each with its length before it; empty for a chunk that was read.
     written: Vec<u8>,
     shape: Arc<RecordTemplatesAndValueRecords>,
     /// Number of columns, including empty ones.
     count: usize,
     /// Values of all columns, column by column.
     values: Vec<u64>,
-    /// For each column: the predictor that encodes it if the column was written, and the columns that may predict it. A
-    /// chunk with this chunk as its base probably needs the same predictors, so the encoder tries only them and those
-    /// that use the base.
+    /// For each column: the predictor with which it was encoded, if it was written, and the columns that may predict
+    /// it. A chunk whose base is this chunk probably needs the same predictors, so the encoder tries only them and
+    /// those that use the base.
     chosen: Vec<Option<ColumnPredictionRule>>,
     relations: Vec<Vec<usize>>,
 }
@@ -64,10 +64,10 @@ pub enum TraceNodesOrTextLines {
 /// only once.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateAndColumnInterner {
-    /// Outlines, by the number of their key.
+    /// Outlines, by the numbers of their keys.
     outlines: Vec<Arc<RecordOutlineWithSlots>>,
     keys: ByteStringInterner,
-    /// Number of each template, by the numbers of its outline and variant.
+    /// Number of each template, by its outline's number and its variant's number.
     templates: ByteStringInterner,
     columns: ByteStringInterner,
     structural: StructuralColumnValuesInTemplates,
@@ -82,7 +82,7 @@ pub struct ReusableColumnBuffers {
     layers: Vec<ChunkAddedTemplates>,
 }
 
-/// Number of record bytes rebuilt at once. They fit in a processor core's cache.
+/// How many bytes of records are rebuilt at once. They fit in a processor core's cache.
 const PIECE: usize = 1 << 18;
 /// Index of the column that contains node ids.
 const IDS: usize = 0;
@@ -182,7 +182,7 @@ impl ChunkTemplatesAndColumns {
         }
     }
 
-    /// Returns how many records share the template of `base`'s record with the same index.
+    /// Returns how many records share a template with the record of `base` at the same index.
     pub fn count_equal_templates(&self, base: &Self) -> usize {
         let pairs = self
             .shape
@@ -236,8 +236,8 @@ impl ChunkTemplatesAndColumns {
         };
         others.resize_with(self.count, Vec::new);
         let mut chosen = vec![None; self.count];
-        // A column must be written after the columns that predict it, so columns without such
-        // predictors come first.
+        // A column must be written after the columns that predict it, so columns that no other column predicts come
+        // first.
         let first = (0..self.count).filter(|&number| others[number].is_empty());
         let then = (0..self.count).filter(|&number| !others[number].is_empty());
         for number in first.chain(then) {
@@ -424,7 +424,7 @@ impl ChunkTemplatesAndColumns {
         }
     }
 
-    /// Sets `ids` to the id of each record, or to 0 for a record without an id.
+    /// Sets `ids` to the id of each record; a record without an id gets 0.
     fn read_ids(&self, ids: &mut Vec<u64>) {
         ids.clear();
         ids.resize(self.shape.template_sequence().len(), 0);
@@ -437,7 +437,7 @@ impl ChunkTemplatesAndColumns {
 }
 
 /// Sets the length of `list` to `count`, with arbitrary contents. Old contents are kept, because zeroing old memory
-/// costs time (zeroed new memory costs nothing).
+/// takes time (new memory that is zeroed costs nothing).
 fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     if list.capacity() < count {
         *list = vec![T::default(); count];
@@ -475,7 +475,7 @@ fn encode_template_sequence(
     out: &mut EncodedColumnsAndPlaneEnds,
 ) {
     if base == Some(sequence) {
-        // If the templates are the base's, in the same order, the predictor's number alone describes them.
+        // If the templates are those of the base, in the same order, the predictor's number alone describes them.
         return out.bytes.extend([ColumnPredictionRule::Base as u8, 0]);
     }
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));
@@ -493,7 +493,7 @@ fn encode_template_sequence(
     choose::encode_with_best_predictor(&wide(sequence), &view, predictors, out);
 }
 
-/// Reads the template of each of `count` records into `sequence`. Returns true if they are exactly the base's.
+/// Reads the template of each of `count` records into `sequence`. Returns true if they are exactly those of the base.
 fn decode_template_sequence(
     input: &mut ByteStringReader<'_>,
     count: usize,

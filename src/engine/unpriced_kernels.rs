@@ -1,10 +1,11 @@
-//! Finds kernels without a known duration. A kernel's duration is unknown in two cases. Either the machine lacks a rate
-//! (the number format has no peak rate, or the NPU is not described), or the trace states neither FLOPs nor bytes.
+//! Finds kernels without a known duration. A kernel's duration is unknown in two cases. Either the machine states no
+//! suitable rate (the number format has no peak rate, or the NPU is not described), or the trace states neither FLOPs
+//! nor bytes.
 //!
 //! If a kernel's bytes are known but its FLOPs are not, its duration follows from the bytes in any format. A recorded
-//! kernel keeps its duration. An arithmetic kernel without a known duration would take no time, so it is an error. If
-//! most kernels have a recorded duration, the few without one are only counted and reported. If most have no known
-//! duration, the report would be meaningless, so the engine returns an error.
+//! kernel keeps its duration. An arithmetic kernel without a known duration would take no time, so the engine treats it
+//! as an error. If most kernels have a recorded duration, the few without one are only counted and reported. If most
+//! kernels have no known duration, the report would be meaningless, so the engine returns an error.
 
 use super::coverage::DurationSourceCounts;
 use super::error::ReplayRefusal;
@@ -22,11 +23,11 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct UntimedKernels {
     formats: BTreeMap<(usize, Option<Dtype>), UntimedKernelsInFormat>,
-    /// First kernels with neither FLOPs nor bytes, on the lowest rank with any.
+    /// The first kernels with neither FLOPs nor bytes, on the lowest rank that has such kernels.
     bare: Vec<(Rank, NodeIndex)>,
 }
 
-/// Kernels of unknown duration that use one number format.
+/// Kernels that use one number format and have no known duration.
 #[derive(Clone, Copy, Debug)]
 struct UntimedKernelsInFormat {
     count: u64,
@@ -62,8 +63,8 @@ impl UntimedKernels {
         }
     }
 
-    /// Adds the kernels that were collected for a graph; `rank` executes the graph on the NPU class `class`. The caller
-    /// must add ranks in ascending order.
+    /// Adds the kernels collected for a graph, which `rank` executes on an NPU of class `class`. The caller must add
+    /// ranks in ascending order.
     pub fn add_kernels(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
             let first = UntimedKernelsInFormat {
@@ -79,7 +80,8 @@ impl UntimedKernels {
     }
 
     /// Fails if an arithmetic kernel has no known duration. Otherwise returns the number of kernels that take no time.
-    /// If most kernels do, also returns an error that reports show. `basis` counts all other kernels.
+    /// If most kernels take no time, it also returns an error for the reports to show. `basis` counts all other
+    /// kernels.
     pub fn check_untimed_kernels(
         &self,
         workload: &Workload,
@@ -193,7 +195,7 @@ impl UntimedKernels {
     }
 }
 
-/// Returns the problem and the hint of an error: `found` needs a rate of an NPU that `machine` does not describe.
+/// Returns an error's problem and hint: `found` needs a rate of an NPU that `machine` does not describe.
 pub(super) fn missing_npu_error(machine: &Machine, found: &str) -> (String, String) {
     let name = machine.name();
     let example = match is_inline(name) {

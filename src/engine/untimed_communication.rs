@@ -2,7 +2,7 @@
 //! nor a recorded duration.
 //!
 //! A collective takes as long as its members' longest recorded transfer. It is untimed only if no member has a recorded
-//! transfer or wait. A message is untimed if neither half has a recorded duration.
+//! transfer or wait. A message is untimed if neither its send nor its receive has a recorded duration.
 
 use super::error::ReplayRefusal;
 use super::matching;
@@ -20,7 +20,7 @@ const NAMED: usize = 3;
 /// The collective or message of a communication node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CollectiveOrMessageIndex {
-    /// A collective: the index of its group in the plan, and its index in the group.
+    /// A collective: its group's index in the plan, and its own index in the group.
     Collective(u32, u32),
     /// A matched message: its match index in the plan.
     Message(u32),

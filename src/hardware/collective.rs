@@ -1,9 +1,9 @@
-//! Execution of collectives. A collective runs in stages; each works in one phase, a dimension that the group spans. In
-//! each stage, a small program per member computes the member's next step on demand.
+//! Execution of collectives. A collective runs in stages; each stage works in one phase, which is a dimension that the
+//! group spans. In each stage, every member runs a small program that computes its next step on demand.
 //!
 //! Message schedules are never materialised. A [`CollectiveStage`] names the operation that the members perform in one
-//! phase. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of receptions that it
-//! depends on. The event loop runs these programs step by step. If members start together on identical paths,
+//! phase. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of messages that the member
+//! must receive first. The event loop runs these programs step by step. If members start together on identical paths,
 //! closed-form formulas predict when they end.
 //!
 //! Reductions take no time of their own: NPU memory is many times faster than the network, so reductions keep up with
@@ -91,7 +91,7 @@ pub enum CollectiveStagePrimitive {
     Broadcast,
     /// The root of the line ends with the sum of all buffers.
     Reduce,
-    /// The root of the line ends with all parts.
+    /// The root of the line ends with the parts of all members.
     Gather,
     /// The root of the line sends a separate part of its buffer to each member.
     Scatter,
@@ -114,7 +114,7 @@ pub struct CollectiveStage {
     pub phase: usize,
     /// Operation that the members perform in this stage.
     pub primitive: CollectiveStagePrimitive,
-    /// The data that a line's members together gather, scatter or reduce.
+    /// Size of the data that a line's members together gather, scatter or reduce.
     pub buffer: UnroundedBufferShare,
     /// True if the chunk uses the second of the two trees. Chunks alternate between the trees. Algorithms without two
     /// trees ignore this field.
@@ -134,19 +134,19 @@ impl CollectiveStage {
     }
 }
 
-/// Calls `take` with each stage of one chunk of `kind` over the phases of `extent`, in the order in which they run.
-/// `whole` is the chunk's share of the buffer ([`CollectiveKind::buffer_bytes`]).
+/// Calls `take` with each stage of one chunk of `kind` over the phases of `extent`, in execution order. `whole` is the
+/// chunk's share of the buffer ([`CollectiveKind::buffer_bytes`]).
 ///
 /// `order` contains the index of every phase once: the order in which a chunk passes through the phases on its way
 /// outward. Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and
 /// use the order of phase indices. Earlier phases shrink the data of later phases. Let the phases have sizes n_0, n_1,
 /// … in this order.
-/// - On its way outward, a reduce-scatter has buffers of S, S/n_0, S/(n_0 n_1), ….
-/// - An all-gather goes inward, and has the same buffer in each phase.
+/// - On its way outward, a reduce-scatter works on buffers of S, S/n_0, S/(n_0 n_1), ….
+/// - An all-gather goes inward, with the same buffer in each phase.
 /// - An all-reduce is a reduce-scatter and then an all-gather. If `fused` is true, a single all-reduce stage replaces
 ///   the two stages in the last phase.
 /// - An all-to-all sends the whole buffer S through every dimension.
-/// - Reduce and gather go outward, and broadcast and scatter go inward, along the lines that have data.
+/// - Reduce and gather go outward along the lines that have data; broadcast and scatter go inward along them.
 /// - A barrier is an all-gather without data.
 pub fn decompose_collective(
     kind: CollectiveKind,
@@ -287,8 +287,8 @@ pub struct SendStepWithConditions {
     pub to: u32,
     /// Size of the message.
     pub amount: UnroundedBufferShare,
-    /// Number of credits that this step requires. A member has its initial credits, and one for each message of this
-    /// stage that it has received and processed.
+    /// Number of credits that this step requires. A member starts with its initial credits, and earns one for each
+    /// message of this stage that it has received and processed.
     pub after: u32,
     /// Number of messages of this stage that must have arrived, in addition to the credits.
     pub arrived: u32,

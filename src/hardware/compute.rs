@@ -77,18 +77,19 @@ impl PeakRatesByFormat {
     }
 }
 
-/// Source of kernel durations. By default a kernel takes its recorded duration, or its roofline time if nothing was
-/// recorded.
+/// Where kernel durations come from. By default a kernel takes its recorded duration, or its roofline time if nothing
+/// was recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KernelDurationSource {
-    /// The recorded duration. Without one, the NPU class's curves determine the kernel's time, or the roofline model if
-    /// the curves or the kernel's shape are missing. If an efficiency is given, a kernel without a recorded duration
-    /// always takes its roofline time at this fraction of the peak rates.
+    /// The recorded duration. If there is none, the NPU class's curves determine the kernel's time; if the curves or
+    /// the kernel's shape are missing, the roofline model does. If an efficiency is given, a kernel without a recorded
+    /// duration always takes its roofline time at this fraction of the peak rates.
     Recorded(RooflinePeakFraction),
     /// The same duration as with [`Self::Recorded`], times a factor.
     Scaled(f64, RooflinePeakFraction),
     /// The duration that the NPU class's curves give for the kernel's class and shape. If the shape or the curves are
-    /// missing, the kernel takes its roofline time at the peak rates or, without one, its recorded time.
+    /// missing, the kernel takes its roofline time at the peak rates. If it has no roofline time either, it takes its
+    /// recorded duration.
     Curves,
     /// The roofline duration at this fraction of the peak rates. If the trace has neither FLOPs nor bytes, the kernel
     /// takes its recorded duration.
@@ -99,7 +100,7 @@ pub enum KernelDurationSource {
     /// The duration recorded on another NPU class, times the ratio of the two classes' roofline times. If nothing was
     /// recorded, the kernel takes its roofline duration.
     RecordedOn(RecordingNpuClass),
-    /// Same as [`Self::RecordedOn`] with the NPU class of the device that each capture names.
+    /// Works as [`Self::RecordedOn`] does, with the NPU class of the device that each capture names.
     /// [`compute_model_for_capture`](super::recordings::compute_model_for_capture) inserts it.
     RecordedOnDevices,
     /// Recorded durations only: a kernel without a recorded duration takes no time.
@@ -112,8 +113,8 @@ impl Default for KernelDurationSource {
     }
 }
 
-/// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default of 1 does not count as set by
-/// the user.
+/// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default of 1 does not count as a value
+/// set by the user.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RooflinePeakFraction {
     fraction: f64,
@@ -149,19 +150,20 @@ impl Default for RooflinePeakFraction {
     }
 }
 
-/// Facts about a kernel from its trace, from which models compute its duration.
+/// Facts that the trace states about a kernel; models compute the kernel's duration from them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelTraceFacts<'a> {
     /// Name of the kernel (empty if unknown).
     pub name: &'a str,
     /// Captured duration, or zero when unknown.
     pub recorded: Span,
-    /// True if the trace is a capture that timed every kernel. A duration of zero is then known, not missing.
+    /// True if the trace is a capture that timed every kernel. A duration of zero is then a known value, not a missing
+    /// one.
     pub captured: bool,
     /// Number of operations, or zero if unknown.
     pub flops: u64,
     /// True if arithmetic dominates the kernel's time but the number of operations is unknown. The bytes then give only
-    /// a lower bound of the duration.
+    /// a lower bound on the duration.
     pub flops_unknown: bool,
     /// Bytes read and written, or zero when unknown.
     pub bytes: u64,
@@ -178,7 +180,7 @@ pub enum KernelDurationWithBasis {
     Modeled(Span),
     /// Recorded duration, because the model lacks the kernel's FLOPs or bytes, or a peak rate.
     Fallback(Span),
-    /// Recorded duration, because the kernel was recorded on another maker's NPU.
+    /// Recorded duration, kept because the kernel was recorded on another maker's NPU.
     Kept(Span),
     /// The duration that the class's curves give.
     Curve {
@@ -189,7 +191,7 @@ pub enum KernelDurationWithBasis {
         /// Class of the curve. Kernels of the same class have correlated errors.
         class: CorrelatedErrorClass,
     },
-    /// Duration and energy by the best mapping of the kernel's loop nest.
+    /// Duration and energy under the best mapping of the kernel's loop nest.
     Mapped {
         /// The duration.
         span: Span,
@@ -316,7 +318,7 @@ impl KernelDurationSource {
     }
 
     /// Returns the duration of `kernel` and its basis, on a class with these peaks, memory bandwidth and curves.
-    /// Without a bandwidth, the roofline and the curves give no time.
+    /// Without a bandwidth, neither the roofline nor the curves give a time.
     pub fn price_kernel(
         &self,
         kernel: &KernelTraceFacts<'_>,
@@ -552,8 +554,8 @@ mod tests {
             price(recorded, &attention),
             KernelDurationWithBasis::Modeled(kept)
         );
-        // A kernel without a recorded duration takes at least 4e6 / 2e12 = 2 us for its memory traffic, times the
-        // factor of a scaled model.
+        // A kernel without a recorded duration takes at least 4e6 / 2e12 = 2 us for its memory traffic, multiplied by
+        // the factor if the model is scaled.
         let untimed = KernelTraceFacts {
             recorded: Span::ZERO,
             ..attention
@@ -585,7 +587,8 @@ mod tests {
                 Some(good)
             );
         }
-        // 1 us at 1e-300 of the peak exceeds the longest representable time, so it saturates instead of wrapping.
+        // At 1e-300 of the peak, 1 us grows beyond the longest representable time, so the result saturates instead of
+        // wrapping.
         let (peaks, memory) = a100();
         let crawl = KernelDurationSource::Roofline(RooflinePeakFraction::new(1e-300).unwrap());
         assert_eq!(
@@ -627,8 +630,8 @@ mod tests {
             price(fp8),
             KernelDurationWithBasis::Fallback(Span(5_000_000))
         );
-        // If the class has no peak for a kernel's format and no duration was recorded, the kernel has no known
-        // duration. Without FLOPs, the kernel's bytes determine the duration: 1e6 / 2e12 s.
+        // A kernel has no known duration if the class has no peak for its format and no duration was recorded. Without
+        // FLOPs, the kernel's bytes determine the duration: 1e6 / 2e12 s.
         let generated = KernelTraceFacts {
             recorded: Span::ZERO,
             ..fp8

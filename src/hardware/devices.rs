@@ -22,7 +22,8 @@ const MAKERS: [(&str, &[&str]); 5] = [
     ("Huawei", &["huawei", "ascend"]),
 ];
 
-/// Words that a device's name must contain, words that it must not contain, and the device's preset and NPU class.
+/// For each device: words that its name must contain, words that its name must not contain, and its preset and NPU
+/// class.
 type DeviceNamePresetRule = (
     &'static [&'static str],
     &'static [&'static str],
@@ -44,14 +45,14 @@ fn split_words(name: &str) -> Vec<String> {
     parts.map(str::to_ascii_lowercase).collect()
 }
 
-/// Returns the maker of a device or NPU class with this name, or `None` if no word of it identifies one.
+/// Returns the maker of a device or NPU class with this name, or `None` if no word in the name identifies a maker.
 pub fn maker_of(name: &str) -> Option<&'static str> {
     let words = split_words(name);
     let has = |known: &&(&str, &[&str])| words.iter().any(|word| known.1.contains(&&**word));
     MAKERS.iter().find(has).map(|(maker, _)| *maker)
 }
 
-/// Returns the names of the preset and its NPU class for devices of this `name`, such as `NVIDIA H100 80GB HBM3`.
+/// Returns the names of the preset and of its NPU class for devices called `name`, such as `NVIDIA H100 80GB HBM3`.
 pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
     let words = split_words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);

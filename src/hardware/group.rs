@@ -1,4 +1,4 @@
-//! Placement of groups of NPUs on the machine.
+//! How groups of NPUs are placed on the machine.
 
 use crate::topology::{DimensionShape, PathLatencyAndRates, Topology};
 use chakram_base::ids::{MemberIndex, Npu, Position};
@@ -34,9 +34,9 @@ impl PhaseDimensionSizeAndStride {
 /// Paths between members of one line in a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathsToNextAndAnyMember {
-    /// Path from each member to the next, or `None` if these differ.
+    /// Path from each member to the next, or `None` if these paths differ.
     pub next: Option<PathLatencyAndRates>,
-    /// Path between any two members, or `None` if these differ.
+    /// Path between any two members, or `None` if these paths differ.
     pub any: Option<PathLatencyAndRates>,
 }
 
@@ -59,10 +59,10 @@ pub struct GroupPlacement {
 impl GroupPlacement {
     /// Determines the placement of `npus`, which must be distinct.
     ///
-    /// If the NPUs are all combinations of some coordinates in each dimension, the group has a phase for each dimension
-    /// in which they differ. Any other group spans dimensions unevenly and is treated as one line, with the algorithm
-    /// of the group's outermost dimension. On tiles, every group has a single phase with the members in the group's own
-    /// order, because plans may place stages anywhere, not only in sub-grids.
+    /// If the NPUs are all combinations of some coordinates in each dimension, the group has one phase for each
+    /// dimension in which the NPUs differ. Any other group spans dimensions unevenly and is treated as one line, with
+    /// the algorithm of the group's outermost dimension. On tiles, every group has a single phase with the members in
+    /// the group's own order, because plans may place stages anywhere, not only in sub-grids.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tile_grid().is_some() && npus.len() > 1 {
             return Self::from_line_along_dimension(npus, 0);
@@ -80,7 +80,8 @@ impl GroupPlacement {
         let cells: u64 = coordinates
             .iter()
             .fold(1, |product, c| product.saturating_mul(c.len() as u64));
-        // NPUs are distinct, so they fill the grid of their coordinates exactly if it has as many points as NPUs.
+        // The NPUs are distinct, so they fill the grid of their coordinates exactly if the grid has as many points as
+        // there are NPUs.
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
             return Self::from_line_along_dimension(npus, spanned.unwrap_or(0));
@@ -167,7 +168,7 @@ impl GroupPlacement {
             && (1..phase.size).all(|index| at(index) - at(index - 1) == apart)
     }
 
-    /// Returns the path from each member to the next of its line, or `None` if these differ.
+    /// Returns the path from each member to the next in its line, or `None` if these paths differ.
     pub fn common_path_to_neighbour(
         &self,
         phase: &PhaseDimensionSizeAndStride,
@@ -196,7 +197,7 @@ impl GroupPlacement {
         }
     }
 
-    /// Returns the path between any two members of a line, or `None` if these differ.
+    /// Returns the path between any two members of a line, or `None` if these paths differ.
     pub fn common_path_between_any(
         &self,
         phase: &PhaseDimensionSizeAndStride,
@@ -238,7 +239,8 @@ mod tests {
     #[test]
     fn sub_grids_become_phases() {
         let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
-        // Coordinates {1, 3} x {0, 2}: The group has NPUs 1, 3, 9 and 11, given in a different order.
+        // The coordinates are {1, 3} x {0, 2}, so the group has NPUs 1, 3, 9 and 11; they are given in a different
+        // order.
         let e = GroupPlacement::new(&npus(&[11, 1, 9, 3]), &t);
         let phase = |dimension, stride| PhaseDimensionSizeAndStride {
             dimension,

@@ -98,8 +98,8 @@ impl NpuClass {
     }
 }
 
-/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe, as in the GPU presets. A trace
-/// with more lanes causes a warning.
+/// How many NPU lanes, and how many host lanes, an NPU has if the machine does not describe it; the same as in the GPU
+/// presets. A trace with more lanes causes a warning.
 const UNKNOWN_LANES: u32 = 32;
 
 /// A simulated system: its NPUs, network, hosts and remote memory.
@@ -132,8 +132,8 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not TOML, has an unknown key or lacks a required one, or describes an impossible machine.
-    /// Never panics.
+    /// Fails if `text` is not TOML, has an unknown key, lacks a required key, or describes an impossible machine. Never
+    /// panics.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
         Ok(build::build_machine(
             &ConfigDocument::parse(text, file)?,
@@ -146,7 +146,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// Fails like [`Self::parse`].
+    /// Returns the errors of [`Self::parse`].
     pub fn parse_edited(text: &str, file: &str, original: &Self) -> Result<Self, MachineError> {
         let document = ConfigDocument::parse(text, file)?;
         Ok(build::build_machine(&document, Some(original))?)
@@ -179,10 +179,10 @@ impl Machine {
 
     /// Creates a machine of one class, for importers of other formats.
     ///
-    /// Returns `None` if the arguments do not describe a valid machine: the number of algorithms differs from the
-    /// number of dimensions, the class lacks lanes of a kind, a memory has a capacity of zero, or the remote memory
-    /// does not fit the number of NPUs. The class may lack peak rates; a model that needs one then reports the kernel's
-    /// format.
+    /// Returns `None` if the arguments do not describe a valid machine. They are invalid if the number of algorithms
+    /// differs from the number of dimensions, the class has no lanes of one kind, a memory has a capacity of zero, or
+    /// the remote memory does not fit the number of NPUs. The class may lack peak rates; a model that needs one then
+    /// reports the kernel's format.
     pub fn with_uniform_class(
         name: String,
         topology: Topology,
@@ -338,7 +338,7 @@ impl Machine {
         &self.across_nodes
     }
 
-    /// Returns the number, order and overlap of chunks of collectives.
+    /// Returns how many chunks collectives have, in which order they run, and how they overlap.
     pub fn chunking_settings(&self) -> ChunkCountOrderAndOverlap {
         self.pipeline
     }
@@ -362,7 +362,7 @@ impl Machine {
         }
     }
 
-    /// Returns the NPU of `rank` in a job of `ranks` ranks without a placement map.
+    /// Returns the NPU that `rank` occupies in a job of `ranks` ranks without a placement map.
     pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
         let placed = |domain: &UsedNpusPerSpannedDomain| domain.npu_of_rank(rank, ranks);
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
@@ -415,7 +415,7 @@ impl Machine {
         })
     }
 
-    /// Returns the remote memory that can store data beyond the NPUs' own capacity, without memory at ports, which
+    /// Returns the remote memory that can store data beyond the NPUs' own capacity. It excludes memory at ports, which
     /// [`Self::npu_memory`] already includes.
     pub fn shared_memory(&self) -> Option<RemoteMemoryCapacityAndSharers> {
         self.remote
@@ -444,7 +444,7 @@ impl Machine {
         runs.map(|(first, last, class)| (Npu(first), Npu(last), class))
     }
 
-    /// Returns true if some class of NPUs has curves of measured kernels.
+    /// Returns true if any class of NPUs has curves of measured kernels.
     pub fn has_curves(&self) -> bool {
         self.classes.iter().any(|class| !class.curves.is_empty())
     }
@@ -466,7 +466,7 @@ impl Machine {
         machine
     }
 
-    /// Returns the factors, derived from measured steps, that correct durations.
+    /// Returns the factors that correct durations; they are derived from measured steps.
     pub fn corrections(&self) -> &[PassKernelTimeCorrection] {
         &self.corrections
     }
@@ -486,8 +486,8 @@ impl Machine {
         &self.named_memories
     }
 
-    /// Returns the remote memories, starting with the unnamed memory. Each comes with its first endpoint, which is
-    /// meaningful only if it is attached to the network.
+    /// Returns the remote memories, starting with the unnamed memory. Each memory comes with its first endpoint, which
+    /// is meaningful only if the memory is attached to the network.
     pub fn iter_remote_memories(
         &self,
     ) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {

@@ -84,13 +84,14 @@ pub struct SwitchLevel {
 pub struct LocalMemory {
     /// Bandwidth of reads and writes together, in bytes per second.
     pub bandwidth: Bandwidth,
-    /// Time to the first byte, or `None` if unknown. Loads and stores need this latency to be known.
+    /// Time until the first byte arrives, or `None` if unknown. Loads and stores are possible only if this latency is
+    /// known.
     pub latency: Option<Span>,
     /// Capacity, or `None` if unknown. Loads or stores of more bytes than the capacity are an error.
     pub capacity: Option<Bytes>,
 }
 
-/// Attachment of NPUs to remote memory.
+/// How NPUs are attached to remote memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemoryAttachment {
     /// Every NPU has its own channel.
@@ -123,7 +124,8 @@ impl MemoryAttachment {
         "ports",
     ];
 
-    /// Returns the name in machine files. One kind of pool, which only importers create, has no name in machine files.
+    /// Returns the attachment's name in machine files. One kind of pool, which only importers create, has no name in
+    /// machine files.
     pub fn name_in_file(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
@@ -199,7 +201,7 @@ impl MemoryAttachment {
     }
 }
 
-/// Design of a pool that is a network, whose links concurrent accesses share.
+/// The design of a pool that is a network: concurrent accesses share its links.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub enum NetworkPoolDesign<'a> {
@@ -228,9 +230,9 @@ impl NetworkPoolDesign<'_> {
 /// Memory outside the NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteMemory {
-    /// Attachment of NPUs to this memory.
+    /// How NPUs are attached to this memory.
     pub attachment: MemoryAttachment,
-    /// Bandwidth, in bytes per second, of one channel, or of one memory in a pool that is a network.
+    /// Bandwidth of one channel, or of one memory in a pool that is a network, in bytes per second.
     pub bandwidth: Bandwidth,
     /// Time from the start of an access until its first byte arrives.
     pub latency: Span,
@@ -238,8 +240,8 @@ pub struct RemoteMemory {
     pub capacity: Option<Bytes>,
     /// True if a channel's transfer time (bytes / bandwidth) is truncated to whole nanoseconds, as in ASTRA-sim.
     pub whole_ns: bool,
-    /// Network ports that the memory's bytes pass, or `None`. The bandwidth of these ports must equal the bandwidth of
-    /// the NPUs' ports in the pool's design.
+    /// Network ports that the memory's bytes pass through, or `None`. The bandwidth of these ports must equal the
+    /// bandwidth of the NPUs' ports in the pool's design.
     pub through: Option<MemoryNetworkAttachment>,
 }
 
@@ -277,7 +279,7 @@ impl RemoteMemory {
     }
 
     /// Returns the memory's endpoints in the network: one for each port, or a single endpoint beyond the switch of a
-    /// dimension (empty if it is not attached to the network).
+    /// dimension. The list is empty if the memory is not attached to the network.
     pub fn list_endpoints(&self) -> Vec<MemorySiteAndLink> {
         let port = |npu| MemorySiteAndLink {
             site: MemoryAtNpuOrFabric::Npu(npu),

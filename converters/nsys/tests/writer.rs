@@ -1,4 +1,4 @@
-//! Writes SQLite files by the published file format, without sharing code with the reader.
+//! Writes SQLite files as the published file format specifies, without sharing code with the reader.
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +42,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
         match value {
             StoredValue::Null => types.extend(varint(0)),
             StoredValue::Integer(number) => {
-                // An integer takes the smallest sufficient size: 1, 2, 3, 4, 6 or 8 bytes.
+                // An integer takes the smallest size that suffices: 1, 2, 3, 4, 6 or 8 bytes.
                 let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
                 let fits = |&&(_, bytes): &&(u64, u32)| {
                     let bits = 8 * bytes - 1;
@@ -182,7 +182,7 @@ fn pack(
     let mut groups: Vec<Vec<(u64, Vec<u8>)>> = vec![Vec::new()];
     let mut used = gap + head;
     for (id, cell) in cells {
-        // An inner page has at least two children. The page's header, not a cell, lists the last child.
+        // An inner page has at least two children. The last child is listed in the page's header, not in a cell.
         let full = used + cell.len() + 2 > page;
         if full
             && groups

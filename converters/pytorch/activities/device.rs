@@ -47,9 +47,9 @@ fn is_blocking_call(name: &str) -> bool {
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
 
-/// Finds the host's waits for the device. The host waits in synchronizing calls, and in calls that
-/// return only after the copy that they request. A copy that blocks the host also waits for earlier
-/// work on the copy's stream.
+/// Finds the host's waits for the device. The host waits in synchronizing calls. It also waits in calls that request a
+/// copy and return only when the copy has ended. A copy that blocks the host also waits for earlier work on the copy's
+/// stream.
 pub(super) fn find_device_waits_of_host(
     rank: &JoinedRankCapture,
     bounds: &mut ActivityEndUpperBounds,
@@ -317,7 +317,7 @@ fn link_collectives(
 const AT_ONCE: i64 = 20_000;
 
 /// Returns the kernels that waited for `call`. Such a kernel was launched before the call ended, and began right after
-/// it, on a stream that was idle when the call ended. `communicating` lists the streams that run communication.
+/// it, on a stream that was idle when the call ended. `communicating` lists the streams on which communication runs.
 fn kernels_waiting_for_call(
     rank: &JoinedRankCapture,
     call: &CommCall,
@@ -353,7 +353,7 @@ fn kernels_waiting_for_call(
 
 /// Index to find device events by stream and launch.
 struct DeviceEventsByStreamAndLaunch {
-    /// Stream, start of the launch, and index of each device event.
+    /// For each device event, its stream, the start of its launch, and its index.
     list: Vec<(i64, i64, u32)>,
     streams: Vec<i64>,
 }
@@ -392,7 +392,7 @@ impl DeviceEventsByStreamAndLaunch {
         (found == stream).then_some(device)
     }
 
-    /// Returns the event that ended last, at or before `until`, on any stream. Ignores events launched after
+    /// Returns the event on any stream that was the last to end at or before `until`. Ignores events launched after
     /// `launched`.
     fn last_event_to_end(
         &self,

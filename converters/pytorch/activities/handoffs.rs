@@ -63,8 +63,7 @@ pub(super) fn link_handoffs(
     }
 }
 
-/// Returns the gaps that are longer than Python's usual gaps, and the start of every thread except
-/// the first.
+/// Returns the gaps that are longer than Python usually leaves, and the start of every thread except the first.
 fn find_thread_gaps(
     chains: &ActivitiesByThread,
     free: &[u32],
@@ -104,8 +103,7 @@ struct ThreadGap {
 struct ThreadActivitiesByEnd {
     /// Index and thread of each activity.
     list: Vec<(u32, u32)>,
-    /// For each entry, the index of the last earlier entry that belongs to another thread, or
-    /// [`NONE`].
+    /// For each entry, the index of the last earlier entry from another thread, or [`NONE`].
     of_another: Vec<u32>,
 }
 
@@ -135,7 +133,7 @@ impl ThreadActivitiesByEnd {
         }
     }
 
-    /// Returns the activity that ended last, but not after `time`, on any thread except `thread`.
+    /// Returns the activity that ended last among those that ended by `time` on any thread except `thread`.
     fn last_activity_ended_by(
         &self,
         time: i64,
@@ -161,8 +159,7 @@ mod tests {
     use super::*;
     use crate::pytorch::stream::damage::pseudo_random;
 
-    /// For each thread, the merged list and a search in all other threads must find the same last
-    /// end.
+    /// For each thread, the merged list must give the same last end as a search through all other threads.
     #[test]
     fn the_last_end_of_other_threads_is_that_of_a_search_in_each() {
         let mut below = pseudo_random(3);

@@ -32,8 +32,8 @@ pub(super) struct HostWait {
     pub into: u32,
 }
 
-/// Minimum idle time, in ns, for a wait that is inferred from times alone. Python leaves gaps of
-/// some tens of microseconds between operators.
+/// Minimum idle time, in ns, that shows a wait from times alone. Python leaves gaps of some tens of microseconds
+/// between operators.
 const NOTICEABLE: i64 = 100_000;
 /// Minimum idle time, in ns, if the thread had just launched the call and resumed soon after the
 /// call ended.
@@ -41,8 +41,8 @@ const PROMPT: i64 = 40_000;
 /// Maximum number of nested operators around the operator that requests communication.
 const DEEPEST: usize = 16;
 
-/// Sets the time when each call's result becomes usable. The worker may first copy the result into
-/// place, so the result may become usable after the call's end.
+/// Records when each call's result becomes usable. The worker may first copy the result into place, so the result may
+/// become usable after the call's end.
 pub(super) fn set_done(rank: &JoinedRankCapture, calls: &mut CommCalls) {
     for (worker, list) in group_calls_by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
@@ -55,8 +55,8 @@ pub(super) fn set_done(rank: &JoinedRankCapture, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // The worker may prepare the next call as soon as it is launched. From then on, count only work on this
-                // call's results.
+                // The worker may prepare the next call as soon as it is launched. From that launch on, count only work
+                // on this call's results.
                 let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
@@ -96,7 +96,7 @@ pub(super) fn segment_at(
     segments.get(index).filter(|segment| segment.from < time)
 }
 
-/// Finds the host's waits for its own communication, and the calls on which the host blocked.
+/// Finds when the host waited for its own communication, and the calls on which it blocked.
 pub(super) fn find_host_waits(
     rank: &JoinedRankCapture,
     calls: &CommCalls,
@@ -159,8 +159,8 @@ pub(super) fn find_host_waits(
     (waits, blocked)
 }
 
-/// Returns the wait for a message, whose recorded interval ends when the program's wait for it ends. Programs wait
-/// between operators. If the interval ends during an operator's own time, no thread waited.
+/// Returns the wait for a message. The message's recorded interval ends when the program's wait for it ends. Programs
+/// wait between operators. If the interval ends during an operator's own time, no thread waited.
 fn find_message_wait(
     rank: &JoinedRankCapture,
     call: &CommCall,

@@ -11,10 +11,10 @@ use super::{
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Lanes, ordered by the time at which they become free.
+/// Lanes, ordered by when they become free.
 type HostCommLanesByFreeTime = BinaryHeap<Reverse<(i64, u32)>>;
 
-/// Creates the activity of every call that the host executed, with its dependencies.
+/// Creates an activity, with its dependencies, for every call that the host executed.
 pub(super) fn create_in_flight_activities(
     rank: &JoinedRankCapture,
     calls: &CommCalls,
@@ -25,7 +25,7 @@ pub(super) fn create_in_flight_activities(
         .filter(|&call| !calls.list[call as usize].on_device())
         .collect();
     order.sort_by_key(|&call| (calls.list[call as usize].start, call));
-    // Calls on one worker wait for it, and messages to one peer wait for their connection. No other calls are queued,
+    // Calls of one worker queue for it, and messages to one peer queue for their connection. No other calls are queued,
     // even if the recorded times suggest it. Each worker and each connection gets its own lane, or several lanes if its
     // calls were in flight concurrently.
     let mut lanes: BTreeMap<(u32, Option<u32>, bool), HostCommLanesByFreeTime> = BTreeMap::new();
@@ -69,7 +69,7 @@ pub(super) fn create_in_flight_activities(
             let work = activities.of_call[index as usize];
             let caller = rank.items[call.item as usize].thread;
             let launch = chains.last_activity_before(caller, call.launched, &activities.list);
-            // If the call was launched while the worker was still busy, the call was queued.
+            // A call that was launched while the worker was still busy had to queue.
             let busy = chains.last_activity_before(worker, call.start, &activities.list);
             if busy != NONE && activities.list[busy as usize].end > call.launched {
                 activities.add_dependency(busy, work);

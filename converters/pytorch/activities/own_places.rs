@@ -1,13 +1,13 @@
 //! Determines when an operator that calls other operators does its own work.
 //!
 //! An operator that works itself has one activity for this work, placed among the activities of its child calls. The
-//! position depends only on names, never on durations, so that two captures of one program have the same activities in
-//! the same order.
+//! position depends only on names, never on durations, so two captures of one program have the same activities in the
+//! same order.
 //!
 //! - The work of an operator that launches device work is placed before the first launch.
 //! - If nothing ran on a device, an operator whose children only allocate memory or create views is one piece of work
-//!   from start to end. Such an operator computes between its child calls. The children's time belongs to the operator,
-//!   and the children become zero-length marks before it.
+//!   from start to end. Such an operator computes between its child calls. The children's time counts as the
+//!   operator's, and the children become zero-length marks before it.
 //! - The work of any other operator is placed after its last child call.
 
 use super::super::rank_timeline::{HostIntervalKind, JoinedRankCapture, NONE};
@@ -37,14 +37,14 @@ const ROUNDED_PART: i64 = 64;
 /// Position of a host interval's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnWorkPositionAmongChildren {
-    /// Start and end, in ns, of the time between the children around the position, or of the whole
-    /// host interval if `is_whole` is true.
+    /// Start and end, in ns, of the time between the children on either side of the position, or of the whole host
+    /// interval if `is_whole` is true.
     pub span: (i64, i64),
     /// Number of children before the position.
     pub before: u32,
     /// True if the host interval and its children are one piece of work.
     pub is_whole: bool,
-    /// Start, in ns, of the piece of work that contains the host interval, or `None`.
+    /// Start, in ns, of the piece of work to which the host interval belongs, or `None`.
     pub part_of: Option<i64>,
     children: u32,
 }

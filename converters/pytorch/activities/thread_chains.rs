@@ -8,7 +8,7 @@ use super::{ActivityKindAndIndex, HostOrDeviceActivity, RankActivitiesAndDepende
 
 /// Upper bounds on when the activities of host intervals end.
 pub(super) struct ActivityEndUpperBounds {
-    /// For each host interval that launches something, the latest possible end of its activity. The part of the
+    /// For each host interval that launches something, the latest time at which its activity can end. The part of the
     /// interval after the launch belongs to the next activity.
     pub latest: Vec<i64>,
 }
@@ -38,7 +38,7 @@ impl ActivityEndUpperBounds {
 /// Activities of each thread, sorted by start, without overlaps.
 pub(super) struct ActivitiesByThread(Vec<Vec<u32>>);
 
-/// Chooses the time of each host interval's activity, and orders the activities of each thread.
+/// Chooses when each host interval's activity happens, and orders the activities of each thread.
 pub(super) fn build_thread_chains(
     rank: &JoinedRankCapture,
     calls: &CommCalls,
@@ -46,14 +46,14 @@ pub(super) fn build_thread_chains(
     waits: &[HostWait],
     activities: &mut RankActivitiesAndDependencies,
 ) -> ActivitiesByThread {
-    // Earliest start of the activity, for host intervals that contain a wait.
+    // Earliest time at which the activity can start, for host intervals that contain a wait.
     let mut earliest = vec![i64::MIN; rank.items.len()];
     for wait in waits.iter().filter(|wait| wait.into != NONE) {
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // For each host interval, choose the longest part of the interval's own time that contains no
-    // wait and is between the child calls around the interval's position.
+    // For each host interval, choose the longest stretch of its own time that contains no wait and falls between the
+    // child calls on either side of its position.
     let places = own_places::find_own_work_positions(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
         // The host interval launched its work before the position of its own work, so use the time up to the launch.
@@ -133,16 +133,16 @@ pub(super) fn build_thread_chains(
         });
     }
     for (i, place) in place.iter_mut().enumerate() {
-        // A host interval without own time after its wait becomes a mark at the end of the wait.
+        // A host interval that has no own time after its wait becomes a mark at the end of the wait.
         if place.0 == place.1 && earliest[i] > place.0 {
             let mark = earliest[i].min(rank.items[i].end);
             *place = (mark, mark);
         }
     }
-    // Free this memory now, because the code below needs the same amount again.
+    // Free this memory now, because the code below needs as much again.
     drop((earliest, bounds));
-    // Time at which each thread finished its last call. A message is finished when its caller's wait for the message
-    // ends. Any other call is finished when its worker is done with it.
+    // When each thread finished its last call. A message is finished when its caller's wait for the message ends. Any
+    // other call is finished when its worker is done with it.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {
@@ -155,7 +155,8 @@ pub(super) fn build_thread_chains(
     // An upper bound: one activity per host interval, device event and call, and one for the end of each thread.
     let most = rank.items.len() + rank.devices.len() + rank.threads.len();
     activities.list.reserve_exact(most + calls.list.len());
-    // An upper bound: each activity depends on its predecessor on the lane, and device work also on its launch.
+    // An upper bound: each activity depends on its predecessor on the lane, and device work depends on its launch as
+    // well.
     let waited = waits.len() + 4 * calls.list.len();
     activities
         .dependencies
@@ -163,8 +164,8 @@ pub(super) fn build_thread_chains(
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order = own_places::order_host_intervals(rank, own.items.clone(), &places);
-        // Most activities are already in order. Only host intervals that overlap without nesting,
-        // or that contain waits, change their places.
+        // Most activities are already in order. Only host intervals that overlap without nesting, or that contain
+        // waits, move.
         order.sort_by_key(|&item| place[item as usize]);
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {

@@ -220,7 +220,7 @@ fn find_signature(name: &str) -> Option<&'static C10dArgPositions> {
     LAYOUTS.iter().find(|layout| layout.name == name)
 }
 
-/// Parses the call of the operator `name` from its arguments `inputs` and their `types`, both JSON.
+/// Parses the call that the operator `name` makes from its arguments `inputs` and their `types`, both in JSON.
 pub(super) fn parse_comm_call(
     name: &str,
     inputs: &str,
@@ -301,8 +301,8 @@ pub(super) fn parse_comm_call(
     ))
 }
 
-/// Returns how many of an all-to-all's `bytes` go to each member; empty if all members get equal parts. `splits` and
-/// `tensors` are the argument positions of the split sizes and of the tensor list.
+/// Returns how many of an all-to-all's `bytes` go to each member. The result is empty if all members get equal parts.
+/// `splits` and `tensors` are the argument positions of the split sizes and of the tensor list.
 fn bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,
@@ -361,7 +361,7 @@ impl CommCallArgs {
         self.members.or_else(|| match kind {
             AllGather => ratio(self.bytes_out, self.bytes_in),
             ReduceScatter => ratio(self.bytes_in, self.bytes_out),
-            // Only the root has the whole buffer, so the sizes on other members show no ratio.
+            // Only the root has the whole buffer, so the other members' sizes show no ratio.
             Gather if self.bytes_out > 0 => ratio(self.bytes_out, self.bytes_in),
             Scatter if self.bytes_in > 0 => ratio(self.bytes_in, self.bytes_out),
             _ => None,
@@ -378,7 +378,7 @@ pub(super) fn parse_functional_group_name(inputs: &str) -> Option<String> {
 }
 
 /// Returns the group among the inputs of a `record_param_comms`: the pair `[name, description]`. Since schema 1.0.3,
-/// the first rank, the stride and the number of ranks follow the pair.
+/// the pair is followed by the first rank, the stride and the number of ranks.
 pub fn parse_group_of_record(inputs: &str) -> Option<ProcessGroup> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let named = |value: &Value| match value.as_array()?.as_slice() {
@@ -418,7 +418,7 @@ fn sizes_differ(splits: &Value) -> bool {
         .is_some_and(|list| list.windows(2).any(|pair| pair[0] != pair[1]))
 }
 
-/// Totals over all tensors in nested lists.
+/// Sums over all tensors in nested lists.
 #[derive(Default)]
 struct TensorBytesAndStorages {
     bytes: u64,
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(split_in_proportion(&[0, 0], 0), Some(vec![0, 0]));
         assert_eq!(split_in_proportion(&[2, 1], 40), None);
         assert_eq!(split_in_proportion(&[], 40), Some(vec![]));
-        // Two splits and two tensors mean two members of the group.
+        // Two splits or two tensors mean that the group has two members.
         assert_eq!((based.members, found.members), (Some(2), Some(2)));
     }
 

@@ -1,11 +1,11 @@
 //! Finds the calls that kernels of NCCL and similar libraries execute.
 //!
-//! A kernel's operation comes from the first available source:
+//! A kernel's operation comes from the first of these sources that is available:
 //!
 //! - The `record_param_comms` record or the `c10d` operator around the kernel's launch, or several
 //!   requests that this launch executes together (`requests`).
-//! - The arguments that newer profilers repeat on the kernel. Kernels of a launched graph have no
-//!   other source.
+//! - The arguments that newer profilers repeat in the kernel's own event. Kernels of a launched graph have no other
+//!   source.
 //! - The kernel's name, which is ambiguous: every all-to-all is named SendRecv.
 
 use super::super::call_names::comm_kind_of_interval;
@@ -18,7 +18,7 @@ use super::{CommCall, CommCallArgs, CommCalls, CommOp, UserCommKernelRules};
 use crate::comm_kernels::KernelNameHint;
 use chakram_trace::format::{CollectiveKind, Dtype};
 
-/// Finds the calls of kernels and appends them to `calls`.
+/// Finds the calls that kernels execute, and appends them to `calls`.
 pub(super) fn append_device_calls(
     rank: &JoinedRankCapture,
     kernels: &UserCommKernelRules,
@@ -230,8 +230,8 @@ impl OperatorIdsByStart {
     }
 }
 
-/// Returns a kernel's call, from its own arguments if there are any. Otherwise uses the kind in its name and the inputs
-/// of the surrounding operator.
+/// Returns a kernel's call, taken from its own arguments if there are any. Otherwise, uses the kind that its name shows
+/// and the inputs of the surrounding operator.
 fn comm_call_of_kernel(
     rank: &JoinedRankCapture,
     device: &DeviceInterval,
@@ -362,8 +362,8 @@ impl CommRecordsAroundLaunch {
 }
 
 impl CommRecordsAroundLaunch {
-    /// Returns the call that the library's range describes. The range states the kind and the size
-    /// of the tensor.
+    /// Returns the call that the library's range describes. The range states the kind of communication and the size of
+    /// the tensor.
     fn parse_call_of_library_range(
         &self,
         rank: &JoinedRankCapture,
@@ -383,11 +383,11 @@ impl CommRecordsAroundLaunch {
     }
 }
 
-/// Returns the indices of the `record_param_comms` host intervals in `batch`. The single launch `launch` executes
-/// all messages of the batch.
+/// Returns the indices of the `record_param_comms` host intervals in `batch`. A single launch, `launch`, executes all
+/// messages of the batch.
 fn records_in_batch(rank: &JoinedRankCapture, batch: u32, launch: u32) -> Vec<u32> {
-    // Host intervals are sorted by thread and start. The batch's intervals therefore have indices
-    // between the batch's index and the launch's index.
+    // Host intervals are sorted by thread and start. The indices of the batch's intervals are therefore between the
+    // batch's own index and the launch's.
     let inside = batch..launch;
     let is_record = |i: &u32| {
         let item = &rank.items[*i as usize];
@@ -411,8 +411,8 @@ pub(super) fn parse_recorded_call(
     call_of(host.map(|args| &args.attrs[..]), kineto)
 }
 
-/// Returns the group that a `record_param_comms` names in its attributes or, before schema 1.1.0, only among its
-/// inputs.
+/// Returns the group that a `record_param_comms` names in its attributes. Before schema 1.1.0, it is named only among
+/// the inputs.
 pub(super) fn recorded_group(rank: &JoinedRankCapture, index: u32) -> Option<String> {
     if let Some((_, asked)) = parse_recorded_call(rank, index) {
         return asked.group;
@@ -467,7 +467,7 @@ fn call_of(
         _ => [None, None],
     };
     let number = |text: Option<String>| text.and_then(|text| text.parse::<u32>().ok());
-    // For messages, the profiler writes ranks of the job, but operators contain ranks in the group.
+    // For messages, the profiler writes ranks of the job, whereas operators use ranks in the group.
     let (peer, peer_rank) = match act {
         CommOp::Send => (None, number(text("dst_rank", "Dst Rank"))),
         CommOp::Receive => (None, number(text("src_rank", "Src Rank"))),

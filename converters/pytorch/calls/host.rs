@@ -1,7 +1,7 @@
 //! Finds the calls that gloo and other host backends execute.
 //!
 //! A `gloo:*` interval gets its record function id when the operator that requests the interval runs. An interval
-//! therefore belongs to the last `c10d` operator with a lower id, on any thread. The interval's name does not identify
+//! therefore belongs to the last `c10d` operator, on any thread, that has a lower id. The interval's name does not show
 //! the operation, because gloo implements a reduce-scatter as an all-reduce.
 
 use super::super::call_names::{comm_kind_of_interval, comm_kind_of_operator};
@@ -28,7 +28,7 @@ pub(super) fn find_host_calls(rank: &JoinedRankCapture) -> CommCalls {
         let asker = after
             .checked_sub(1)
             .map(|before| (before, askers[before].1));
-        // An interval fits an operator of the same kind that started earlier.
+        // An interval can belong to an operator of the same kind that started earlier.
         let fits = |item: u32| {
             let item = &rank.items[item as usize];
             let kinds = comm_kind_of_operator(rank.item_name(item))
@@ -134,7 +134,7 @@ fn enclosing_group_name(rank: &JoinedRankCapture, item: u32) -> Option<String> {
     args::parse_functional_group_name(&rank.host.args.get(node.args as usize)?.inputs)
 }
 
-/// Returns the period when an interval moved data: the longest period without an operator on the interval's worker.
+/// Returns when an interval moved data: the longest period in which no operator ran on the interval's worker.
 fn transfer_interval(rank: &JoinedRankCapture, flight: &InFlightGlooInterval) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];

@@ -1,10 +1,10 @@
 //! Finds requests that a later launch executes.
 //!
 //! NCCL launches no kernels inside a group (between `ncclGroupStart` and `ncclGroupEnd`). `batch_isend_irecv` and the
-//! coalescing manager record every request separately. One launch at the group's end executes all requests of the
-//! group; this launch is outside the requests' ranges. A launch outside all requests therefore belongs to the
-//! requests that its thread made since the previous launch. If a group is too large for one kernel, NCCL launches
-//! several kernels in succession.
+//! coalescing manager record every request separately. One launch at the group's end executes all of the group's
+//! requests, and it is outside their ranges. A launch outside all requests therefore belongs to the requests that its
+//! thread made since the previous launch. If a group is too large for one kernel, NCCL launches several kernels in
+//! succession.
 
 use super::super::kineto::{EventCategory, is_launch};
 use super::super::rank_timeline::{JoinedRankCapture, NONE};
@@ -112,7 +112,7 @@ impl HostIntervalCommRole {
     }
 }
 
-/// State of a thread's traversal.
+/// State of the walk over a thread.
 #[derive(Debug, Default)]
 struct ThreadRequestLaunchMatcher {
     /// The open request, its end, and whether it launched a kernel itself.

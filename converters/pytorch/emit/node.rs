@@ -33,7 +33,7 @@ pub(super) struct HostAndDeviceActivityEmitter<'a> {
     pub efforts: &'a HostIntervalFlopsAndBytes,
     /// Kernels with known work, from which the work of their namesakes is estimated.
     pub alike: SameNameWorkEstimator,
-    /// Element type of each host node form.
+    /// Element type of each form of host node.
     pub dtypes: &'a [Option<Dtype>],
     pub steps: &'a StepWindows,
 }
@@ -61,7 +61,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
         })
     }
 
-    /// Returns true if a kernel or copy is communication with an unknown operation.
+    /// Returns true if a kernel or copy is communication but its operation is unknown.
     fn is_unknown_communication(&self, index: u32) -> bool {
         self.calls.unknown.binary_search(&index).is_ok()
     }
@@ -188,8 +188,8 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
         writer.write_node(&view, causes, &extra)
     }
 
-    /// Returns two texts for an unequal all-to-all: the bytes sent to each member, and the bytes received from each.
-    /// Both are empty for other operations and for unknown sizes.
+    /// Returns two texts for an all-to-all with unequal parts: the bytes sent to each member, and the bytes received
+    /// from each. Both are empty for other operations and for unknown sizes.
     fn format_split_sizes(&self, activity: &HostOrDeviceActivity, op: Op<'_>) -> (String, String) {
         let ActivityKindAndIndex::Call(call) = activity.kind else {
             return <_>::default();
@@ -220,8 +220,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
         )
     }
 
-    /// Returns the step and the Python call of a host interval, if they differ from the enclosing
-    /// interval's.
+    /// Returns the step and the Python call of a host interval where they differ from those of the enclosing interval.
     fn step_and_python_attributes(
         &self,
         index: u32,
@@ -252,7 +251,7 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
         }
     }
 
-    /// Returns the operation of an activity, and whether the amount of its computation is unknown.
+    /// Returns an activity's operation, and true if the amount of its computation is unknown.
     fn activity_op(&self, activity: &HostOrDeviceActivity) -> (Op<'_>, bool) {
         match activity.kind {
             ActivityKindAndIndex::End(_) => (Op::Host, false),
@@ -318,8 +317,8 @@ impl<'a> HostAndDeviceActivityEmitter<'a> {
     fn communication_op(&self, index: u32) -> Op<'_> {
         let call = &self.calls.list[index as usize];
         let met = &self.job.matches[index as usize];
-        // A call without partners would wait forever in a replay, so it becomes work that lasts as
-        // long as recorded.
+        // A call without partners would wait forever in a replay, so it becomes work that takes as long as was
+        // recorded.
         if !met.found {
             return match call.on_device() {
                 true => Op::Communication { bytes: 0 },

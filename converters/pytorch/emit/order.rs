@@ -6,7 +6,7 @@ use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the activities in order of id. Each follows its dependencies. Otherwise, each thread's activities and each
+/// Returns the activities in order of id. Each follows its dependencies. Beyond that, each thread's activities and each
 /// rank's calls are in program order, and submitted work follows its submitter. Times do not influence this order, so
 /// two captures of one program have the same ids.
 pub(super) fn order_activities(
@@ -59,8 +59,8 @@ fn sort_topologically(
         effects[*place as usize] = effect;
     }
     start.push(effects.len() as u32);
-    // On each thread, the activities of host intervals are numbered in order, so the submitter's
-    // number gives program order.
+    // On each thread, the activities of host intervals are numbered in order, so sorting by the submitter's number
+    // gives program order.
     let key = |work: u32| (activities.submitter_of(rank, work), work);
     let mut ready: BinaryHeap<Reverse<(u32, u32)>> = (0..count as u32)
         .filter(|&work| waiting[work as usize] == 0)

@@ -18,13 +18,12 @@ use std::collections::BTreeMap;
 
 /// Number of names in each compared sequence.
 const SEQUENCE: usize = 12;
-/// Number of sequences that are searched per thread.
+/// Number of sequences to search for on each thread.
 const SEQUENCES: usize = 64;
-/// Ratio of events to nodes on a thread above which Kineto is assumed to have recorded for longer
-/// than the observer.
+/// If a thread has more events per node than this, Kineto is assumed to have recorded for longer than the observer.
 const LONGER: f64 = 1.05;
 
-/// The nodes or events of one thread in one file: their indices in order, each with a key for the name.
+/// One thread's nodes or events in one file: their indices in order, each with a key for its name.
 #[derive(Default)]
 struct OperatorSequence {
     of: Vec<u32>,
@@ -108,8 +107,8 @@ fn operators_by_host_thread(
             link.roots += 1;
             continue;
         }
-        // The observer assigns intervals in flight to the requesting thread, but Kineto assigns
-        // them to the worker, so they cannot match.
+        // The observer assigns intervals in flight to the requesting thread, whereas Kineto assigns them to the worker,
+        // so they cannot match.
         if is_in_flight_interval_name(name) {
             continue;
         }

@@ -14,8 +14,8 @@ pub(super) fn take_files_without_distinct_rank(
     ranks: &mut HostAndKinetoFilesByRank,
     held: &MemoryOnlyInputFiles,
 ) -> Result<Vec<RankCaptureFiles>, TraceError> {
-    // For one host trace and several Kineto traces, use the Kineto trace of the same process, and leave the others
-    // aside.
+    // If there is one host trace and several Kineto traces, use the Kineto trace of the same process, and leave the
+    // others aside.
     let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
         hosts.len() > 1 || hosts.is_empty() && kinetos.len() > 1
     };

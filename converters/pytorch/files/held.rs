@@ -80,7 +80,7 @@ pub struct CaptureAndOtherPathsInArchive {
     pub others: Vec<PathBuf>,
 }
 
-/// Returns the name of a file for messages.
+/// Returns the name that messages use for a file.
 pub fn path_for_messages(path: &Path) -> &Path {
     match is_pipe(path) {
         true => Path::new(STANDARD_INPUT),

@@ -1,10 +1,10 @@
 //! Infers groups from device streams.
 //!
-//! The records of PyTorch 2.1 and 2.2 state how many members a group has, but not which. Each NCCL process group has
-//! its own stream on every rank, so collectives on one stream with equal group sizes belong to one communicator.
-//! Members of a communicator request the same collectives in the same order, and complete them at the same time. So the
-//! other members are the ranks whose collectives have the nearest end times. If groups are declared, the declared group
-//! with the nearest end times is used.
+//! The records of PyTorch 2.1 and 2.2 state how many members a group has, but not which ranks they are. Each NCCL
+//! process group has its own stream on every rank, so collectives on one stream with equal group sizes belong to one
+//! communicator. Members of a communicator request the same collectives in the same order, and complete them at the
+//! same time. So the other members are the ranks whose collectives end at the nearest times. If groups are declared,
+//! the declared group whose end times are nearest is used.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::JoinedRankCapture;
@@ -12,7 +12,7 @@ use super::{JobGroup, unique_group_name};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Identifies a communicator on a rank: its stream, and the number of members in its records.
+/// Identifies a communicator on a rank by its stream and by the number of members in its records.
 type CommunicatorStreamAndSize = (i64, u32);
 
 /// For each rank, the group of each communicator.
@@ -26,7 +26,7 @@ pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorStreamAndS
     Some((call.stream?, members))
 }
 
-/// Minimum time difference, in ns, at which one candidate is clearly nearer than another.
+/// Minimum difference in time, in ns, that makes one candidate clearly nearer than another.
 const CLEAR: i64 = 1_000;
 
 /// A communicator, as seen by one rank.
@@ -117,8 +117,8 @@ fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<CommunicatorOnRa
 
 impl CommunicatorOnRank {
     /// Compares the end times of this communicator's collectives with `other`'s. Returns the mean deviation of the
-    /// differences, in ns, or `None` if the collectives differ. If the clocks are `apart` (not shared), first removes
-    /// the constant offset between the clocks.
+    /// differences, in ns, or `None` if the collectives differ. If the clocks are `apart` (not shared), the constant
+    /// offset between them is removed first.
     fn distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()

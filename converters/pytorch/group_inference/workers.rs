@@ -1,21 +1,20 @@
 //! Infers groups from worker threads.
 //!
-//! Gloo creates two threads for each new group, so thread numbers ascend in pairs, in the order of
-//! the group declarations. A capture shows only threads that did work. If some groups were unused,
-//! several assignments of pairs to groups fit this order. All ranks run the same program and
-//! therefore share one assignment. In the best assignment, each group's calls agree in kind and
-//! size, and end together.
+//! Gloo creates two threads for each new group, so thread numbers ascend in pairs, in the order in which the groups are
+//! declared. A capture shows only threads that did work. If some groups were unused, several assignments of pairs to
+//! groups fit this order. All ranks run the same program and therefore share one assignment. In the best assignment,
+//! each group's calls agree in kind and size, and end together.
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{JoinedRankCapture, NONE};
 use super::JobGroup;
 use std::collections::BTreeMap;
 
-/// Worker threads of a rank, in pools. A pool contains one group's threads.
+/// A rank's worker threads, divided into pools. A pool contains one group's threads.
 #[derive(Debug, Default)]
 pub(super) struct WorkerThreadPools {
-    /// Candidate partitions of the threads into pools. The first pairs neighbours by number, and the second splits the
-    /// threads at the largest gaps between numbers.
+    /// Candidate partitions of the threads into pools. The first pairs threads that have neighbouring numbers, and the
+    /// second splits the threads at the largest gaps between numbers.
     ways: Vec<Vec<Vec<u32>>>,
     /// Threads whose calls name their group.
     named: BTreeMap<u32, u32>,
@@ -76,7 +75,7 @@ fn split_threads_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>>
     }
     let mut cuts: Vec<usize> = (1..threads.len()).collect();
     if threads.len() == groups * 2 {
-        // If all threads of all groups are present, pair them in order.
+        // If every group has all its threads, pair them in order.
         cuts.retain(|cut| cut % 2 == 0);
     } else {
         cuts.sort_by_key(|&cut| std::cmp::Reverse(threads[cut].0 - threads[cut - 1].0));
@@ -94,8 +93,7 @@ fn split_threads_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>>
     }
 }
 
-/// An assignment of pools to groups: the index of the partition, and a bit mask of the rank's
-/// groups that were used.
+/// A way to assign pools to groups: the index of the partition, and a bit mask of the rank's groups that were used.
 type ThreadPartitionAndUsedGroups = (usize, u32);
 
 /// For each rank, the group of each worker thread.
@@ -103,8 +101,7 @@ type GroupsByRankAndWorkerThread = Vec<BTreeMap<u32, u32>>;
 
 /// Maximum number of groups for which assignments are enumerated.
 const MOST: usize = 12;
-/// Minimum difference between scores, in ns, at which one assignment is clearly better than
-/// another.
+/// Minimum difference between scores, in ns, that makes one assignment clearly better than another.
 const CLEAR: i64 = 1_000;
 
 /// Returns, for each rank, the group of each worker thread. A rank's map is empty if its groups cannot be inferred.
@@ -196,8 +193,8 @@ fn group_sizes_fit_calls(
     })
 }
 
-/// Returns the number of groups whose calls do not match, and the mean deviation, in ns, between
-/// the end times of matching calls. Constant offsets between the hosts' clocks are removed first.
+/// Returns the number of groups whose calls do not match, and by how many ns the end times of matching calls deviate on
+/// average. Constant offsets between the hosts' clocks are removed first.
 fn score_worker_groups(
     ranks: &[JoinedRankCapture],
     calls: &[CommCalls],

@@ -57,7 +57,7 @@ pub(super) enum RawOperands<'a> {
         shapes: Option<JsonValueText<'a>>,
         types: Option<JsonValueText<'a>>,
     },
-    /// Only the values: the first and the last value of the list in the text.
+    /// Only the values, as the first and the last value of the list in the text.
     Flat(Option<(JsonValueText<'a>, JsonValueText<'a>)>),
 }
 

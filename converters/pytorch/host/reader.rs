@@ -253,8 +253,8 @@ impl JsonElementReceiver for HostTraceBuilder {
         raw: &RawHostNode<'_>,
         at: ElementTextAndOffset<'_>,
     ) -> Result<(), TraceError> {
-        // Reject files from `chakra_trace_link`: for each kernel, they contain a copy of a host node, which the reader
-        // would mistake for a host operator.
+        // Reject files from `chakra_trace_link`. They contain a copy of a host node for each kernel, and the reader
+        // would mistake it for a host operator.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
                          Kineto trace";
@@ -301,8 +301,7 @@ impl JsonElementReceiver for HostTraceBuilder {
         let values = self.intern_text(&values, &at)?;
         let input = self.summarize_operands(&input, &at)?;
         let output = self.summarize_operands(&output, &at)?;
-        // Nested formats have a host node's properties in `attrs`, and the flat format has them at
-        // top level.
+        // Nested formats store a host node's properties in `attrs`, whereas the flat format stores them at top level.
         let form = SharedOperatorProperties {
             scope: parse_integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
             op_schema: self.intern_text(&op_schema, &at)?,

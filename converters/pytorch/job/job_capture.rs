@@ -335,15 +335,14 @@ fn world_size(parts: &[AnalysedRankCapture], wanted: Option<u32>) -> Result<u32,
 
 const ONE_RUN: &str = "convert the captures of one run, all profiled over the same steps";
 
-/// Maximum gap between the profiled periods of ranks on one host, in ns. The gap is small, because
-/// these ranks share a clock.
+/// Maximum gap between the periods in which ranks on one host were profiled, in ns. The gap is small, because these
+/// ranks share a clock.
 const APART_ON_ONE_HOST: i64 = 1_000_000_000;
-/// Maximum gap between the profiled periods of ranks on different hosts, in ns. It is larger than for one host, because
-/// the hosts' clocks differ.
+/// Maximum gap between the periods in which ranks on different hosts were profiled, in ns. It is larger than for one
+/// host, because the hosts' clocks differ.
 const APART: i64 = 10_000_000_000;
 
-/// Rejects ranks that cannot belong to one run: two ranks of one process, or ranks that were
-/// profiled in different periods.
+/// Rejects ranks that cannot belong to one run: ranks that share a process, or that were profiled in different periods.
 fn check_together(parts: &[AnalysedRankCapture]) -> Result<(), TraceError> {
     let mut processes: BTreeMap<(Option<&str>, u64), &AnalysedRankCapture> = BTreeMap::new();
     for part in parts {
@@ -352,7 +351,7 @@ fn check_together(parts: &[AnalysedRankCapture]) -> Result<(), TraceError> {
             continue;
         };
         let host = rank.kineto.host_name.as_deref();
-        // In containers, every rank may have process id 1, which proves nothing.
+        // In containers, every rank may have process id 1, so equal ids prove nothing.
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
             && (host.is_some() || are_consecutive_captures(part, other))

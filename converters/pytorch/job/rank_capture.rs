@@ -154,7 +154,7 @@ fn check_device_work_supported(rank: &JoinedRankCapture, file: &Path) -> Result<
     ))
 }
 
-/// Maximum distance of times from 1970, in ns, which reaches until 2116. The sum of two such times does not overflow.
+/// Maximum distance of a time from 1970, in ns; it reaches until 2116. The sum of two such times does not overflow.
 const FARTHEST: i64 = 1 << 62;
 
 impl AnalysedRankCapture {
@@ -318,7 +318,8 @@ impl AnalysedRankCapture {
             }
             read_next();
         });
-        // Nesting and linking temporarily needed as much memory as the result, so return it to the system.
+        // Nesting and linking temporarily needed as much memory as the result does, so return that memory to the
+        // system.
         return_freed_memory();
         let parts = slots.into_iter().map(|slot| {
             let part = slot.into_inner().ok().flatten();

@@ -26,7 +26,7 @@ impl KinetoTrace {
         let first = ranks.first().copied();
         let mut parts: Vec<Self> = Vec::with_capacity(ranks.len());
         for &rank in &ranks {
-            // Tracks without a rank, which are the profiler's own, stay with the first rank.
+            // Tracks that belong to no rank, which are the profiler's own, stay with the first rank.
             let own = |track: usize| match &places[track] {
                 Some((of, _)) => *of == rank,
                 None => Some(rank) == first,
@@ -64,8 +64,8 @@ impl KinetoTrace {
                 host_name: self.host_name.clone(),
                 device_names: self.device_names.clone(),
                 versions: self.versions.clone(),
-                // The file's facts about the job come from the first merged rank's own file, so keep its number of
-                // ranks only if it covers all merged ranks.
+                // The file's facts about the job come from the first merged rank's own file. Keep its number of ranks
+                // only if it covers all merged ranks.
                 world_size: self
                     .world_size
                     .filter(|&world| world as usize >= ranks.len()),
@@ -88,8 +88,8 @@ impl KinetoTrace {
         parts
     }
 
-    /// Returns each track's rank and process, derived from the labels before process ids, or `None` unless there are
-    /// several labels.
+    /// Returns each track's rank and process, derived from the labels that precede process ids. Returns `None` unless
+    /// there are several labels.
     fn ranks_of_tracks_by_label(&self) -> Option<Vec<Option<(u32, String)>>> {
         let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(split_label).collect();
         let labels: BTreeSet<(Vec<u32>, &str)> = split
@@ -100,8 +100,8 @@ impl KinetoTrace {
         if labels.len() < 2 {
             return None;
         }
-        // If each label contains a single number, it is the rank. Labels with several numbers (tensor and data
-        // parallelism) get ranks in sorted order.
+        // If each label contains just one number, this number is the rank. Labels with several numbers (tensor and data
+        // parallelism) are sorted, and get ranks in this order.
         let plain = labels.iter().all(|(numbers, _)| numbers.len() == 1);
         let of_label: BTreeMap<&str, u32> = (0..)
             .zip(&labels)
@@ -143,8 +143,8 @@ impl KinetoTrace {
         if step < LEAST_OFFSET || !even || sorted[0] >= step {
             return None;
         }
-        // If each rank uses the device with its own number, this number is part of the difference, so round the
-        // difference down.
+        // If each rank uses the device that has the rank's own number, this number is part of the difference, so round
+        // the difference down.
         let step = step - step % LEAST_OFFSET;
         let rank = |pid: u64| pid / step;
         let ranks =
@@ -180,8 +180,8 @@ fn label_numbers(label: &str) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// Builds a file of merged traces, and splits it. The file has one operator and one kernel for
-    /// each pair of a process and a device.
+    /// Builds a file of merged traces, and splits it. The file has one operator and one kernel for each combination of
+    /// a process and a device.
     fn merged(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
         let events = pids.iter().enumerate().flat_map(|(i, [process, device])| {
             [
@@ -199,7 +199,7 @@ mod tests {
             .split_ranks()
     }
 
-    /// Splits a file that `merged` builds, and returns each trace's rank, processes and event names.
+    /// Splits a file that `merged` builds, and returns the rank, processes and event names of each trace.
     fn parts(pids: &[[&str; 2]]) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
         let part = |trace: KinetoTrace| {
             let names = trace
@@ -239,7 +239,7 @@ mod tests {
             [r#""[TP01] 70""#, r#""[TP01] 0""#],
         ];
         assert_eq!(parts(&labelled), expected([1, 3], [["70", "0"]; 2], [1, 0]));
-        // Labels with data parallelism before tensor parallelism also get ranks in sorted order.
+        // Labels that put data parallelism before tensor parallelism also get ranks in sorted order.
         let two = [
             [r#""[DP01-TP00] 7""#, r#""[DP01-TP00] 0""#],
             [r#""[DP00-TP01] 7""#, r#""[DP00-TP01] 0""#],

@@ -12,15 +12,15 @@ use chakram_trace::graph::StringArenaInterner;
 pub(super) struct OperatorInputCache {
     shapes: StringArenaInterner,
     types: StringArenaInterner,
-    /// For each distinct shape string: its index in the trace's string table, and the element count
-    /// of each tensor.
+    /// For each distinct shape string: its index in the trace's string table, and the number of elements in each
+    /// tensor.
     known_shapes: Vec<(u32, Vec<u64>)>,
     /// For each distinct type string: its index in the trace's string table, and the bytes per
     /// element of each tensor.
     known_types: Vec<(u32, Vec<u64>)>,
 }
 
-/// Text indices of an operator's shapes and types, and the bytes of all its tensors.
+/// Indices of the texts of an operator's shapes and types, and the bytes of all its tensors.
 pub(super) struct OperandTextIndicesAndBytes {
     pub shapes: u32,
     pub types: u32,
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn types_are_those_of_the_host_trace_and_tensors_have_bytes() {
-        // The tensors have 4·8 half-precision elements and three 8-byte integers: 4·8·2 + 3·8 = 88. Scalars, and lists
-        // of unknown type, count zero bytes.
+        // The tensors have 4·8 half-precision elements and three 8-byte integers, so they take 4·8·2 + 3·8 = 88 bytes.
+        // Scalars, and lists of unknown type, count as zero bytes.
         let (shapes, types, bytes) = texts(
             r#"[[4,8],[],[3],[[2],[2]]]"#,
             r#"["c10::Half","Scalar","long int","TensorList"]"#,

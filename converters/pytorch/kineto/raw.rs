@@ -56,7 +56,7 @@ mod value {
     pub const PH: u8 = 1;
     pub const CAT: u8 = 2;
     pub const NAME: u8 = 3;
-    /// First index of the values that may contain escapes or may not be strings.
+    /// Index of the first value that may contain escapes or may not be a string.
     pub const PID: u8 = 4;
     pub const TID: u8 = 5;
     pub const TS: u8 = 6;
@@ -93,7 +93,7 @@ mod value {
     /// Returns the index of the value for the argument key `key`.
     pub fn index_of_argument(key: &str) -> u8 {
         match key {
-            // On kernels, profilers of 2021 wrote the key in lower case.
+            // In 2021, profilers wrote this key in lower case on kernels.
             "External id" | "external id" => EXTERNAL_ID,
             "Record function id" => RF_ID,
             "correlation" | "connection_id" => CORRELATION,
@@ -131,7 +131,7 @@ impl<'a> RawKinetoEvent<'a> {
         Some(used)
     }
 
-    /// Sets the fields from `values`, which are indexed as in the module `value`.
+    /// Sets the fields from `values`, whose indices are those of the module `value`.
     #[inline]
     fn set_fields(&mut self, values: &[Option<&'a str>; value::COUNT]) {
         let json = |number: u8| values[number as usize].map(JsonValueText::from_valid_json);
@@ -178,7 +178,7 @@ fn scan_by_key<'a>(
             seen.record_key_if_new(number.into())?;
         }
         match number {
-            // Do not record a null value, because layouts treat null as text between values.
+            // Do not record a null value, because layouts treat null as part of the text between values.
             value::CAT | value::PID | value::TID | value::TS | value::DUR | value::ARGS
                 if scan.accept_null()? => {}
             value::ARGS => scan.read_object(|scan, key| {

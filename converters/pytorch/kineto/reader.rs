@@ -32,7 +32,7 @@ pub(super) struct KinetoReader {
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
-    /// Base of all times, in nanoseconds since 1970. In the file, the base may come after the events.
+    /// Base of all times, in nanoseconds since 1970. The file may state the base only after the events.
     base_ns: i64,
 }
 
@@ -271,7 +271,7 @@ impl KinetoReader {
         Ok(())
     }
 
-    /// Records a Python call; drops calls without times.
+    /// Records a Python call, unless it has no time.
     fn record_python_call(
         &mut self,
         raw: &RawKinetoEvent<'_>,
@@ -355,7 +355,7 @@ impl KinetoReader {
 /// Categories of Python calls.
 const PYTHON: [&str; 3] = ["python_function", "PythonFunction", "Python"];
 
-/// Further categories that are not converted and are not device work.
+/// Further categories that are neither converted nor device work.
 const ON_HOST: [&str; 13] = [
     "overhead",
     "Overhead",
@@ -375,7 +375,7 @@ const ON_HOST: [&str; 13] = [
 /// Returns the category of an event of Ascend's profiler, which writes no category for device tasks and CANN calls.
 /// Returns `None` for events that do no work, and for all events of other profilers.
 fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
-    /// Prefixes of task types that do no work.
+    /// Prefixes of the types of tasks that do no work.
     const NO_WORK: [&str; 6] = [
         "EVENT_",
         "NOTIFY_",
@@ -528,7 +528,7 @@ impl JsonElementReceiver for KinetoReader {
                     *unread.or_default() += 1;
                 }
             }
-            // Arrows have the ids of the events that they connect, so their own ids add nothing.
+            // Arrows repeat the ids of the events that they connect, so their own ids add nothing.
             ("s" | "f", "fwdbwd" | "ac2g" | "async_cpu_to_gpu") => {
                 self.trace.arrows += 1;
                 return Ok(());

@@ -1,4 +1,4 @@
-//! Tracks of events.
+//! Tracks to which events belong.
 
 use crate::pytorch::number;
 use crate::pytorch::stream::JsonValueText;
@@ -23,8 +23,8 @@ pub(super) struct TrackTable {
     keys: StringArenaInterner,
     tracks: Vec<KinetoTrackIdentity>,
     named: StringArenaInterner,
-    /// Distinct names; `names` contains the index of the name for each track in `named`. Names are
-    /// shared, because some profilers use one name for hundreds of thousands of tracks.
+    /// Distinct names. For each track in `named`, `names` contains the index of its name. Names are shared, because
+    /// some profilers use one name for hundreds of thousands of tracks.
     texts: StringArenaInterner,
     names: Vec<u32>,
     key: String,
@@ -49,7 +49,7 @@ impl TrackTable {
         tid: Option<JsonValueText<'_>>,
     ) -> Option<u32> {
         let (pid, tid) = (track_id_text(pid), track_id_text(tid));
-        // Consecutive events usually have the same track, so try the last track first.
+        // Consecutive events are usually on the same track, so try the last track first.
         if let Some(last) = self.tracks.get(self.last as usize)
             && last.pid == pid
             && last.tid == tid

@@ -21,7 +21,7 @@ pub(in crate::pytorch) struct OperatorArguments {
 pub(in crate::pytorch) struct OperatorArgument {
     /// Sizes of a tensor; empty for numbers and lists of tensors.
     pub shape: Vec<u64>,
-    /// Total number of elements of the tensors in a list; 0 for other arguments.
+    /// Number of elements in all tensors of a list; 0 for other arguments.
     pub listed: u64,
     /// Bytes per element, or `None` if the argument is not a tensor.
     pub element: Option<u64>,
@@ -35,7 +35,7 @@ impl OperatorArgument {
         element_count(&self.shape)
     }
 
-    /// Returns the bytes of the tensor; 0 for other arguments.
+    /// Returns the tensor's size in bytes; 0 for other arguments.
     pub fn byte_count(&self) -> Option<u64> {
         match self.element {
             Some(size) => self.element_count()?.checked_mul(size),
@@ -47,7 +47,7 @@ impl OperatorArgument {
 impl OperatorArguments {
     /// Parses the arguments. Shapes and types are in Python's notation; `values` is a JSON list.
     pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
-        // Only type names are in quotes, so every second part is a type name.
+        // Only type names are in quotes, so every other part is a type name.
         let types: Vec<&str> = types_in.split('\'').skip(1).step_by(2).collect();
         let shaped = parse_list(shapes_in);
         let arg = |(i, shape): (usize, &Value)| {
@@ -91,7 +91,7 @@ impl OperatorArguments {
         self.args.get(place).map_or(&[], |arg| &arg.shape)
     }
 
-    /// Returns the number of elements of the first result.
+    /// Returns the first result's number of elements.
     pub fn output_elements(&self) -> Option<u64> {
         element_count(self.outputs.first()?)
     }

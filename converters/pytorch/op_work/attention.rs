@@ -1,21 +1,20 @@
 //! Computes the FLOPs of attention from shapes and from scalars that limit which keys a query sees.
 //!
-//! One matrix multiplication over all pairs of a query and a key costs 2 · heads · pairs · width.
-//! The forward pass has two multiplications (Q·Kᵀ and P·V), and the backward pass has five (Dao,
-//! "FlashAttention-2", §3.1). For n sequences with l_q queries and l_k keys each, the number of
-//! pairs is:
+//! One matrix multiplication over all pairs of a query and a key takes 2 · heads · pairs · width FLOPs. The forward
+//! pass has two multiplications (Q·Kᵀ and P·V), and the backward pass has five (Dao, "FlashAttention-2", §3.1). For n
+//! sequences with l_q queries and l_k keys each, the number of pairs is:
 //!
 //! ```text
 //! pairs = n l_q l_k                            without a mask, or if the capture does not state one
 //! pairs = n (l_q l_k − l_q (l_q − 1) / 2)      causal, l_q ≤ l_k
 //! ```
 //!
-//! If sequences are packed in one tensor (varlen), the capture states the number n of sequences (in the offsets' shape)
-//! and the length of the longest sequence (a scalar). By the Cauchy-Schwarz inequality, packed sequences with T_q
-//! queries and T_k keys in total have at least T_q T_k / n pairs, which is exact if all lengths are equal. The packed
-//! sequences have at most T_q · longest pairs. The FLOPs count as known if there is one sequence or if the two bounds
-//! agree within a tenth. If keys are in the pages of a cache, the FLOPs are unknown, because no shape shows how many
-//! pages are read.
+//! If sequences are packed in one tensor (varlen), the capture states two numbers: the number n of sequences (in the
+//! offsets' shape), and the length of the longest sequence (a scalar). By the Cauchy-Schwarz inequality, packed
+//! sequences with T_q queries and T_k keys in total have at least T_q T_k / n pairs. This bound is exact if all lengths
+//! are equal. The packed sequences have at most T_q · longest pairs. The FLOPs count as known if there is one sequence,
+//! or if the two bounds differ by no more than a tenth. If keys are in the pages of a cache, the FLOPs are unknown,
+//! because no shape shows how many pages are read.
 
 use super::arguments::{OperatorArguments, element_count};
 
@@ -28,13 +27,12 @@ struct AttentionArgPositions {
     products: u64,
     /// True if the length dimension precedes the heads.
     by_rows: bool,
-    /// Argument positions of the offsets of the key sequences, and of the length of the longest
-    /// sequence.
+    /// Argument positions of the key sequences' offsets, and of the length of the longest sequence.
     sequences: Option<(usize, usize)>,
     causal: usize,
-    /// Argument position of the window size: the number of keys that a query sees before its own position.
+    /// Argument position of the window size, which is the number of keys before its own position that a query sees.
     window: Option<usize>,
-    /// Argument position of the page table, if the keys are in a cache with pages.
+    /// Argument position of the page table, if the keys are in a paged cache.
     pages: Option<usize>,
 }
 
@@ -94,7 +92,7 @@ const fn paged_signature(whole: AttentionArgPositions, pages: usize) -> Attentio
 /// Marks an argument that the operator does not have.
 const NOWHERE: usize = usize::MAX;
 
-/// Signatures according to the schemas in PyTorch's `native_functions.yaml`, and in FlashAttention 2 and 3, vLLM's
+/// Signatures, as the schemas state them in PyTorch's `native_functions.yaml`, and in FlashAttention 2 and 3, vLLM's
 /// build of FlashAttention, and xFormers.
 static SIGNATURES: [AttentionArgPositions; 28] = [
     signature_by_heads("scaled_dot_product_attention", 5),
@@ -141,8 +139,8 @@ static SIGNATURES: [AttentionArgPositions; 28] = [
         7,
         9,
     )),
-    // Versions of FlashAttention without operators launch kernels directly from autograd functions,
-    // so the list contains these functions' names.
+    // Versions of FlashAttention that define no operators launch kernels directly from autograd functions, so the list
+    // contains these functions' names.
     signature_by_rows("FlashAttnFunc", 5),
     varlen_signature(signature_by_rows("FlashAttnVarlenFunc", 9), 4, 6),
     windowed_signature(signature_by_rows("flash_attn::_flash_attn_forward", 5), 6),
@@ -201,7 +199,7 @@ fn find_signature(name: &str) -> Option<&'static AttentionArgPositions> {
     SIGNATURES.iter().find(|signature| signature.name == name)
 }
 
-/// Returns true if the operator's scalar values determine how much it computes.
+/// Returns true if the operator's scalar values affect how much it computes.
 pub(super) fn needs_values(name: &str) -> bool {
     find_signature(name).is_some()
 }
@@ -225,8 +223,8 @@ impl AttentionArgPositions {
         let causal = operands.flag_at(self.causal).unwrap_or(false);
         let left = self.window.and_then(|place| operands.number_at(place));
         let window = match left.map(u64::try_from) {
-            // Without a mask, a query also sees keys to its right. Another scalar limits the number of visible keys to
-            // the right, so the FLOPs are unknown.
+            // Without a mask, a query also sees keys to its right. How many of those keys it sees depends on another
+            // scalar, so the FLOPs are unknown.
             Some(Ok(_)) if !causal => return None,
             Some(Ok(left)) => left.checked_add(1)?,
             _ => u64::MAX,
@@ -275,8 +273,8 @@ impl AttentionArgPositions {
         product.checked_mul(widths)
     }
 
-    /// Returns the number of sequences according to the shape of the offsets, or `None` unless all lengths are equal or
-    /// nearly so.
+    /// Returns the number of sequences that the offsets' shape states, or `None` unless all lengths are equal or nearly
+    /// so.
     fn count_equal_sequences(
         &self,
         operands: &OperatorArguments,
@@ -296,8 +294,8 @@ impl AttentionArgPositions {
     }
 }
 
-/// Returns the number of query-key pairs if each query sees the keys up to its own position, but no
-/// more than `window` keys. The last query is aligned with the last key.
+/// Returns the number of query-key pairs if each query sees the keys up to its own position, but at most `window` keys.
+/// The last query is aligned with the last key.
 fn causal_pairs(queries: u64, keys: u64, window: u64) -> Option<u64> {
     // Queries whose position is before the first key see no key.
     let queries = queries.min(keys);

@@ -124,8 +124,8 @@ const WORDS: [&str; 22] = [
     "attnfunc",
 ];
 
-/// Returns true if an operator with this name multiplies matrices. The FLOPs of such an operator
-/// are unknown unless its shapes determine them.
+/// Returns true if an operator with this name multiplies matrices. The FLOPs of such an operator are unknown unless
+/// they follow from its shapes.
 pub(super) fn is_matrix_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());

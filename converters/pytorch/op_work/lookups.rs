@@ -1,7 +1,7 @@
 //! Computes the bytes that operators move when they read or write rows of a table.
 //!
-//! The operator gets the whole embedding table, key cache or logit matrix, but accesses only the rows that its indices
-//! select:
+//! The operator receives the whole embedding table, key cache or logit matrix, but accesses only the rows that its
+//! indices select:
 //!
 //! ```text
 //! bytes = indices + rows · width · element, once for each time that rows are read or written
@@ -22,10 +22,10 @@ enum RowAccess {
     Select,
     /// Reads one element per index. The result has the shape of the indices.
     Gather { index: usize },
-    /// Reads the elements that index lists select. The result's shape determines their number.
+    /// Reads the elements that index lists select. Their number follows from the result's shape.
     Index,
-    /// Accesses rows of a table. Another tensor has one row for each of them. Each row counts several times, because it
-    /// is read and written, or accumulated.
+    /// Accesses rows of a table. Another tensor has one row for each accessed row. Each row counts several times,
+    /// because it is read and written, or accumulated.
     Rows {
         index: usize,
         rows: usize,
@@ -35,8 +35,8 @@ enum RowAccess {
     Target { table: usize, target: usize },
     /// Reads FBGEMM's tables, which are stored in one tensor.
     Batched,
-    /// Backward pass of FBGEMM's tables. The operator receives only the gradients of the sums. Rows and indices are in
-    /// the operator's saved arguments, which no capture records.
+    /// Backward pass of FBGEMM's tables. The operator receives only the gradients of the sums. The rows and indices are
+    /// in the operator's saved arguments, which captures never record.
     BatchedBackward,
 }
 
@@ -83,7 +83,7 @@ pub(in crate::pytorch) fn is_row_lookup(name: &str) -> bool {
     row_access_of(name).is_some()
 }
 
-/// Returns true if the operator's scalar values determine how many bytes it moves.
+/// Returns true if the operator's scalar values affect how many bytes it moves.
 pub(super) fn needs_values(name: &str) -> bool {
     matches!(
         row_access_of(name),
@@ -161,8 +161,7 @@ impl RowAccess {
             }
             Self::Rows { index, rows, times } => {
                 let (rows, _) = tensor(rows)?;
-                // If a scalar takes the place of rows, it is broadcast to an unknown number of
-                // rows, so the bytes are unknown.
+                // A scalar in place of rows is broadcast to an unknown number of rows, so the bytes are unknown.
                 if rows.shape.is_empty() {
                     return None;
                 }
@@ -184,15 +183,15 @@ impl RowAccess {
     }
 }
 
-/// Bytes per index if the type of the index list is unknown (64-bit integers).
+/// Bytes per index if the type of the index list is unknown; 64-bit integers are assumed.
 const INDEX: u64 = 8;
 
 /// Returns the bytes of a lookup in FBGEMM's tables, which reads one row per index and writes the
 /// sum of each bag.
 ///
-/// Searches for two pairs of arguments, because FBGEMM's versions have different arguments before and between them. The
-/// first pair is the offsets of the tables' widths, and the sum of the widths (a number). The second pair is the
-/// indices and the bag offsets, with a number before and after the pair.
+/// Searches for two pairs of arguments, because FBGEMM's versions differ in the arguments before and between them. The
+/// first pair consists of the offsets of the tables' widths, and the sum of the widths (a number). The second pair
+/// consists of the indices and the bag offsets, with a number before and after the pair.
 fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {

@@ -13,11 +13,11 @@ enum MatrixProductKind {
     /// Multiplication of two tensors, with broadcasting.
     Broadcast,
     Convolution,
-    /// Transposed convolution: one multiplication per position of the input.
+    /// Transposed convolution: one multiplication per input position.
     Transposed,
     ConvolutionBackward,
-    /// Grouped multiplication: each group of rows of one tensor is multiplied by the group's own
-    /// matrix of the other tensor.
+    /// Grouped multiplication: one tensor's rows form groups, and each group is multiplied by its own matrix from the
+    /// other tensor.
     Grouped,
     /// A mixture-of-experts block: both layers of every expert that a token chose.
     Experts,
@@ -63,8 +63,7 @@ fn product_kind(name: &str) -> Option<MatrixProductKind> {
     })
 }
 
-/// Returns true if an operator executes each token's chosen experts, such as
-/// `vllm::inplace_fused_experts`.
+/// Returns true if an operator executes the experts that each token chose, such as `vllm::inplace_fused_experts`.
 fn is_expert_layer(name: &str) -> bool {
     let plain = name.rsplit("::").next().unwrap_or(name);
     let plain = plain
@@ -73,12 +72,12 @@ fn is_expert_layer(name: &str) -> bool {
     name.contains("::") && matches!(plain, "fused_experts" | "fused_experts_impl" | "fused_moe")
 }
 
-/// Returns true if the operator's scalar values determine how much it computes.
+/// Returns true if the operator's scalar values affect how much it computes.
 pub(super) fn needs_values(name: &str) -> bool {
     name == "convolution_backward"
 }
 
-/// Returns the FLOPs of the operator `name`. The result is `Some(None)` if the shapes do not determine the FLOPs, and
+/// Returns the FLOPs of the operator `name`. The result is `Some(None)` if the FLOPs do not follow from the shapes, and
 /// `None` if the operator is not a matrix multiplication.
 pub(super) fn product_flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(product_kind(name)?.count_flops(operands))
@@ -133,9 +132,9 @@ impl MatrixProductKind {
     }
 }
 
-/// Returns how many gradients (of the input and of the weight) a convolution's backward pass computes, according to the
-/// mask argument. Without a mask, the results' shapes show the number, because a gradient that is not computed has no
-/// shape.
+/// Returns how many gradients (the input's and the weight's) a convolution's backward pass computes, as its mask
+/// argument states. Without a mask, the results' shapes show the number, because a gradient that was not computed has
+/// no shape.
 fn count_wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags_at(MASK) {
@@ -148,11 +147,11 @@ fn count_wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     Some(wanted as u64)
 }
 
-/// Returns the FLOPs of a grouped product. The group sizes add up to one dimension; each row (or column) is multiplied
-/// by its group's matrix.
+/// Returns the FLOPs of a grouped multiplication. The group sizes add up to one dimension; each row (or column) is
+/// multiplied by its group's matrix.
 fn grouped_flops(a: &[u64], b: &[u64]) -> Option<u64> {
     match (a, b) {
-        // Groups of rows have one matrix per group; the operands may be in either order.
+        // Groups of rows have one matrix each, and the operands may be in either order.
         (&[_, width], &[_, rows, columns]) => {
             let out = if rows == width { columns } else { rows };
             element_count(a)?.checked_mul(out)?.checked_mul(2)
@@ -190,8 +189,8 @@ fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
 }
 
 /// Returns true if a convolution is transposed, so that its weight has the shape (channels in, channels out ÷ groups,
-/// …). With equal numbers of input and output channels, it counts as transposed if its output is larger than its
-/// input.
+/// …). A convolution with as many input channels as output channels counts as transposed if its output is larger than
+/// its input.
 fn is_transposed_convolution(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     let channels = |shape: &[u64]| {
         let place = shape.len().checked_sub(weight.len().saturating_sub(1));
@@ -226,7 +225,7 @@ mod tests {
     fn products_count_two_operations_for_each_multiplication() {
         // Matrices (4×5)·(5×6): 2·4·5·6 = 240.
         assert_eq!(flops("mm", "[[4, 5], [5, 6]]", "[[4, 6]]"), Some(240));
-        // A bias that is the first argument does not count. A batch of 3 has 3 · 240 FLOPs.
+        // A bias does not count, even as the first argument. A batch of 3 has 3 · 240 FLOPs.
         assert_eq!(
             flops("baddbmm", "[[3, 4, 6], [3, 4, 5], [3, 5, 6]]", "[]"),
             Some(720)
@@ -276,8 +275,8 @@ mod tests {
         let (inputs, output) = ("[[1, 16, 8, 8], [16, 8, 2, 2]]", "[[1, 8, 16, 16]]");
         assert_eq!(flops("conv_transpose2d", inputs, output), Some(65_536));
         assert_eq!(flops("convolution", inputs, output), Some(65_536));
-        // The numbers of input and output channels are equal, so only the sizes differ: with a
-        // stride of 2, a transposed convolution enlarges its input, and a convolution shrinks it.
+        // There are as many input channels as output channels, so only the sizes tell the two apart. With a stride of
+        // 2, a transposed convolution enlarges its input, and a convolution shrinks it.
         let weight = "[4, 4, 2, 2]";
         let up = flops(
             "convolution",

@@ -54,7 +54,7 @@ impl JoinedRankCapture {
         this
     }
 
-    /// Numbers the threads by the start of their first event, and returns the number of each event's thread.
+    /// Numbers the threads in the order of their first events' starts, and returns the thread number of each event.
     fn number_threads_by_start(&mut self, kept: &[u32]) -> Vec<u32> {
         let mut on_track = vec![NONE; self.kineto.tracks.len()];
         let mut firsts: Vec<(i64, u32)> = Vec::new();
@@ -118,7 +118,7 @@ impl JoinedRankCapture {
         self.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
         // If two intervals start at the same time, the longer one encloses the shorter. If they also end at the same
-        // time, the one with the lower id, which opened first, encloses the other.
+        // time, the one that opened first, and so has the lower id, encloses the other.
         let key = |&index: &u32| {
             let event = &events[index as usize];
             (event.start_ns, Reverse(end_of(event)), event.rf_id, index)

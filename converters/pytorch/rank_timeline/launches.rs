@@ -5,12 +5,12 @@ use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::kineto::{is_graph_launch, is_launch};
 use super::{DeviceInterval, HostInterval, JoinedRankCapture, NONE, end_of};
 
-/// Difference between the lane numbers of successive devices of a process. The lanes of the first
-/// device start at 0.
+/// Difference between the first lane numbers of successive devices of a process. The lanes of the first device start at
+/// 0.
 const DEVICE_LANES: i64 = 1_000_000;
 
 impl JoinedRankCapture {
-    /// Adds the device work that starts or was launched in `window`.
+    /// Adds device work that starts in `window` or was launched in it.
     pub(super) fn add_device_intervals(&mut self, window: KeptCaptureWindow) {
         let work = self.kineto.events.iter();
         let work = work.filter(|event| event.category.is_work()).count();
@@ -65,9 +65,8 @@ impl JoinedRankCapture {
         self.make_streams_serial();
     }
 
-    /// Finds launches whose kernels are missing from the file. Launches that only capture work into
-    /// a graph run nothing and do not count. If kernels have no correlation id, missing kernels
-    /// cannot be detected.
+    /// Finds launches whose kernels are missing from the file. Launches that only capture work into a graph run nothing
+    /// and do not count. If the kernels have no correlation ids, it is impossible to detect missing ones.
     fn find_dropped_launches(&mut self) {
         let events = &self.kineto.events;
         let mut ran: Option<Vec<u64>> = None;
@@ -193,7 +192,7 @@ enum DeviceEventCallOrOperator {
     Operator(u32),
     /// A call outside the kept window launched the event.
     Beyond,
-    /// A call before the capture began, which is not in the file, launched the event.
+    /// A call before the capture began launched the event, so the call is not in the file.
     Before,
 }
 
@@ -209,7 +208,7 @@ struct HostIntervalsByEventId {
 
 impl HostIntervalsByEventId {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: KeptCaptureWindow) -> Self {
-        // Calls that launch nothing have the correlation id 0, so skip it.
+        // Calls that launch nothing have the correlation id 0, so ignore this id.
         let calls = intervals_sorted_by_number(items, events, EventCategory::Runtime, |event| {
             event.correlation
         });
@@ -240,8 +239,7 @@ impl HostIntervalsByEventId {
         if self.beyond.binary_search(&event.correlation).is_ok() {
             return DeviceEventCallOrOperator::Beyond;
         }
-        // In traces until 2024, the external id only repeats the correlation id, so it does not
-        // identify the operator.
+        // In traces up to 2024, the external id only repeats the correlation id, so it does not identify the operator.
         let told = event.external_id != 0 && event.external_id != event.correlation;
         if !told {
             return DeviceEventCallOrOperator::Before;
@@ -258,9 +256,8 @@ impl HostIntervalsByEventId {
     }
 }
 
-/// Returns the last host interval with `number` that starts at or before `time`. If all such
-/// intervals start later, returns the first one. Several intervals may have the same number,
-/// because numbers wrap around.
+/// Returns the last host interval that has `number` and starts at or before `time`. If all such intervals start later,
+/// returns the first one. Several intervals may have the same number, because numbers wrap around.
 fn last_interval_with_number(
     list: &[(u64, u32)],
     number: u64,
@@ -276,8 +273,8 @@ fn last_interval_with_number(
     Some(found.1)
 }
 
-/// Returns the host intervals of a category with their `number`, sorted by number and start.
-/// Intervals without a number are omitted.
+/// Returns a category's host intervals with their `number`, sorted by number and start. Intervals without a number are
+/// omitted.
 fn intervals_sorted_by_number(
     items: &[HostInterval],
     events: &[KinetoEvent],

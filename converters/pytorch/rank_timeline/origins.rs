@@ -15,8 +15,7 @@ pub struct IntervalPythonStacks {
 }
 
 impl IntervalPythonStacks {
-    /// Returns the number, counted from 1, of the innermost call around an interval; 0 if there is
-    /// none.
+    /// Returns the number of the innermost call around an interval, counted from 1, or 0 if there is none.
     pub fn innermost_python_call_of_item(&self, item: u32) -> u32 {
         let innermost = self.innermost.get(item as usize).copied();
         innermost.map_or(0, |call| call.wrapping_add(1))
@@ -28,8 +27,7 @@ impl IntervalPythonStacks {
 pub struct StepWindows(Vec<(u64, KeptCaptureWindow)>);
 
 impl StepWindows {
-    /// Returns the number of the step that contains an interval's start, or `None` if the interval starts outside all
-    /// steps.
+    /// Returns the number of the step in which an interval starts, or `None` if the interval starts outside all steps.
     pub fn step_of_interval(&self, item: &HostInterval) -> Option<u64> {
         let begun = self.0.partition_point(|(_, of)| of.from <= item.start);
         let (number, of) = self.0.get(begun.checked_sub(1)?)?;
@@ -124,8 +122,8 @@ struct EnclosingPythonCallTree {
 
 impl EnclosingPythonCallTree {
     /// For each of `items`, finds the innermost of `calls` that contains the item's start. `items` and `calls` belong
-    /// to one thread and are sorted by start. A call that only opens a range ends before the range does, so a call
-    /// contains a range only if it ends later.
+    /// to one thread and are sorted by start. A call that only opens a range ends before the range does. A call
+    /// therefore contains a range only if the call ends later.
     fn find_innermost_calls(
         &mut self,
         calls: &[PythonCallInterval],
@@ -157,7 +155,7 @@ impl EnclosingPythonCallTree {
         }
     }
 
-    /// Keeps only calls that contain intervals, and assigns new indices to them and to their names.
+    /// Keeps only the calls that contain intervals, and renumbers these calls and their names.
     fn keep_used_calls(
         self,
         mut innermost: Vec<u32>,

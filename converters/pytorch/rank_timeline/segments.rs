@@ -14,8 +14,8 @@ pub struct InnermostIntervalSegment {
 }
 
 impl JoinedRankCapture {
-    /// Divides a thread's time at every start and end of a host interval. From the first start to
-    /// the last end, the segments leave no gaps.
+    /// Divides a thread's time at every start and end of a host interval. The segments leave no gaps between the first
+    /// start and the last end.
     pub fn segments_of_thread(&self, thread: u32) -> Vec<InnermostIntervalSegment> {
         let mut segments = Vec::new();
         self.for_each_segment(thread, |segment| segments.push(segment));

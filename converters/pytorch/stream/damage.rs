@@ -3,7 +3,8 @@
 use super::JsonElementReceiver;
 use std::fmt::Debug;
 
-/// Returns a function that maps `n` to a pseudorandom number below `n`. The seed determines the sequence.
+/// Returns a function that takes a number `n` and returns a pseudorandom number below `n`. The seed determines the
+/// sequence.
 pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |n| {
@@ -14,9 +15,9 @@ pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize
     }
 }
 
-/// Compares the results of a reader's scanner with the results of the general parser (the oracle). The inputs are
-/// `texts` with some positions replaced by one of `parts`. The scanner must return the parser's values, and must be
-/// able to read nearly all valid texts. Layouts learned from one text are used for the following texts.
+/// Compares what a reader's scanner returns with what the general parser (the oracle) returns. The inputs are `texts`
+/// with some positions replaced by one of `parts`. The scanner must return the parser's values, and must be able to
+/// read nearly all valid texts. Layouts learned from one text are used for the following texts.
 pub(in crate::pytorch) fn check_scan_against_parser<F: JsonElementReceiver + Default>(
     texts: &[&str],
     parts: &[&str],
@@ -40,8 +41,8 @@ pub(in crate::pytorch) fn check_scan_against_parser<F: JsonElementReceiver + Def
     assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
 }
 
-/// Calls `check` 100,000 times, each time with the next of `texts`, in which up to two positions are replaced by parts
-/// from `parts`.
+/// Calls `check` 100,000 times. Each call gets the next of `texts`, with up to two positions replaced by parts from
+/// `parts`.
 fn for_each_damaged_text(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = pseudo_random(5);
     for round in 0..100_000 {

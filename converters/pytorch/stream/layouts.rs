@@ -1,4 +1,5 @@
-//! Reads elements with known layouts: the text between an element's values, learned from earlier elements.
+//! Reads elements whose layout is known. A layout is the text between an element's values, learned from earlier
+//! elements.
 //!
 //! A program prints its elements in a few formats. So the text between two values, such as `, "tid": `, has usually
 //! occurred in an earlier element. If it equals a known text byte for byte, the keys are known without parsing. If no
@@ -6,13 +7,13 @@
 
 use super::scanner::JsonScanner;
 
-/// Index that means "no step".
+/// Index that stands for "no step".
 const NONE: u32 = u32::MAX;
-/// Index of a value that the reader does not use.
+/// Index for values that the reader does not use.
 pub(in crate::pytorch) const SKIPPED: u8 = 0;
-/// Value index of a step that ends the element.
+/// Value index that marks a step as the end of the element.
 const END: u8 = u8::MAX;
-/// Maximum number of stored steps, which bounds the memory if the keys of a text never repeat.
+/// Maximum number of stored steps. It bounds the memory if a text's keys never repeat.
 const MOST: usize = 1 << 12;
 /// Maximum number of alternatives that are tried at one position.
 const WIDEST: u32 = 16;
@@ -54,9 +55,9 @@ struct ElementValuePosition {
 }
 
 impl ElementLayouts {
-    /// Reads the element at the start of `text`, if its layout is known. Stores the texts of the
-    /// element's values in `values`, by index, and returns the element's length. Only valid JSON
-    /// values are accepted; values with an index below `plain` must be strings without escapes.
+    /// Reads the element at the start of `text`, if its layout is known. Stores the texts of the element's values in
+    /// `values`, by index, and returns the element's length. Only valid JSON values are accepted. Values whose index is
+    /// below `plain` must be strings without escapes.
     #[inline]
     pub fn read_by_layout<'a>(
         &self,
@@ -121,8 +122,7 @@ impl ElementLayouts {
         self.values.clear();
     }
 
-    /// Records the value with the index `value` of an element. `text` must be a slice of `of`, the element's
-    /// text.
+    /// Records an element's value that has the index `value`. `text` must be a slice of `of`, the element's text.
     pub fn record_element_value(&mut self, value: u8, text: &str, of: &str) {
         let start = (text.as_ptr() as usize).wrapping_sub(of.as_ptr() as usize);
         self.values.push(ElementValuePosition {
@@ -153,8 +153,8 @@ impl ElementLayouts {
         self.values = values;
     }
 
-    /// Returns the step with this text after the step `before`, adding the step if necessary. Returns `None` if there
-    /// are too many steps.
+    /// Returns the step that has this text and follows the step `before`, and adds it if necessary. Returns `None` if
+    /// there are too many steps.
     fn add_step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
             Some(step) => step.next,
@@ -276,8 +276,8 @@ mod tests {
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <1>}"#,
         );
         for other in [
-            // The scanner must reject these texts: a different key (in each word of the
-            // comparison), additional blanks, an invalid value, and a value that ends too early.
+            // The scanner must reject these texts. They have a different key (in each word of the comparison),
+            // additional blanks, an invalid value, or a value that ends too early.
             r#"{"ph": "X", "long key of many bytez": 12, "ts": 1}       "#,
             r#"{"ph": "X", "long kei of many bytes": 12, "ts": 1}       "#,
             r#"{"ph": "X", "Long key of many bytes": 12, "ts": 1}       "#,

@@ -21,8 +21,7 @@ pub(in crate::pytorch) struct ElementTextAndOffset<'a> {
 }
 
 impl<'a> ElementTextAndOffset<'a> {
-    /// Returns the text from the start of the element's value `first` to the end of its value
-    /// `last`.
+    /// Returns the element's text from the start of the value `first` to the end of the value `last`.
     pub fn text_between(&self, first: JsonValueText<'_>, last: JsonValueText<'_>) -> &'a str {
         let start = self.offset_of(first.get()).wrapping_sub(self.offset) as usize;
         let end = self.offset_of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
@@ -45,7 +44,7 @@ impl<'a> ElementTextAndOffset<'a> {
     }
 }
 
-/// Parses the integer in `value`, if there is one. Fails if it does not fit the type.
+/// Parses the integer in `value`, if there is one. Fails if the integer does not fit the type.
 pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
     value: Option<JsonValueText<'_>>,
     what: &str,

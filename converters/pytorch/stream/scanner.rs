@@ -1,7 +1,7 @@
 //! A fast scanner for JSON that has the expected form.
 //!
 //! The scanner accepts only valid values, and reads them exactly as the general parser does. Any other value ends the
-//! scan; the general parser then reads the element again, and reports damage with its offset.
+//! scan. The general parser then reads the element again, and reports any damage with its offset.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -116,7 +116,7 @@ impl<'a> JsonScanner<'a> {
         self.text.get(start..end)
     }
 
-    /// Consumes `null` if it comes next, and returns whether it did.
+    /// Consumes `null` if it comes next, and returns true in that case.
     pub fn accept_null(&mut self) -> Option<bool> {
         if self.peek_byte()? != b'n' {
             return Some(false);
@@ -172,8 +172,8 @@ impl<'a> JsonScanner<'a> {
     fn skip_plain_list(&mut self) -> bool {
         let bytes = self.text.as_bytes();
         let (mut at, mut depth) = (self.at, 0);
-        // `expected` is true if a value must come next. `optional` is true if the innermost list
-        // may end instead, because it is still empty.
+        // `expected` is true if a value must come next. `optional` is true if the innermost list is still empty, so
+        // that it may end instead.
         let (mut expected, mut optional) = (true, false);
         while let Some(&byte) = bytes.get(at) {
             at += 1;
@@ -218,7 +218,7 @@ impl<'a> JsonScanner<'a> {
         false
     }
 
-    /// Reads an object, and calls `entry` with each key to read the key's value.
+    /// Reads an object. For each key, calls `entry` to read the key's value.
     #[inline]
     pub fn read_object(
         &mut self,
@@ -255,7 +255,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Consumes either a comma or the closing bracket `close`. Returns true for the bracket.
+    /// Consumes either a comma or the closing bracket `close`. Returns true if it was the bracket.
     #[inline]
     fn read_separator(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek_byte()?;
@@ -338,8 +338,8 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Returns the offset of the first non-digit from `at` on, or `None` if the text ends first, because more digits may
-/// follow in the next window.
+/// Returns the offset of the first byte at or after `at` that is not a digit. Returns `None` if the text ends first,
+/// because more digits may follow in the next window.
 #[inline]
 fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = eight_bytes_at(bytes, at) {
@@ -370,7 +370,7 @@ fn mark_first_non_digit(word: u64) -> u64 {
     (word.wrapping_add(ONES * (0x80 - 10)) | word) & (ONES << 7)
 }
 
-/// Returns the offset of the first byte from `at` on that ends the plain part of a string: a quote,
+/// Returns the offset of the first byte at or after `at` that ends the plain part of a string. Such a byte is a quote,
 /// a backslash, or a control character (invalid in strings).
 #[inline]
 fn end_of_plain_text(bytes: &[u8], mut at: usize) -> Option<usize> {
@@ -485,7 +485,7 @@ mod tests {
             let expected = expected.map(|value| (value.get(), values.byte_offset()));
             legal += usize::from(expected.is_some());
             scanned += usize::from(found.is_some());
-            // A valid text that the scanner rejects must contain escapes, which only the general parser reads.
+            // If the scanner rejects a valid text, the text must contain escapes, which only the general parser reads.
             if found.is_some() {
                 assert_eq!(found, expected, "{text}");
             } else if expected.is_some() {

@@ -29,14 +29,14 @@ struct Utf16Text<R> {
     source: R,
     /// True if the text is big-endian.
     big: bool,
-    /// Bytes that were read but are not a whole character yet.
+    /// Bytes that were read but do not yet make a whole character.
     units: Vec<u8>,
     /// Decoded text, of which the first `given` bytes have been returned.
     text: Vec<u8>,
     given: usize,
 }
 
-/// Number of bytes decoded at once.
+/// Number of bytes to decode at a time.
 const PIECE: u64 = 1 << 16;
 
 impl<R: Read> Utf16Text<R> {

@@ -7,7 +7,7 @@ use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 
-/// Size of the window in bytes, which fits into the processor's inner caches.
+/// Size of the window in bytes, small enough for the processor's inner caches.
 const WINDOW: usize = 1 << 18;
 /// Maximum size of one array element, in bytes. The observer truncates lists after 4,096 values, so
 /// its elements are shorter than 2 MiB.
@@ -22,11 +22,11 @@ pub(super) struct TextWindow<'s> {
     window: Vec<u8>,
     at: usize,
     end: usize,
-    /// End index of the text from `at` on that is known to be valid UTF-8.
+    /// Index at which the known-valid UTF-8 after `at` ends.
     valid: usize,
     /// Offset of the window's first byte in the whole text.
     base: u64,
-    /// Whether the text ends within the window.
+    /// True if the text ends within the window.
     ended: bool,
     /// Text between the last two objects, including the second object's opening brace.
     separator: Vec<u8>,
@@ -97,7 +97,7 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Moves the window's start to the next byte, and fills the window. If it already begins there, enlarges it
+    /// Moves the window's start to the next byte, and fills the window. If the window already begins there, enlarges it
     /// instead. Fails if a value is longer than `longest` bytes.
     pub fn refill_window(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
@@ -150,7 +150,7 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// If an object follows, consumes the comma and the blanks before it. Returns true if there is one.
+    /// If an object follows, consumes the comma and the blanks before it. Returns true if an object follows.
     #[inline]
     pub fn advance_to_next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];

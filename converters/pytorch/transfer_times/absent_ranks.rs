@@ -1,21 +1,21 @@
-//! Determines the transfer times of collectives that have members without a capture.
+//! Determines how long the transfers of collectives take if some members have no capture.
 //!
 //! The last member to start may have no capture, so the time after the last known start is only an upper bound on the
-//! transfer time. A *size class* contains all collectives of one kind and group size whose numbers of bytes round down
-//! to the same power of two. If a member is absent, a collective gets the smallest transfer time of its class and of
-//! all classes with more bytes, because a transfer of more bytes cannot be faster. The rest of the collective's time is
-//! waiting.
+//! transfer time. A *size class* consists of all collectives of one kind and group size whose byte counts round down to
+//! the same power of two. If a member is absent, a collective gets the smallest transfer time found in its class and in
+//! all classes with more bytes. The reason is that a transfer of more bytes cannot be faster. The rest of the
+//! collective's time is waiting.
 //!
-//! If an absent member is always the last to start, even the smallest time contains waiting. If it exceeds the 95th
-//! percentile of NCCL's kernel times without contention ([`ExpectedNcclKernelTimes`]), it is assumed to contain
-//! waiting, and NCCL's typical time replaces it. NCCL's distribution is known for groups within one host over NVLink.
-//! For other groups, the smallest time is used, although it may be too long.
+//! If an absent member is always the last to start, even the smallest time contains waiting. If that time exceeds the
+//! 95th percentile of NCCL's kernel times without contention ([`ExpectedNcclKernelTimes`]), it is assumed to contain
+//! waiting, and NCCL's typical time replaces it. NCCL's distribution is known for groups within one host that use
+//! NVLink. For other groups, the smallest time is used, although it may be too long.
 //!
 //! If host threads execute a collective, they usually start late, so the smallest time is an outlier. Assume that `k`
 //! of `n` members are captured, and that each member is equally likely to start last. Then a fraction `k / n` of a
 //! class's times contains no waiting, and these times are the lowest. The estimate is their median, which is the
-//! quantile `k / 2n` of all times. With all members captured, this is the median of the whole class; with few, the
-//! smallest time.
+//! quantile `k / 2n` of all times. If all members are captured, this is the median of the whole class; if only few are,
+//! it is the smallest time.
 //!
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to the first inferred member of
 //! the group. It starts later than its model by the length of the wait.
@@ -52,9 +52,8 @@ fn expected_time(
     rate.expected_time(name, matched.kind, count as u32, whole)
 }
 
-/// Returns the device name if all of a host's `devices` have the same name and all `members` are on
-/// one host. Devices with consecutive ranks count as devices of one host, because launchers number
-/// ranks host by host.
+/// Returns the device name if all of a host's `devices` have the same name and all `members` are on one host. Devices
+/// with consecutive ranks count as one host's devices, because launchers number ranks host by host.
 fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
     let first = devices.first()?;
     let host = |rank: &u32| *rank as usize / devices.len();
@@ -66,7 +65,7 @@ fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str>
 /// Key of a size class: the collective kind's index, the group size, and the base-2 logarithm of the bytes.
 type CollectiveSizeClassKey = (usize, usize, Option<u32>);
 
-/// Times of a size class: for each collective, the smallest time of any member.
+/// Times of a size class. For each collective, this is the smallest time of any member.
 #[derive(Default)]
 struct CollectiveSizeClassTimes {
     transfers: Vec<u64>,
@@ -78,8 +77,8 @@ struct CollectiveSizeClassTimes {
 }
 
 impl CollectiveSizeClassTimes {
-    /// Returns the transfer time of the class. On devices, it is the smallest time; on hosts, the median of the times
-    /// without waiting.
+    /// Returns the transfer time of the class. On devices, this is the smallest time; on hosts, it is the median of the
+    /// times without waiting.
     fn transfer_time(mut self) -> u64 {
         self.transfers.sort_unstable();
         let place = match self.on_device {
@@ -90,7 +89,7 @@ impl CollectiveSizeClassTimes {
     }
 }
 
-/// Bounds the transfers of collectives with uncaptured members. Returns the number of changed calls.
+/// Bounds the transfers of collectives in which some members have no capture. Returns the number of changed calls.
 pub(super) fn bound_collective_transfers(
     times: &mut [Vec<CallWaitAndTransfer>],
     job: &JobCallsWithCaptures<'_>,
@@ -158,8 +157,8 @@ pub(super) fn bound_collective_transfers(
     changed
 }
 
-/// Returns the number of members of a collective whose starts were observed. An inferred rank counts if the start of
-/// its model was observed, in this collective or in a parallel one.
+/// Returns how many members of a collective have an observed start. An inferred rank counts if the start of its model
+/// was observed, in this collective or in a parallel one.
 fn count_observed_members(matched: &MatchedCollective, models: &[CapturedOrInferredRank]) -> usize {
     let captures = matched
         .members
@@ -201,7 +200,7 @@ pub(super) fn delay_first_inferred_member(
 mod tests {
     use super::*;
 
-    /// In eight collectives, half of the members are captured. So four of the times (1 to 4) are transfers, and the
+    /// In eight collectives, half of the members are captured. So four of the times (1 to 4) are transfers, and their
     /// median is the third time. With all members captured, the result is the median of all times; on a device, the
     /// smallest time.
     #[test]

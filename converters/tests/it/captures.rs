@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::corpus::{corpus_path, sample_every_nth};
 
-/// Files of the corpus that are not valid JSON, each with the name that makes it invalid (according to
+/// Corpus files that are not valid JSON, each named after the defect that makes it invalid (see
 /// `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
 const NOT_JSON: &[(&str, &str)] = &[
     (

@@ -6,7 +6,7 @@ use super::side::ComparedTrace;
 use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
 
-/// A node of both traces with some different fields.
+/// A node of both traces that differs in some fields.
 #[derive(Clone, Debug)]
 pub struct ChangedNode {
     /// The node's index in the first and in the second trace.
@@ -20,7 +20,7 @@ pub struct ChangedNode {
 pub struct EdgeChange {
     /// Index of the dependent node in the first and in the second trace.
     pub node: [u32; 2],
-    /// Index in both traces of the node that `node` depends on; `None` if the dependency's id is not a node of
+    /// Index in both traces of the node on which `node` depends; `None` if the dependency's id belongs to no node of
     /// either trace.
     pub on: Option<[u32; 2]>,
     /// True for a control dependency (which only orders the two nodes), false for a data dependency.
@@ -121,7 +121,8 @@ fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTra
     )
 }
 
-/// Index of the predecessor in the first trace (`u32::MAX` if there is none), and true for a control dependency.
+/// Index of the predecessor in the first trace (`u32::MAX` if there is none), and a flag that is true for a control
+/// dependency.
 type FirstTracePredecessorAndControl = (u32, bool);
 
 /// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are skipped.

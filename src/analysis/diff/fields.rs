@@ -31,7 +31,7 @@ pub enum NodeField {
     Root,
     /// Mask of the machine dimensions that the collective uses.
     Dimensions,
-    /// Number format of the node's elements.
+    /// Number format in which the node's elements are stored.
     Dtype,
     /// True if switches gather or reduce the data.
     InSwitch,

@@ -5,7 +5,7 @@
 use super::node_labels::mix_bits;
 use super::side::{ComparedTrace, DependencyWalkDirection};
 
-/// Number of rounds in which labels spread among nodes that are on cycles or depend on cycles.
+/// Number of rounds in which labels spread among nodes that are on a cycle or depend on one.
 const LOOSE_ROUNDS: usize = 4;
 
 /// Returns a neighbour's contribution to a node's label. Contributions are summed, so that the order of neighbours
@@ -33,7 +33,7 @@ fn hash_node_with_neighbours(
     let sum = parts.fold(0_u64, |sum, (next, control)| {
         sum.wrapping_add(hash_neighbour(labels[next as usize], way, control))
     });
-    // Without the factor 3, swapping a node's own label with its neighbours' contributions would not change the sum.
+    // Without the factor 3, swapping a node's label with its neighbours' contributions would leave the sum unchanged.
     mix_bits(own.wrapping_mul(3).wrapping_add(sum))
 }
 
@@ -80,8 +80,8 @@ pub(super) fn hash_transitive_neighbours(
     labels
 }
 
-/// Returns one label per node. A label combines the node's `base` label with the labels of all nodes connected with it,
-/// in any direction.
+/// Returns one label per node. A label combines the node's `base` label with the labels of all nodes connected with it
+/// in either direction.
 pub(super) fn hash_connected_component(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
     let up = hash_transitive_neighbours(side, base, DependencyWalkDirection::Predecessors);
     let down = hash_transitive_neighbours(side, &up, DependencyWalkDirection::Successors);

@@ -6,7 +6,7 @@
 //! 2. Nodes whose transitive predecessors or transitive successors are equal.
 //! 3. Nodes with equal neighbourhoods within a few edges.
 //! 4. Neighbours of matched nodes.
-//! 5. Nodes that an alignment in program order puts at the same position.
+//! 5. Nodes at the same position in an alignment in program order.
 //! 6. Nodes that differ in content but have the same neighbours.
 //!
 //! A step is repeated only if it made progress, and every step except sorting takes linear time. Traces with nothing in
@@ -48,7 +48,7 @@ impl NodeMatching {
         }
     }
 
-    /// Returns the partner of `node`, a node of the first (`which` = 0) or second (1) trace.
+    /// Returns the partner of `node`, which belongs to the first trace if `which` is 0, and to the second if it is 1.
     #[inline]
     pub fn partner_of_node(&self, which: usize, node: u32) -> Option<u32> {
         let partner = self.partner[which][node as usize];
@@ -81,7 +81,7 @@ impl NodeMatching {
     }
 }
 
-/// Minimum number of nodes per trace for processing the two traces in parallel.
+/// Minimum number of nodes per trace for which the two traces are processed in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
 /// Runs two functions, in parallel if `much` is true, and returns both results.
@@ -167,10 +167,10 @@ impl NodeLabelBasis {
     }
 }
 
-/// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with equal neighbourhoods of
-/// decreasing size. `base` selects the part of a node that gives its own label, to which those of the surroundings are
-/// added. Callers must begin with labels of whole records. An edit may have inserted a new node with the same work
-/// before an old node, and only labels of whole records distinguish the two.
+/// Pairs nodes with equal surroundings: first those with equal transitive neighbours, then those with equal
+/// neighbourhoods of decreasing size. `base` selects the part of a node that gives its own label, to which the labels
+/// of its surroundings are added. Callers must begin with labels of whole records. An edit may have inserted a new node
+/// before an old node with the same work, and only labels of whole records distinguish the two.
 fn pair_by_surroundings(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,

@@ -8,7 +8,7 @@ pub(super) mod words;
 use super::tally::DiffTally;
 use chakram_report::text::TextStyleWidthAndDetail;
 
-/// Names of two jobs, and options to render their differences.
+/// The names of two jobs, and the options for rendering their differences.
 #[derive(Clone, Copy, Debug)]
 pub struct JobNamesAndDiffStyle<'t> {
     /// Names of the two jobs.
@@ -20,13 +20,13 @@ pub struct JobNamesAndDiffStyle<'t> {
 }
 
 impl JobNamesAndDiffStyle<'_> {
-    /// Returns how many lines to show from a list with `count` lines.
+    /// Returns how many of a list's `count` lines to show.
     pub(super) fn count_lines_to_show(&self, count: usize) -> usize {
         self.show.map_or(count, |show| show.min(count))
     }
 }
 
-/// Result of a check of differences against thresholds.
+/// Result of checking differences against thresholds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExceededThresholds {
     /// One sentence per violated threshold.

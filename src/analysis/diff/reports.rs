@@ -1,4 +1,4 @@
-//! Compares two replay reports: their makespans, and the parts of their times.
+//! Compares two replay reports: their makespans, and the parts into which their times divide.
 //!
 //! The parts of an NPU's time sum to the makespan, so the changes of the mean parts sum to the change of the makespan.
 //! Each part lists the operators or groups that changed it. Their changes do not sum exactly to the part's change,
@@ -37,7 +37,7 @@ pub struct TimePartChange {
     /// Name of the part: compute, communication, bubble, memory, host or idle.
     #[serde(rename = "part")]
     pub name: &'static str,
-    /// Mean time of the part over NPUs. Means are rounded so that the parts sum to the makespan.
+    /// The part's time, averaged over NPUs. Means are rounded so that the parts sum to the makespan.
     #[serde(rename = "mean_ps")]
     pub mean: AmountChange,
     /// Time of the part, summed over NPUs.
@@ -50,10 +50,10 @@ pub struct TimePartChange {
     pub rest: i128,
 }
 
-/// Change of the collectives of the same kind and group.
+/// Changes in the collectives of one kind and group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupCollectivesChange {
-    /// Names of the group and the kind.
+    /// Names of the collectives' group and kind.
     pub what: String,
     /// Number of calls.
     pub calls: AmountChange,
@@ -75,14 +75,14 @@ pub struct ReplayDiff {
     pub before_machine: String,
     /// Name of the machine in the second report.
     pub after_machine: String,
-    /// Notes about different inputs, which make the two reports less comparable.
+    /// Notes about inputs that differ, which make the two reports less comparable.
     pub notes: Vec<String>,
     /// The makespans, in picoseconds.
     #[serde(rename = "makespan_ps")]
     pub makespan: AmountChange,
     /// Parts of the time, largest change first.
     pub parts: Vec<TimePartChange>,
-    /// Collectives that changed. The largest change of the transfer time comes first.
+    /// Collectives that changed. The collective whose transfer time changed most comes first.
     pub collectives: Vec<GroupCollectivesChange>,
     /// Finish times of ranks, largest change first.
     pub ranks: Vec<RankFinishTimeChange>,
@@ -91,7 +91,7 @@ pub struct ReplayDiff {
     pub structure: bool,
 }
 
-/// A rank's change of finish time.
+/// Change in a rank's finish time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RankFinishTimeChange {
     /// The rank; it is in both reports.
@@ -104,7 +104,7 @@ pub struct RankFinishTimeChange {
 /// Comparison of two report documents.
 #[derive(Clone, Debug)]
 pub struct ReportDiffByMachine {
-    /// Notes about different inputs, which make the two documents less comparable.
+    /// Notes about inputs that differ, which make the two documents less comparable.
     pub notes: Vec<String>,
     /// For each document, the machines that only it contains.
     pub only: [Vec<String>; 2],
@@ -222,7 +222,7 @@ impl ReportDiffByMachine {
     }
 }
 
-/// Returns notes about different inputs of two documents.
+/// Returns notes about inputs that differ between the two documents.
 fn compare_inputs(first: &ComparedReportDocument, second: &ComparedReportDocument) -> Vec<String> {
     let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
     for (side, document) in [first, second].into_iter().enumerate() {

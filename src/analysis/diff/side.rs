@@ -1,4 +1,4 @@
-//! One of the two compared traces, with data for the matching.
+//! One of the two compared traces, with the data needed for matching.
 
 use super::node_labels;
 use chakram_trace::graph::{Csr, RawTrace};
@@ -20,7 +20,7 @@ pub(super) struct ComparedTrace<'o> {
     by_id: OnceLock<Vec<(u64, u32)>>,
 }
 
-/// Direction for following a node's dependencies.
+/// Direction in which a node's dependencies are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DependencyWalkDirection {
     /// Follows a node's dependencies to its predecessors.
@@ -136,7 +136,7 @@ impl<'o> ComparedTrace<'o> {
         deps.chain(row.iter().map(|&entry| (entry >> 1, entry & 1 == 1)))
     }
 
-    /// Returns the number of a node's neighbours in one direction.
+    /// Returns how many neighbours a node has in one direction.
     pub fn degree_of(&self, node: u32, way: DependencyWalkDirection) -> usize {
         match way {
             DependencyWalkDirection::Predecessors => self.raw.dependencies_of(node).len(),

@@ -55,12 +55,12 @@ pub enum NodeOrDependencyChangeKind {
     EdgeAdded,
 }
 
-/// Identifies a line of the tally, which covers all nodes that change alike.
+/// Identifies a line of the tally; the line covers all nodes with the same change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TallyLineKey {
     /// Kind of the change.
     pub change: NodeOrDependencyChangeKind,
-    /// Name of the node, in the first trace if it is in both.
+    /// The node's name; if both traces contain the node, its name in the first trace.
     pub name: String,
     /// Type of the node.
     pub kind: String,
@@ -70,14 +70,14 @@ pub struct TallyLineKey {
     pub after: FieldValue,
 }
 
-/// Number and location of a line's changes.
+/// How many changes a line covers, and where they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeOccurrences {
     /// Number of changed nodes or dependencies, summed over ranks.
     pub count: u64,
     /// Ranks that have this change, in ascending order.
     pub ranks: Vec<u32>,
-    /// Ids of the first changed node, on the lowest of these ranks, in both traces.
+    /// Both traces' ids of the first node that changed, on the lowest of these ranks.
     pub ids: [Option<u64>; 2],
 }
 
@@ -131,7 +131,7 @@ impl SingleNodeAmountChange {
 pub struct FileFaultSummary {
     /// Rank of the file.
     pub rank: u32,
-    /// True for a file of the second job.
+    /// True if the file belongs to the second job.
     pub second: bool,
     /// Number of faults in the file.
     pub count: usize,
@@ -142,9 +142,10 @@ pub struct FileFaultSummary {
 /// Limit on the number of stored changes, and tolerance for times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiffTallyOptions {
-    /// Maximum number of stored changes of single nodes. Applies separately to times and to sizes. `None` stores all.
+    /// Maximum number of stored changes of single nodes. The limit applies separately to times and to sizes. `None`
+    /// stores all.
     pub singles: Option<usize>,
-    /// Tolerance below which changes of times are ignored.
+    /// Tolerance for times; smaller changes are ignored.
     pub tolerance: TimeTolerance,
 }
 
@@ -155,11 +156,11 @@ pub struct DiffTally {
     pub compared: Vec<u32>,
     /// Ranks with byte-identical files in both jobs.
     pub identical: Vec<u32>,
-    /// Ranks that are only in the first job, and those only in the second.
+    /// Ranks that are only in the first job, and ranks that are only in the second.
     pub only: [Vec<u32>; 2],
     /// Faults of the files.
     pub faults: Vec<FileFaultSummary>,
-    /// Number of dependencies of the compared ranks, in each job.
+    /// Number of dependencies in each job, summed over the compared ranks.
     pub edges: [u64; 2],
     /// Number of nodes with at least one changed field.
     pub changed: u64,
@@ -176,14 +177,14 @@ pub struct DiffTally {
 }
 
 impl DiffTally {
-    /// Creates the sums of a rank in only one job.
+    /// Creates the sums for a rank that is in only one job.
     pub fn for_unpaired_rank(rank: u32, second: bool) -> Self {
         let mut tally = Self::default();
         tally.only[usize::from(second)].push(rank);
         tally
     }
 
-    /// Creates the sums of a rank with identical files in both jobs.
+    /// Creates the sums for a rank whose files are identical in both jobs.
     pub fn for_identical_rank(rank: u32) -> Self {
         Self {
             identical: vec![rank],

@@ -31,7 +31,7 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays ignore. They are kept if their values are numbers, which help to find the node in the
+/// Attributes that replays ignore. They are kept if their values are numbers: these help to find the node in the
 /// capture and cannot contain private text.
 pub const NUMBERS: [&str; 12] = [
     "parent",
@@ -105,7 +105,7 @@ pub struct TraceAnonymiser {
     keep: Vec<String>,
 }
 
-/// Counts of kept, hashed and removed content of a trace.
+/// How much of a trace's content was kept, hashed and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnonymiserCounts {
     /// Number of nodes.
@@ -133,7 +133,7 @@ impl TraceAnonymiser {
 
     fn hash_name(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The prefix gives a node, a group and a lane of the same name different hashes, which hide that the names are
+        // The prefix makes the hashes differ if a node, a group and a lane share a name, which hides that the names are
         // equal.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
@@ -178,7 +178,7 @@ impl TraceAnonymiser {
 
     /// Returns the anonymised form of a trace's decompressed `contents`.
     ///
-    /// Fails if replays would reject a record, because such a record may contain any text.
+    /// Fails if replays would reject a record, because a rejected record may contain any text.
     pub fn anonymise_trace(
         &self,
         contents: &[u8],

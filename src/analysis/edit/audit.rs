@@ -2,7 +2,7 @@
 //!
 //! The audit searches all text in a file: names of nodes; names, comments and values of attributes; inputs and outputs;
 //! metadata; and unknown fields, at any depth. [`find_leaks`] searches a single string. The audit cannot find text that
-//! is private only by its meaning, such as the name of a project in an operator's name.
+//! only its meaning makes private, such as a project name within an operator's name.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -68,7 +68,7 @@ const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
 impl TraceAuditFindings {
     /// Searches the decompressed `contents` of a trace.
     ///
-    /// Fails on a truncated file, because the missing part may contain private text.
+    /// Fails if the file is truncated, because the missing part may contain private text.
     pub fn search_trace(contents: &[u8]) -> Result<Self, TraceError> {
         let mut this = Self::default();
         let mut frames = FrameCursor::new(contents);
@@ -197,8 +197,8 @@ impl TraceAuditFindings {
         });
     }
 
-    /// Calls `each` for every length-delimited field of a message; if the message is broken, the unreadable rest is
-    /// searched as bytes.
+    /// Calls `each` for every length-delimited field of a message; if the message is broken, searches the unreadable
+    /// rest as bytes.
     fn for_each_field(
         &mut self,
         message: &[u8],

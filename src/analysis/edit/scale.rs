@@ -1,9 +1,9 @@
 //! Scales a job to more or fewer ranks, by copying ranks along one dimension of a rank grid.
 //!
 //! The ranks of a job form a grid of named dimensions, outermost first. With `dp=2,tp=4`, rank `r` has the coordinates
-//! `(r / 4, r % 4)`. The size of one dimension changes from `D` to `D'`. A new rank with coordinate `x'` in this
-//! dimension copies the old rank with coordinate `x' mod D` in it and equal coordinates in all others. The new rank is
-//! in *block* `x' / D`.
+//! `(r / 4, r % 4)`. The size of one dimension changes from `D` to `D'`. A new rank has a coordinate `x'` in this
+//! dimension; it copies the old rank whose coordinate there is `x' mod D` and whose other coordinates are the same. The
+//! new rank is in *block* `x' / D`.
 //!
 //! | item | becomes |
 //! |---|---|
@@ -70,7 +70,7 @@ impl EnumeratedSetting for ShardedBufferKeptSize {
     ];
 }
 
-/// Number of steps from the sender to the receiver along the dimension, and the peer's other coordinates.
+/// How many steps along the dimension lead from the sender to the receiver, and the peer's other coordinates.
 type PeerGridOffset = (i64, (u32, u32));
 
 /// A message along the dimension: true for a receive; the number of steps from the sender; the peer's other
@@ -119,7 +119,7 @@ impl JobScaler {
         Ok(this)
     }
 
-    /// Returns the scaled dimension, which maps new ranks to the ranks that they copy.
+    /// Returns the scaled dimension, which maps each new rank to the rank that it copies.
     pub fn scaled_dimension(&self) -> &ScaledDimension {
         &self.along
     }
@@ -145,7 +145,7 @@ impl JobScaler {
 
     /// Reads the groups and the communication in the trace of `rank`.
     ///
-    /// Fails if a replay would reject the trace or a group does not fit the grid.
+    /// Fails if a replay would reject the trace, or if a group does not fit the grid.
     pub fn scan_rank(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
         let mut own = DeclaredGroups::new();
         let mut records = Vec::new();
@@ -179,7 +179,7 @@ impl JobScaler {
             match view.op {
                 Op::Collective { group, .. } => {
                     let (_, shape) = self.group_of_node(rank, view.id, group).map_err(at)?;
-                    // Copies of a group get new names, so the copies of a rank have different collectives.
+                    // A group's copies get new names, so the copies of a rank run different collectives.
                     alike &= shape != Some(ScalingEffectOnGroup::Copied);
                     self.exchanges |= shape != Some(ScalingEffectOnGroup::Copied);
                 }
@@ -233,9 +233,8 @@ impl JobScaler {
         }
     }
 
-    /// Returns how many steps along the dimension separate a message's receiver from its sender, and the peer's other
-    /// coordinates. Returns `None` if sender and receiver have the same coordinate along the
-    /// dimension.
+    /// Returns how many steps along the dimension lead from a message's sender to its receiver, and the peer's other
+    /// coordinates. Returns `None` if sender and receiver have the same coordinate along the dimension.
     fn ring_distance_of_message(
         &self,
         rank: u32,
@@ -317,7 +316,7 @@ impl JobScaler {
         groups
     }
 
-    /// Returns `roles`, extended by the copied groups: a copy in another block has the same role as the original.
+    /// Returns `roles` plus the roles of the copied groups: a copy in another block has the same role as the original.
     pub fn scale_group_roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {
@@ -345,7 +344,7 @@ impl JobScaler {
         match shape {
             None => {
                 let all = 0..self.along.scaled_rank_count();
-                // An empty list means all ranks, also in the scaled job.
+                // An empty list means all ranks, in the scaled job as well.
                 let ranks = if ranks.is_empty() {
                     Vec::new()
                 } else {
@@ -357,8 +356,7 @@ impl JobScaler {
                 Some((name.to_owned(), self.along.scale_members(ranks)))
             }
             Some(ScalingEffectOnGroup::Copied) => {
-                // The last block may be incomplete, so omit a group if one of its members is
-                // missing.
+                // The last block may be incomplete, so omit any group that has a missing member.
                 let ranks: Option<Vec<u32>> = ranks
                     .iter()
                     .map(|&rank| {

@@ -3,40 +3,40 @@
 //!
 //! # Nodes that an annotation covers
 //!
-//! A node *belongs* to the nodes that its attributes `parent` and `launch` name. An annotation covers the nodes with
-//! its name, and all nodes that belong to a covered node. Nodes on other threads do not belong to an annotation, but
-//! its time window may cover them. A node on another lane that belongs to no other node is covered if it starts within
-//! the annotation's window. The window begins with the first covered node on the annotation's own lane, and ends with
-//! the next uncovered one. Nodes that belong to a node covered in this way are covered too.
+//! A node *belongs* to the nodes named by its attributes `parent` and `launch`. An annotation covers the nodes with its
+//! name, and all nodes that belong to a covered node. Nodes on other threads do not belong to an annotation, but its
+//! time window may cover them. A node on another lane that belongs to no other node is covered if it starts within the
+//! annotation's window. The window begins with the first covered node on the annotation's own lane, and ends with the
+//! next uncovered node there. Nodes that belong to a node covered in this way are covered too.
 //!
 //! Traces without these attributes, such as traces from Chakra's own converter, express calls as control dependencies.
-//! In such a trace, a node belongs to the target of its first control dependency or, for a device node without any, of
-//! its first data dependency.
+//! In such a trace, a node belongs to the target of its first control dependency; a device node that has none belongs
+//! to the target of its first data dependency.
 //!
 //! Metadata nodes are always kept, because they declare groups.
 //!
 //! # Dependencies
 //!
-//! A dependency on a cut node is replaced by dependencies on the nearest kept nodes that the cut node depends on,
-//! directly or through other cut nodes. A new dependency is a data dependency if all dependencies on the path to the
-//! kept node are data dependencies, and otherwise a control dependency. A cut node that needs more than [`MOST_BEHIND`]
+//! A dependency on a cut node is replaced by dependencies on the nearest kept nodes on which the cut node depends,
+//! directly or through other cut nodes. A new dependency is a data dependency if the path to the kept node consists
+//! only of data dependencies; otherwise it is a control dependency. A cut node that needs more than [`MOST_BEHIND`]
 //! kept nodes as replacements becomes a *joint*: a node with the same id that does no work and depends on those kept
 //! nodes. So the number of dependencies grows only by a constant factor.
 //!
 //! # Times
 //!
 //! Times are computed separately for each rank, without waiting for other ranks. A node starts when its delay after the
-//! end of its last dependency has passed. The time of a node is its recorded duration plus its recorded waiting.
-//! For traces that chakram converted, the computed starts equal the captured starts exactly, to the nanosecond. Let
-//! `S` be the earliest start of a selected node on any rank. Then a kept node starts at `start'(n) = max(0,
-//! start(n) - S)` and gets the delay
+//! end of its last dependency has passed. A node takes its recorded duration plus its recorded waiting time. For traces
+//! that chakram converted, the computed starts equal the captured starts exactly, to the nanosecond. Let `S` be the
+//! earliest start of a selected node on any rank. Then a kept node starts at `start'(n) = max(0, start(n) - S)` and
+//! gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)
 //! ```
 //!
-//! The delay is not negative, because the new dependencies of `n` had ended before `n` started. Relative starts are
-//! therefore as in the whole job, within each rank and between ranks.
+//! The delay is not negative, because the new dependencies of `n` had ended before `n` started. Relative starts
+//! therefore stay as in the whole job, both within each rank and between ranks.
 
 use chakram_base::units::Span;
 use chakram_trace::format::encoder::ProtobufMessageBuilder;
@@ -80,12 +80,12 @@ pub struct RankSliceSummary {
     pub joints: u64,
     /// Number of kept nodes with changed dependencies.
     pub mended: u64,
-    /// True if control dependencies form a cycle, so that the slice has none.
+    /// True if control dependencies form a cycle; the slice then has no control dependencies.
     pub cyclic: bool,
     /// Start of the rank's first requested node, relative to the start of the job's slice.
     pub starts: Span,
-    /// End of the rank's last requested node, relative to the start of the job's slice. Excludes waits for other
-    /// ranks.
+    /// End of the rank's last requested node, relative to the start of the job's slice. This excludes time spent
+    /// waiting for other ranks.
     pub ends: Span,
 }
 

@@ -1,5 +1,4 @@
-//! Selects one profiled step of a job. The traces of the step are slices, which are written only when they are
-//! opened.
+//! Selects one profiled step of a job. The step's traces are slices, each written only when it is opened.
 
 use super::slice::{AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank};
 use chakram_base::units::Span;

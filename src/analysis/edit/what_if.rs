@@ -1,4 +1,4 @@
-//! Edits captured or generated jobs: changes batch sizes, layers, buckets, replicas, stages and so on.
+//! Edits captured or generated jobs: changes their batch size, layers, buckets, replicas, stages and so on.
 //!
 //! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditWithEffectCounts). The
 //! time of a kernel whose work changes is scaled by the ratio of new to old work (`kernels.rs`). Repeated parts of a
@@ -49,7 +49,7 @@ struct EditCounts {
     changed: u64,
     added: u64,
     removed: u64,
-    /// Number of kernels scaled by a line fitted to kernels of the same name.
+    /// Number of kernels scaled by a line that was fitted to kernels of the same name.
     by_line: u64,
     without_shapes: u64,
     /// Number of kernels that process parameters, plus the number of parameter transfers. Their work is assumed to be
@@ -63,7 +63,7 @@ struct EditCounts {
 }
 
 impl EditCounts {
-    /// Returns notes about the edit: how new times were computed, and which facts are unknown.
+    /// Returns notes about the edit: how it computed new times, and what remains unknown.
     fn describe_counts(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.notes.iter().cloned().collect();
         if self.by_line > 0 {
@@ -118,7 +118,7 @@ pub struct EditedJob {
     pub completed: u64,
 }
 
-/// The edited traces; the keys are their hashes.
+/// The edited traces, keyed by their hashes.
 struct EditedTracesByOwnHash(BTreeMap<[u8; 32], Vec<u8>>);
 
 impl HashAddressedTraceStore for EditedTracesByOwnHash {
@@ -135,8 +135,8 @@ fn refuse_edit(found: impl Into<String>, hint: &str) -> TraceError {
 fn check_memory_for_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
     let asked = format!("an edited trace with {nodes} additional nodes");
-    // Assume 1,024 bytes per copied node: for the node with its dependencies, its record in the trace, and its node
-    // in the graph.
+    // Assume 1,024 bytes per copied node: these cover the node with its dependencies, its trace record, and its node in
+    // the graph.
     let fits = bounds::check_items_fit_memory(asked, nodes, 1024, "a smaller number");
     fits.map_err(|error| refuse_edit(error.to_string(), "a smaller number"))
 }
@@ -165,7 +165,7 @@ fn unit_of_edit_counts(edit: &JobEdit) -> &'static str {
 ///
 /// # Errors
 ///
-/// Fails if a replay would reject a trace, or if the edit finds nothing to change or has an unknown result.
+/// Fails if a replay would reject a trace, if the edit finds nothing to change, or if its result is unknown.
 pub fn edit_job(
     found: &FoundTraces,
     edits: &[JobEdit],
@@ -235,8 +235,8 @@ pub fn edit_job(
                 JobEdit::Layers(_) => traces.clone(),
                 _ => Vec::new(),
             };
-            // Ranks with equal traces get equal results, so edit each distinct trace only once (unless only a
-            // single rank is edited).
+            // Ranks with equal traces get equal results, so edit each distinct trace only once, unless only one rank is
+            // edited.
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
             for (rank, trace) in &mut traces {
                 if let JobEdit::Delay {
@@ -321,10 +321,10 @@ pub fn edit_job(
     })
 }
 
-/// Stores in `traces` the records that an edit of layers replaced, so that a later edit can restore them. For example,
-/// an edit of layers replaces recorded reductions by dividing gradients into new buckets. Does nothing if an earlier
-/// edit had already changed the traces `before`. To find the replaced records, applies the inverse edit and compares
-/// the result with `before`.
+/// Stores in `traces` the records that a layer edit replaced, so that a later edit can restore them. For example, a
+/// layer edit divides gradients into new buckets, which replaces the recorded reductions. Does nothing if an earlier
+/// edit had already changed the traces in `before`. To find the replaced records, it applies the inverse edit and
+/// compares the result with `before`.
 fn store_replaced_records(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],
@@ -393,7 +393,8 @@ fn add_file_path_to_error(error: TraceError, rank: u32, found: &FoundTraces) -> 
     }
 }
 
-/// Returns the edits in their order, with edits of the same kind combined into one: factors multiplied, layers summed.
+/// Returns the edits in their order, combining edits of the same kind into one: factors are multiplied, layers are
+/// added.
 fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {

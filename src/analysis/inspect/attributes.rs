@@ -75,7 +75,7 @@ pub fn count_attributes(
 }
 
 /// Reads the next field of a node. Returns the field if it is an attribute. If the field is one of [`FIELDS`], marks
-/// the field in `seen`. After a broken field, the rest of the node is skipped.
+/// the field in `seen`. After a broken field, it skips the rest of the node.
 fn read_next_attribute<'a>(
     node: &mut WireCursor<'a>,
     seen: &mut [bool; FIELDS.len()],

@@ -20,7 +20,7 @@ pub enum NodeClass {
     Receive,
     /// A member's part in a collective of this kind.
     Collective(CollectiveKind),
-    /// Communication with an unknown operation or unknown partners.
+    /// Communication whose operation or partners are unknown.
     Communication,
     /// Metadata, or an empty node; both take no time.
     Metadata,
@@ -57,7 +57,7 @@ impl NodeClass {
         }
     }
 
-    /// Returns true if nodes of this type communicate and so may wait for other ranks.
+    /// Returns true if nodes of this type communicate and may therefore wait for other ranks.
     pub fn is_communication(self) -> bool {
         matches!(self, Self::Send | Self::Receive | Self::Collective(_))
     }
@@ -67,8 +67,8 @@ impl NodeClass {
         !matches!(self, Self::Metadata | Self::Unreadable)
     }
 
-    /// Returns the types with this name. `collective` is the name of all types of collectives. Returns an empty list if
-    /// the name is unknown.
+    /// Returns the types with this name. `collective` names all types of collectives. Returns an empty list if the name
+    /// is unknown.
     pub fn find_classes_by_name(name: &str) -> Vec<Self> {
         if let Some((class, _)) = PLAIN.iter().find(|(_, known)| *known == name) {
             return vec![*class];

@@ -2,10 +2,10 @@
 //! previous one.
 //!
 //! The critical path is the longest path through the graph of dependencies and lane order. The parts of the path
-//! therefore sum to the time of the run. If the times of all ranks have a common origin, the path crosses ranks: if a
-//! node waited for another rank, the path continues on that rank. A collective began when its last member had arrived,
-//! and a message when both its sender and its receiver had. The path continues on the rank that arrived last, starting
-//! at its arrival.
+//! therefore sum to the time of the run. If all ranks measure time from a common origin, the path crosses ranks: if a
+//! node waited for another rank, the path continues there. A collective began when its last member had arrived; a
+//! message began when both its sender and its receiver had arrived. The path continues on the rank that arrived last,
+//! at the time of its arrival.
 
 use super::class::NodeClass;
 use super::path_input::RankTimesForCriticalPath;
@@ -22,11 +22,11 @@ pub struct PathSegment {
     pub node: u32,
     /// Start time of this part.
     pub from: Time,
-    /// Time between the end of the releasing node and the start of this node.
+    /// Time from the end of the releasing node to the start of this node.
     pub delay: Span,
-    /// Time that the node then waited for another rank. Zero if the path continues on that rank instead.
+    /// Time that the node then waited for another rank. Zero if the path instead continues on that rank.
     pub wait: Span,
-    /// Time of the node's work, or of its transfer, without waiting.
+    /// Time of the node's work or transfer, without waiting.
     pub work: Span,
 }
 
@@ -35,7 +35,7 @@ pub struct PathSegment {
 pub struct CriticalPath {
     /// Parts of the path, in order of time. Each part begins when the previous part ends.
     pub pieces: Vec<PathSegment>,
-    /// Number of times that the path changes to another rank.
+    /// How often the path changes to another rank.
     pub changes: u32,
 }
 
@@ -49,8 +49,8 @@ impl CriticalPath {
     }
 }
 
-/// Finds the rank that arrived last at the collective or message of `step` on a track. Returns the track and node of
-/// this rank. Returns `None` unless it arrived after `start` and before `end`.
+/// Finds the rank that arrived last at the collective or message to which `step`, a node of the track, belongs. Returns
+/// the track and node of this rank. Returns `None` unless it arrived after `start` and before `end`.
 fn find_last_arrival(
     matches: &CommMatches<'_>,
     tracks: &[RankTimesForCriticalPath],
@@ -67,7 +67,7 @@ fn find_last_arrival(
 }
 
 /// Returns the critical path through `tracks`, up to the node that ends last; `None` if no node runs. If `joined` is
-/// true, the times of all ranks share one origin, so the path may change ranks.
+/// true, all ranks measure time from one origin, so the path may change ranks.
 pub fn critical_path(tracks: &[RankTimesForCriticalPath], joined: bool) -> Option<CriticalPath> {
     let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {
@@ -127,11 +127,11 @@ pub fn critical_path(tracks: &[RankTimesForCriticalPath], joined: bool) -> Optio
 pub struct PathDelayWaitWorkTotals {
     /// Number of these parts.
     pub pieces: u64,
-    /// Time before the nodes of these parts started.
+    /// Time before these parts' nodes started.
     pub delay: Span,
     /// Time that the nodes waited for other ranks.
     pub wait: Span,
-    /// Remaining time of these parts: work and transfers.
+    /// The rest of these parts' time: work and transfers.
     pub work: Span,
 }
 
@@ -149,7 +149,7 @@ impl PathDelayWaitWorkTotals {
     }
 }
 
-/// Sums the time of a path's parts by `key`; returns the sums, largest time first.
+/// Sums the times of a path's parts by `key`; returns the sums, largest first.
 pub fn sum_path_time_by_key<K: Ord>(
     path: &CriticalPath,
     key: impl Fn(&PathSegment) -> K,

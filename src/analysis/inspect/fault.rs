@@ -29,7 +29,7 @@ pub struct RejectedAndRepairedFaults {
 const NAMED: usize = 5;
 
 impl RejectedAndRepairedFaults {
-    /// Returns the number of faults that make a replay reject the file.
+    /// Returns how many faults make a replay reject the file.
     pub fn fault_count(&self) -> u64 {
         self.faults.iter().map(|fault| fault.count).sum()
     }
@@ -115,8 +115,8 @@ impl RejectedAndRepairedFaults {
         });
     }
 
-    /// Adds the nodes that do not run in `recorded` because they are on a cycle or depend on one; `next` contains the
-    /// successors of each node.
+    /// Adds the nodes that do not run in `recorded` because they are on a cycle or depend on one; `next` contains each
+    /// node's successors.
     pub(super) fn add_cycle_fault(
         &mut self,
         raw: &RawTrace<'_>,

@@ -1,4 +1,4 @@
-//! Filters for selecting nodes in an inspection.
+//! Filters that select nodes for an inspection.
 
 use super::class::NodeClass;
 use super::lanes::{LaneKey, group_label};
@@ -177,15 +177,16 @@ impl FromStr for AttributeFilter {
 /// A node filter. A node must satisfy every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFilter {
-    /// Patterns for the node's name, which must match one of them.
+    /// Patterns for the node's name, at least one of which must match.
     pub names: Vec<NameGlobOrSubstring>,
-    /// Types of selected nodes.
+    /// Types that a selected node may have.
     pub types: Vec<ClassFilter>,
     /// Groups; the node must be a collective of one of these groups.
     pub groups: Vec<String>,
-    /// Patterns for the name of the node's lane; the name in tables or the name in the file must match one of them.
+    /// Patterns for the name of the node's lane; one of them must match the lane's name in tables or its name in the
+    /// file.
     pub lanes: Vec<NameGlobOrSubstring>,
-    /// Attributes that the node must have. Among several values of an attribute, one is enough.
+    /// Attributes that the node must have. If an attribute has several values, one match is enough.
     pub labels: Vec<AttributeFilter>,
     /// Start of the time window: the node must end after this time. A node without a duration may also start and end
     /// exactly at this time.
@@ -252,7 +253,7 @@ impl NodeFilter {
             }
         }
         self.labels.iter().all(|label| {
-            // Among several values of an attribute, one is enough.
+            // If an attribute has several values, one match is enough.
             let alike = |other: &&AttributeFilter| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
             wanted.any(|label| attributes.iter().any(|attr| label.matches_attribute(attr)))

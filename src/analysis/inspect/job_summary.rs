@@ -66,8 +66,7 @@ fn inspect_rank(file: &RankFile, filter: &NodeFilter) -> Result<RankInspectionSu
     ))
 }
 
-/// Formats an error and its cause on one line. The remedy is omitted, because it is only for
-/// replays.
+/// Formats an error and its cause on one line. The remedy is omitted, because it applies only to replays.
 pub(super) fn format_error_on_one_line(error: &TraceError) -> String {
     let text = error.to_string();
     let mut line = text.lines().next().unwrap_or_default().to_owned();

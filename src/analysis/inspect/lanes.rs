@@ -1,4 +1,4 @@
-//! The lanes that a rank's nodes ran on.
+//! The lanes on which a rank's nodes ran.
 
 use super::class::NodeClass;
 use chakram_trace::format::{GroupName, Op};
@@ -7,7 +7,7 @@ use chakram_trace::graph::{DistinctKeyInterner, Lane, RawTrace};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A group as recorded in a node: the name, and the mask of participating dimensions (`None` if all dimensions
+/// A group as a node records it: the name, and the mask of participating dimensions (`None` if all dimensions
 /// participate).
 pub type GroupNameAndDimensionMask<'a> = (GroupName<'a>, Option<u32>);
 
@@ -82,7 +82,7 @@ impl<'a> NodeLaneTable<'a> {
                 Op::Host => Lane::Host(view.lane),
                 Op::Compute { .. } | Op::Communication { .. } => stream(Lane::Compute),
                 Op::Memory { .. } => stream(Lane::Memory),
-                // As in a replay, a receive that is posted occupies no lane.
+                // As in a replay, a posted receive occupies no lane.
                 Op::Message { receive: true, .. } => Lane::None,
                 Op::Message { peer, .. } => stream(Lane::Peer(peer)),
                 Op::Collective {
@@ -102,7 +102,7 @@ impl<'a> NodeLaneTable<'a> {
         }
     }
 
-    /// Returns the number of lanes in use, where [`LaneKey::None`] counts as one lane.
+    /// Returns the number of lanes in use, counting [`LaneKey::None`] as one lane.
     pub fn lane_count(&self) -> usize {
         self.keys.len()
     }
@@ -112,7 +112,7 @@ impl<'a> NodeLaneTable<'a> {
         self.of[node as usize]
     }
 
-    /// Returns the lane that a node occupies alone while it runs; [`NONE`] if there is no such lane.
+    /// Returns the lane that a node has to itself while it runs; [`NONE`] if there is no such lane.
     pub fn find_exclusive_lane(&self, node: u32) -> u32 {
         let lane = self.lane_of_node(node);
         match self.keys[lane as usize] {
@@ -134,7 +134,7 @@ impl<'a> NodeLaneTable<'a> {
         }
     }
 
-    /// Returns the name of a lane in the file, if there is one.
+    /// Returns the name that the file gives to a lane, if any.
     pub fn lane_name(&self, lane: u32) -> Option<&str> {
         let key = match self.keys[lane as usize] {
             Lane::Host(Some(thread)) => (true, thread),
@@ -144,7 +144,7 @@ impl<'a> NodeLaneTable<'a> {
         self.names.get(&key).map(|name| &name[..])
     }
 
-    /// Returns true if a node of this type starts only after all other events at the same time, as collectives do.
+    /// Returns true if a node of this type starts only after all other events at the same time, as a collective does.
     pub fn starts_after_other_events(class: NodeClass) -> bool {
         matches!(class, NodeClass::Collective(_))
     }

@@ -7,7 +7,7 @@ use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 /// The metadata record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceMetadataRecord {
-    /// Schema version in the file.
+    /// Schema version that the file states.
     pub version: String,
     /// Name, type and value (as text) of each attribute. Excludes attributes that name lanes.
     pub attributes: Vec<(String, &'static str, String)>,

@@ -19,7 +19,7 @@ pub struct NodeWithAllFields<'a> {
     pub row: NodeRow<'a>,
     /// Name of the node's lane, if the file has one.
     pub lane_name: Option<String>,
-    /// Index of the node's record, where the metadata record is 0, and the record's byte offset in the decompressed
+    /// Index of the node's record, where the metadata record is 0, and byte offset of the record in the decompressed
     /// file.
     pub place: (usize, usize),
     /// All fields except name, id and dependencies, in file order.
@@ -51,20 +51,20 @@ pub struct NearbyPredecessorsOrSuccessors<'a> {
 pub struct NodeNeighbourhood<'a> {
     /// The node in the centre.
     pub node: NodeWithAllFields<'a>,
-    /// Nodes that `node` depends on, directly or through other nodes.
+    /// Nodes on which `node` depends, directly or through other nodes.
     pub before: NearbyPredecessorsOrSuccessors<'a>,
     /// Nodes that depend on `node`, directly or through other nodes.
     pub after: NearbyPredecessorsOrSuccessors<'a>,
-    /// Ids that `node` depends on but no node of the trace has.
+    /// Ids on which `node` depends but that belong to no node of the trace.
     pub nowhere: Vec<u64>,
-    /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and true if only control
-    /// dependencies connect the two.
+    /// Dependencies among the listed nodes: the predecessor's id, the successor's id, and a flag that is true if only
+    /// control dependencies connect the two.
     pub edges: Vec<(u64, u64, bool)>,
 }
 
 impl<'a> NodeNeighbourhood<'a> {
-    /// Collects the node `id` of `trace`, and the nodes up to `depth` dependencies away from it: at most `most` on
-    /// each side. Returns `None` if there is no such node.
+    /// Collects the node `id` of `trace`, and the nodes that are at most `depth` dependencies away from it: no more
+    /// than `most` on each side. Returns `None` if there is no such node.
     pub fn new(trace: &InspectedRankTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
         let centre = trace.raw.find_node(id)?;
         let raw = &trace.raw;
@@ -79,8 +79,7 @@ impl<'a> NodeNeighbourhood<'a> {
         for &node in near.keys() {
             for dep in raw.dependencies_of(node) {
                 if dep.node != node && near.contains_key(&dep.node) {
-                    // An edge is marked as control only if all dependencies between its two nodes are control
-                    // dependencies.
+                    // An edge is marked as control only if its two nodes are connected by control dependencies alone.
                     *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
                 }
             }

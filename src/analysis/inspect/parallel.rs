@@ -1,4 +1,4 @@
-//! Processes items such as files in parallel, and passes the results on in item order.
+//! Processes items, such as files, in parallel, and passes the results on in the order of the items.
 
 use chakram_base::interrupt::wrap_with_current_token;
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ struct OrderedWorkProgress<R> {
     taken: usize,
     /// Results that the consumer has not received yet, by index.
     done: BTreeMap<usize, R>,
-    /// True if no other item may be started.
+    /// True if no further item may be started.
     over: bool,
 }
 
-/// Calls `work` for each of `items` on up to `threads` threads, and `take` for each result in item order. At most two
-/// results per thread exist at any time. If `take` fails, the work ends with the error of `take`.
+/// Calls `work` for each of `items` on up to `threads` threads, and `take` for each result in the order of the items.
+/// At most two results per thread exist at any time. If `take` fails, the work stops and returns the error of `take`.
 pub fn for_each_in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,

@@ -15,11 +15,11 @@ use chakram_trace::matching::{RankCommNode, RankComms};
 pub struct RankTimesForCriticalPath {
     /// Rank of the trace.
     pub rank: u32,
-    /// Source of this rank's times.
+    /// Where this rank's times come from.
     pub basis: NodeStartTimesSource,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// End of the rank's last event in the capture, if recorded in the file.
+    /// End of the rank's last event in the capture, if the file records it.
     pub captured: Option<Span>,
     /// Number of nodes that run.
     pub ran: usize,
@@ -125,7 +125,7 @@ fn collect_communication(trace: &InspectedRankTrace<'_>) -> RankComms {
             declared.extend(groups);
         }
     }
-    // Skip collectives over some dimensions: without a machine, the ranks that take part are unknown.
+    // Skip collectives over only some dimensions, because without a machine nobody knows which ranks take part.
     let whole = |node: &u32| {
         let op = raw.nodes[*node as usize].view.op;
         !matches!(

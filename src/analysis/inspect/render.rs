@@ -26,7 +26,7 @@ pub struct OmissionHints {
     pub all_paths: &'static str,
     /// Returns the option to show all rows of a table.
     pub table: fn(SummaryTableKind) -> String,
-    /// Returns the option that sets the number of shown nodes.
+    /// Returns the option that sets how many nodes are shown.
     pub limit: fn(usize) -> String,
 }
 

@@ -19,7 +19,7 @@ pub struct NodeRow<'a> {
     pub length: Span,
     /// Part of the duration during which the node waited for other ranks.
     pub wait: Span,
-    /// Time between the end of the node's last dependency and the moment when the node was ready.
+    /// Time from the end of the node's last dependency until the node was ready.
     pub delay: Span,
     /// Type of the node.
     pub class: NodeClass,

@@ -17,7 +17,7 @@ use chakram_trace::graph::{DeclaredGroups, DistinctKeyInterner, RawTrace, String
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Facts about a whole rank, which do not depend on the filter, except `selected`.
+/// Facts about a whole rank; except for `selected`, they do not depend on the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfilteredRankTraceTotals {
     /// Rank of the trace.
@@ -45,13 +45,13 @@ pub struct UnfilteredRankTraceTotals {
     pub start: Time,
     /// End of the rank's last node.
     pub end: Time,
-    /// Source of `start` and `end`.
+    /// Where `start` and `end` come from.
     pub basis: NodeStartTimesSource,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// End of the rank's last event in the capture, if recorded in the file.
+    /// End of the rank's last event in the capture, if the file records it.
     pub captured: Option<Span>,
-    /// Number of nodes with a start time in the file.
+    /// Number of nodes for which the file records a start time.
     pub given_starts: u64,
     /// Faults of the file.
     pub faults: RejectedAndRepairedFaults,
@@ -71,14 +71,14 @@ pub struct RankInspectionSummary {
     attributes: BTreeMap<(String, &'static str), u64>,
 }
 
-/// Index of the send total in the message totals between two ranks.
+/// Where the total sent stands in the message totals of two ranks.
 pub const SENT: usize = 0;
-/// Index of the receive total in the message totals between two ranks.
+/// Where the total received stands in the message totals of two ranks.
 pub const RECEIVED: usize = 1;
 
 impl RankInspectionSummary {
-    /// Sums the nodes of `trace` that match `filter`. `path` is the trace's file; `sizes` are the size of the file and
-    /// the size of its contents, in bytes.
+    /// Sums the nodes of `trace` that match `filter`. `path` is the trace's file; `sizes` are the sizes, in bytes, of
+    /// the file and of its decompressed contents.
     pub fn new(
         trace: &InspectedRankTrace<'_>,
         filter: &NodeFilter,
@@ -316,18 +316,18 @@ pub struct JobInspectionSummary {
     pub unreadable: Vec<(u32, PathBuf, String)>,
     /// Number of ranks with each schema version.
     pub versions: BTreeMap<String, u32>,
-    /// Attributes of metadata records, by name and type. For each attribute: the value on the first rank that has it;
-    /// the number of ranks that have it; and true if these ranks agree on the value.
+    /// Attributes of metadata records, by name and type. For each attribute: the value on the first rank that has it,
+    /// how many ranks have it, and a flag that is true if these ranks agree on the value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
     /// Groups that the files declare. A group with an empty list of members contains all ranks.
     pub groups: DeclaredGroups,
-    /// Names of groups that ranks declare with different members.
+    /// Names of groups whose members differ between the ranks that declare them.
     pub conflicting_groups: Vec<String>,
     /// Sums by node type.
     pub types: RankSumsAndExtremesByKey<NodeClass>,
     /// Sums by lane.
     pub lanes: RankSumsAndExtremesByKey<LaneKey>,
-    /// For each lane with a name: the name on the first rank that names the lane, and true if another rank uses a
+    /// For each named lane: the name on the first rank that names it, and a flag that is true if another rank uses a
     /// different name.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
     /// Sums of collectives by group and kind.

@@ -1,4 +1,4 @@
-//! Sums over nodes, and their variation between ranks.
+//! Sums over nodes, and how these vary between ranks.
 
 use chakram_base::units::Span;
 use serde::Serialize;
@@ -12,14 +12,14 @@ pub struct NodeSums {
     /// Sum of the nodes' durations, including waiting for other ranks.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// Sum of the times that the nodes waited for other ranks.
+    /// Sum of the times for which the nodes waited for other ranks.
     #[serde(rename = "wait_ps")]
     pub wait: Span,
     /// Sum of the nodes' FLOPs.
     pub flops: u64,
     /// Sum of the bytes that the nodes move, send or reduce.
     pub bytes: u64,
-    /// Number of nodes without a recorded duration, or with a duration of zero.
+    /// Number of nodes whose duration is zero or not recorded.
     #[serde(rename = "nodes_without_time")]
     pub untimed: u64,
 }

@@ -1,4 +1,4 @@
-//! Start and end times of a rank's nodes, and the source of these times.
+//! Start and end times of a rank's nodes, and where these times come from.
 
 use super::class::NodeClass;
 use super::lanes::NodeLaneTable;
@@ -7,7 +7,7 @@ use chakram_trace::graph::captured_timeline::{NONE, NodeDelayDurationAndLane};
 use chakram_trace::graph::raw_trace::PredecessorIdIndexAndKind;
 use chakram_trace::graph::{Csr, InferredCapturedNodeTimeline, RawTrace};
 
-/// Source of a rank's times.
+/// Where a rank's times come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeStartTimesSource {
     /// The file contains start times.
@@ -36,7 +36,7 @@ impl NodeStartTimesSource {
 /// Start and end times of a rank's nodes.
 #[derive(Debug)]
 pub struct RankNodeTimes {
-    /// Source of the times.
+    /// Where the times come from.
     pub basis: NodeStartTimesSource,
     /// True if every duration is a whole number of microseconds, the resolution of the schema's `duration_micros`
     /// field.
@@ -99,8 +99,8 @@ impl RankNodeTimes {
     }
 }
 
-/// Replaces starts and ends with the times in the file, relative to the first node that takes time. The new cause of a
-/// node is a dependency or the previous node on its lane, whichever ended last before the node's start.
+/// Replaces starts and ends with the file's times, counted from the first node that takes time. A node's new cause is a
+/// dependency or the previous node on its lane, whichever was the last to end before the node's start.
 fn replace_times_by_file_times(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],

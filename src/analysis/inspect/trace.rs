@@ -77,7 +77,7 @@ impl<'a> InspectedRankTrace<'a> {
         Self::read_trace_while_running(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Like [`Self::read_trace`], while another thread runs `beside` on the raw trace.
+    /// Like [`Self::read_trace`], but another thread runs `beside` on the raw trace at the same time.
     pub(super) fn read_trace_while_running<R: Send>(
         rank: u32,
         contents: &'a [u8],
@@ -137,7 +137,7 @@ impl<'a> InspectedRankTrace<'a> {
         }
     }
 
-    /// Returns the FLOPs and bytes of a node, as recorded in the file.
+    /// Returns a node's FLOPs and bytes, as the file records them.
     pub fn flops_and_bytes(&self, node: u32) -> (u64, u64) {
         match self.raw.nodes[node as usize].view.op {
             Op::NoOp | Op::Host => (0, 0),

@@ -5,11 +5,11 @@ use super::kind::DefectKind;
 use super::node::TraceReducedForValidation;
 use chakram_trace::format::TensorClass;
 
-/// Reports each tensor class with more freed than allocated bytes in the whole trace. The report names the first node
-/// in id order at which the bytes freed so far exceed all allocated bytes.
+/// Reports each tensor class for which the whole trace frees more bytes than it allocates. The report names the first
+/// node in id order at which the bytes freed so far exceed all allocated bytes.
 pub(super) fn check_allocations(raw: &TraceReducedForValidation<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
-        // Sums stay below 2^96, because a trace has fewer than 2^32 nodes, each with 64-bit numbers.
+        // Sums stay below 2^96, because a trace has fewer than 2^32 nodes, whose numbers have 64 bits each.
         let changes = raw.memory.iter();
         let allocated: u128 = changes.map(|(_, c)| u128::from(c.allocates[i])).sum();
         let mut freed = 0_u128;

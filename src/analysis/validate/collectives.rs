@@ -12,7 +12,7 @@ use chakram_trace::matching::{
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Gives access to the calls of one party: the members of one group.
+/// Gives access to the calls of one party, which is the members of one group.
 struct CallsOfAllGroupMembers<'a> {
     members: &'a [(u32, &'a TraceDefectsAndDigest)],
     party: &'a ResolvedGroupAndCallers,
@@ -71,7 +71,7 @@ impl<'a> CallsOfAllGroupMembers<'a> {
         format!("rank {} {next}", self.rank_of_member(member))
     }
 
-    /// Checks one call of a member, without comparing it with other members' calls.
+    /// Checks one member's call, without comparing it with the other members' calls.
     fn check_call(&self, at: RankAndCommIndex, findings: &mut DefectLog) {
         let (rank, facts, call) = self.find_call(at);
         let (party, bytes) = (self.party, call.node.bytes);
@@ -112,7 +112,8 @@ impl<'a> CallsOfAllGroupMembers<'a> {
             let said = sequence.call_at(k).map(|at| self.signature_of_call(at));
             sides.entry(said).or_default().push(sequence);
         }
-        // Assume that the majority of members is right or, between equal sides, the side of the lowest rank.
+        // Assume that the majority of members is right; if both sides are equal, assume that the side of the lowest
+        // rank is right.
         let mut sides: Vec<_> = sides.into_values().collect();
         sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
         let [right, wrong, ..] = &sides[..] else {

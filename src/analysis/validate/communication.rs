@@ -1,4 +1,4 @@
-//! Digest of a trace: collectives, messages, and other facts that must agree with other ranks.
+//! Digest of a trace: collectives, messages, and other facts on which the ranks must agree.
 
 use super::NONE;
 use super::defects::DefectLocationInFile;
@@ -18,7 +18,8 @@ pub(super) struct NodeIdBytesAndPlace {
     pub bytes: u64,
     pub record: u32,
     name: u32,
-    /// Position of the node in program order. Before the program order is known, index of the node in the raw trace.
+    /// Position of the node in program order. Before the program order is known, this is the node's index in the raw
+    /// trace.
     pub place: u32,
 }
 
@@ -59,7 +60,7 @@ pub(super) struct ReferencedGroupNameAndMask {
     pub dimensions: Option<u32>,
 }
 
-/// The facts of a trace that must agree with other ranks.
+/// The facts in a trace on which the ranks must agree.
 #[derive(Debug, Default)]
 pub(super) struct CommunicationDigest {
     /// True if the digest is complete and sorted in program order.
@@ -73,7 +74,7 @@ pub(super) struct CommunicationDigest {
     /// Calls by slot, which is the index of a group in `slots`.
     pub calls_of: TraceCallsByGroupSlot,
     pub declared: DeclaredGroups,
-    /// Waits between calls and messages. The graph is empty if the digest is incomplete.
+    /// Graph of the waits between calls and messages. The graph is empty if the digest is incomplete.
     pub waits: OneTraceWaitGraph,
     names: StringArenaInterner,
 }
@@ -83,8 +84,8 @@ pub(super) struct CommunicationDigest {
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
     slots: DistinctKeyInterner<ReferencedGroupNameAndMask>,
-    /// Group slot of the previous call. Most calls use the same group, and the stored slot saves them a copy of its
-    /// name.
+    /// Group slot of the previous call. Most calls use the same group as the previous call, and the stored slot saves
+    /// them copying the group's name.
     last: Option<u32>,
 }
 
@@ -173,7 +174,7 @@ impl DigestCollector {
         name: &str,
         bytes: u64,
     ) -> NodeIdBytesAndPlace {
-        /// Maximum stored length of a name, in bytes; messages show fewer bytes.
+        /// Maximum number of bytes stored for a name; messages show fewer.
         const KEPT: usize = 256;
         let item = &raw.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
@@ -194,8 +195,8 @@ impl DigestCollector {
         &mut self.facts.declared
     }
 
-    /// Returns the digest in program order. If `missing` is true, parts of the trace are missing, so the digest is
-    /// marked as incomplete.
+    /// Returns the digest in program order. If `missing` is true, the trace lacks some parts, so the digest is marked
+    /// as incomplete.
     pub fn into_digest(
         mut self,
         order: &ProgramOrderIdsOrPositions,

@@ -1,10 +1,10 @@
 //! Finds cycles of waits between ranks. A cycle of waits is a deadlock on every machine, regardless of the
 //! order of events.
 //!
-//! A receive waits for its send. A member of a collective waits for all work that the other members' calls depend on. A
-//! collective with a root causes fewer waits: a member that only sends waits for no other, and a member that only
-//! receives waits only for the root. Other cycles of waits depend on the machine, for example if collectives of several
-//! groups share a lane. Only a replay finds these cycles.
+//! A receive waits for its send. A member of a collective waits for all work on which the other members' calls depend.
+//! A collective with a root causes fewer waits: a member that only sends waits for no other, and a member that only
+//! receives waits only for the root. Other cycles of waits depend on the machine; for example, collectives of several
+//! groups may share a lane. Only a replay finds these cycles.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -29,7 +29,7 @@ struct WaitGraph<'a> {
     pairs: &'a [(RankAndCommIndex, RankAndCommIndex)],
 }
 
-/// Searches for a cycle of waits. `sequences` contains the calls of each party's members, and `pairs` the
+/// Searches for a cycle in the graph of waits. `sequences` contains the calls of each party's members, and `pairs` the
 /// matched messages.
 pub(super) fn check_deadlock(
     members: &[(u32, &TraceDefectsAndDigest)],
@@ -47,7 +47,7 @@ pub(super) fn check_deadlock(
         .iter()
         .map(|(_, trace)| take(trace.facts.waits.len()))
         .collect();
-    // Only parties without differences have sequences, so the first member has all collectives of its party.
+    // Only parties whose members agree have sequences, so the first member has all of its party's collectives.
     let rendezvous = sequences.iter().map(|all| {
         let calls = all.first().map_or(0, |first| first.calls.len());
         take(calls)
@@ -76,8 +76,8 @@ pub(super) fn check_deadlock(
 }
 
 impl WaitGraph<'_> {
-    /// Returns the vertex of a call or message in the trace with index `index`; `own` is the vertex of this call or
-    /// message in its trace.
+    /// Returns the vertex of a call or message in the trace with index `index`; `own` is that vertex within its own
+    /// trace.
     fn vertex_of_rank(&self, index: usize, own: u32) -> u32 {
         self.first[index] + own
     }
@@ -113,8 +113,8 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Calls `each` for the edges between a member's calls and the vertices of its party. `rendezvous` is the first
-    /// vertex of the party.
+    /// Calls `each` for the edges between a member's calls and its party's vertices. `rendezvous` is the first vertex
+    /// of the party.
     fn link_calls(
         &self,
         party: &ResolvedGroupAndCallers,
@@ -133,7 +133,7 @@ impl WaitGraph<'_> {
                 root => Some(root),
             };
             let is_root = root == Some(rank);
-            // In a collective with a root, a member either sends or receives, so it either makes others wait or waits
+            // In a collective with a root, a member either sends or receives, so either others wait for it or it waits
             // itself.
             let (gives, takes) = match call.kind {
                 CollectiveKind::Broadcast | CollectiveKind::Scatter => (is_root, !is_root),
@@ -162,8 +162,7 @@ impl WaitGraph<'_> {
             let facts = &trace.facts;
             let call = facts.waits.calls.binary_search(&own).ok();
             let message = facts.waits.messages.binary_search(&own).ok();
-            // The vertices of parties come after the vertices of all traces, and have no node to
-            // name.
+            // The parties' vertices come after those of all traces, and have no node to name.
             if own as usize >= facts.waits.len() {
                 return None;
             }

@@ -68,9 +68,9 @@ pub struct Defect {
     pub rank: Option<u32>,
     /// Location in this trace.
     pub site: DefectLocationInFile,
-    /// Part of a sentence: the found and the expected value.
+    /// Part of a sentence that states what was found and what was expected.
     pub found: String,
-    /// Remedy, if it is more specific than the kind's.
+    /// Remedy, if there is one more specific than the kind's.
     pub hint: Option<String>,
     /// Rank and location of the contradicting node in another trace.
     pub against: Option<(u32, DefectLocationInFile)>,
@@ -142,7 +142,7 @@ impl DefectLog {
         }
     }
 
-    /// Counts a defect of a trace. Calls `make` for its location and description only if it is stored.
+    /// Counts a defect of a trace. Calls `make` for the defect's location and description only if the defect is stored.
     #[inline]
     pub(super) fn add_defect(
         &mut self,

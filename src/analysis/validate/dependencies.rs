@@ -1,5 +1,5 @@
-//! Checks the dependencies of one trace. Reports dependencies on missing nodes or on the node itself, repeated
-//! dependencies, cycles, and nodes that depend on cycles.
+//! Checks the dependencies of one trace. Reports dependencies on missing nodes, nodes that depend on themselves,
+//! repeated dependencies, cycles, and nodes that depend on cycles.
 
 use super::NONE;
 use super::defects::{DefectLocationInFile, DefectLog};
@@ -32,7 +32,7 @@ pub(super) struct DependencyChecker {
     flags: Vec<u8>,
     /// Nodes that can never start because one of their dependencies is invalid.
     seeds: Vec<u32>,
-    /// For data and for control dependencies: true if every node comes after its predecessors.
+    /// Two flags, for data and for control dependencies: true if every node comes after its predecessors.
     sorted: [bool; 2],
     has_control: bool,
     scratch: Vec<(u64, bool)>,
@@ -80,7 +80,7 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports a dependency on a missing node or on the node itself.
+    /// Reports a dependency on a missing node, or of a node on itself.
     #[cold]
     fn report_broken_dependency(
         &mut self,
@@ -119,7 +119,7 @@ impl DependencyChecker {
         findings.add_defect(kind, || (DefectLocationInFile::of_node(item), found));
     }
 
-    /// Reports repeated dependencies of one kind on one node.
+    /// Reports dependencies of the same kind that name the same node again.
     #[inline]
     fn report_repeated_dependencies(
         &mut self,
@@ -158,8 +158,8 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports cycles and the nodes that they block. The caller must have checked all nodes. Returns the program order
-    /// for dependencies enforced by `policy`.
+    /// Reports cycles and the nodes that they block. The caller must have checked all nodes. Returns the program order,
+    /// given the dependencies that `policy` enforces.
     pub fn report_cycles(
         &self,
         raw: &TraceReducedForValidation<'_>,
@@ -233,8 +233,8 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports nodes that can never start because they depend on nodes that never end. Omits nodes of `cycle` and of
-    /// `seeds`, which are reported separately. `stuck` contains all nodes that are on a cycle or depend on one.
+    /// Reports nodes that can never start because they depend on nodes that never end. Nodes in `cycle` and `seeds` are
+    /// omitted, because they are reported separately. `stuck` contains all nodes that are on a cycle or depend on one.
     fn report_unreachable_nodes(
         &self,
         raw: &TraceReducedForValidation<'_>,
@@ -247,8 +247,8 @@ impl DependencyChecker {
             return;
         }
         let rows = build_successors(raw, with_control);
-        // For each unreachable node, the nearest node that blocks it. The search must start at all blocking nodes at
-        // once, which petgraph's searches cannot do.
+        // For each node that can never start, the nearest node that blocks it. The search must start at all blocking
+        // nodes at once, which petgraph's searches cannot do.
         let mut origin = vec![NONE; rows.row_count()];
         let mut queue = Vec::new();
         for &node in cycle.iter().chain(&self.seeds) {
@@ -307,7 +307,8 @@ enum NodeOrderingResult {
     Sorted,
     /// The program order is this other order.
     Ordered(Vec<u32>),
-    /// A cycle prevents any order. Contains each node's successors and, for each node, true if it cannot be ordered.
+    /// A cycle prevents any order. Contains each node's successors and, for each node, a flag that is true if it cannot
+    /// be ordered.
     Cyclic(Csr, Vec<bool>),
 }
 

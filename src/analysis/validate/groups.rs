@@ -9,17 +9,18 @@ use chakram_base::setting::SettingKey;
 use chakram_trace::format::escape_name;
 use std::collections::BTreeMap;
 
-/// Ranks that take part in collectives together.
+/// Ranks that take part in the same collectives.
 #[derive(Debug)]
 pub(super) struct ResolvedGroupAndCallers {
-    /// Name of the group in traces; `None` for the unnamed group of all ranks.
+    /// Name of the group in traces; `None` for the group of all ranks, which has no name.
     pub name: Option<String>,
     /// Member ranks, in the order of the group.
     pub members: Vec<u32>,
-    /// Mask of the participating dimensions, if the machine is unknown; the actual members are then unknown too.
+    /// Mask of the participating dimensions, if the machine is unknown; in this case, the actual members are unknown
+    /// too.
     pub partial: Option<u32>,
-    /// Members that use the group and have complete traces. Each entry has the index of the member's trace, and its
-    /// slots that refer to the group.
+    /// Members that use the group and have complete traces. Each entry has the index of the member's trace, and those
+    /// of the trace's slots that refer to the group.
     pub callers: Vec<(usize, Vec<u32>)>,
     sorted: bool,
 }
@@ -47,8 +48,8 @@ impl ResolvedGroupAndCallers {
 /// Index of the group that contains all ranks.
 const WORLD: usize = 0;
 
-/// Groups resolved so far. As in a replay, a group is identified by name and members, so equal names with different
-/// members are different groups.
+/// Groups resolved so far. As in a replay, a group is identified by its name and members, so groups with the same name
+/// but different members are different.
 struct NameAndMembersGroupInterner<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
@@ -108,7 +109,7 @@ impl<'a> NameAndMembersGroupInterner<'a> {
     }
 }
 
-/// A rank's coordinates in the dimensions outside a mask. Ranks with different coordinates are in different
+/// A rank's coordinates in the dimensions that a mask leaves out. Ranks with different coordinates are in different
 /// groups.
 type CoordinatesOutsideMask = Vec<(usize, u32)>;
 
@@ -204,7 +205,7 @@ impl GroupResolver {
     ) {
         let (coordinates, partial) = match (mask, &options.dimensions) {
             (None, _) => (Vec::new(), None),
-            // Without a machine, assume that equal masks mean the same ranks.
+            // If the machine is unknown, assume that equal masks mean the same ranks.
             (Some(mask), None) => (vec![(UNKNOWN, mask)], Some(mask)),
             (Some(mask), Some(sizes)) => (coordinates_outside_mask(rank, mask, sizes), None),
         };
@@ -252,13 +253,14 @@ impl GroupResolver {
     }
 }
 
-/// Returns the coordinates of `rank` in all dimensions outside `mask`.
+/// Returns the coordinates of `rank` in all dimensions that `mask` leaves out.
 fn coordinates_outside_mask(rank: u32, mask: u32, sizes: &[u32]) -> CoordinatesOutsideMask {
     let mut rest = rank;
     let mut coordinates = Vec::new();
     for (dimension, &size) in sizes.iter().enumerate() {
         let size = size.max(1);
-        // A dimension of size 1 separates no ranks, so ignore it; otherwise, masks for the same ranks could differ.
+        // A dimension of size 1 separates no ranks, so ignore it; otherwise, different masks could stand for the same
+        // ranks.
         if size > 1 && (dimension >= 32 || mask >> dimension & 1 == 0) {
             coordinates.push((dimension, rest % size));
         }
@@ -276,10 +278,10 @@ fn has_coordinates_outside_mask(
     coordinates_outside_mask(rank, mask, sizes) == *known
 }
 
-/// Members of a declared group, and the declaring rank; `None` for a declaration by the user.
+/// A declared group's members, and the rank that declares it; `None` if the user declared it.
 type GroupMembersAndDeclarer<'a> = (&'a [u32], Option<u32>);
 
-/// Reports groups that several ranks declare with different members, if the member lists have a rank in common.
+/// Reports groups that several ranks declare with different members, if these lists of members share a rank.
 fn report_redeclared_groups(
     members: &[(u32, &TraceDefectsAndDigest)],
     options: &ValidateOptions,

@@ -145,7 +145,7 @@ fn find_missing_ranks(
     missing
 }
 
-/// Describes the first use of a `missing` rank in the traces.
+/// Describes where the traces first use a `missing` rank.
 fn describe_first_use_of_missing(
     members: &[(u32, &TraceDefectsAndDigest)],
     missing: &[u32],

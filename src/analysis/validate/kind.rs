@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Severity {
     /// A replay would reject the job, or would never end.
     Error,
-    /// A replay would repair the trace by ignoring or assuming something.
+    /// A replay would repair the trace: it would ignore or assume something.
     Warning,
     /// Information that does not affect a replay.
     Note,

@@ -1,5 +1,5 @@
-//! Checks that in-switch accesses (loads whose data switches gather, and stores whose data switches reduce) are equal
-//! on all ranks.
+//! Checks that in-switch accesses are the same on all ranks. These are loads whose data switches gather, and stores
+//! whose data switches reduce.
 
 use super::communication::InSwitchAccess;
 use super::defects::{Defect, DefectLocationInFile, DefectLog};

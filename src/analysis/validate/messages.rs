@@ -91,8 +91,8 @@ impl<'a> MessagesByTraceAndIndex<'a> {
     }
 }
 
-/// Matches the k-th send with the k-th receive of equal sender, receiver and tag. Returns the matched messages, each as
-/// its send and receive.
+/// Matches the k-th send with the k-th receive that has the same sender, receiver and tag. Returns the matched
+/// messages, each as its send and receive.
 pub(super) fn check_messages(
     members: &[(u32, &TraceDefectsAndDigest)],
     findings: &mut DefectLog,

@@ -47,7 +47,7 @@ impl ValidationRole {
         !matches!(self, Self::Nothing | Self::Declares(_))
     }
 
-    /// Returns the defect that a node with this role has, and its description; `None` if the role is not a defect.
+    /// Returns the defect that this role implies for a node, with its description; `None` if the role is no defect.
     #[inline]
     pub fn implied_defect(self) -> Option<(DefectKind, &'static str)> {
         match self {
@@ -67,7 +67,7 @@ impl ValidationRole {
 /// Data that is stored only for the few nodes that are not plain work.
 #[derive(Debug, Default)]
 pub(super) struct ContentsOfNotableNodes<'a> {
-    /// Names and operations of nodes, which must agree with other ranks.
+    /// Names and operations of nodes, on which the ranks must agree.
     pub parts: Vec<(&'a str, Op<'a>)>,
     /// Group declarations of metadata nodes, as text.
     pub declared: Vec<&'a str>,

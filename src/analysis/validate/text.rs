@@ -66,7 +66,7 @@ fn write_all(
             format_thousands(count),
             kind.explain_meaning()
         )?;
-        // Omit the locations and remedies of notes, which only the JSON report contains.
+        // Omit the locations and remedies of notes, which appear only in the JSON report.
         if kind.severity() == Severity::Note {
             continue;
         }

@@ -13,7 +13,7 @@ use chakram_trace::format::{Op, TraceError, escape_name};
 use chakram_trace::graph::EnforcedDependencyKinds;
 use chakram_trace::graph::raw_trace::ReadFault;
 
-/// The defects of one trace, and a digest that is compared with other ranks.
+/// The defects of one trace, and a digest that is compared with those of other ranks.
 #[derive(Debug)]
 pub struct TraceDefectsAndDigest {
     nodes: u64,
@@ -102,7 +102,7 @@ impl TraceDefectsAndDigest {
         self.nodes
     }
 
-    /// Returns the number of the decoded nodes' dependencies.
+    /// Returns how many dependencies the decoded nodes have.
     pub fn edge_count(&self) -> u64 {
         self.edges
     }

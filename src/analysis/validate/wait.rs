@@ -1,8 +1,8 @@
 //! Waits between the communication nodes of one trace. Nodes that do not communicate are not stored: a wait through
 //! such nodes becomes a direct wait.
 //!
-//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several vertices.
-//! If there is only one vertex, it represents the node, so a chain of kernels needs no vertices.
+//! Each node is represented by the last *vertex* on which it depends: a call, a message, or a join of several vertices.
+//! If a node depends on only one vertex, that vertex represents it, so a chain of kernels needs no vertices.
 
 use super::NONE;
 use super::dependencies::ProgramOrderIdsOrPositions;
@@ -11,8 +11,8 @@ use super::node::{TraceReducedForValidation, ValidationRole};
 /// Graph of a trace's vertices (communication nodes and joins).
 #[derive(Debug, Default)]
 pub(super) struct OneTraceWaitGraph {
-    /// The predecessors of all vertices are concatenated in `before`; `end[v]` is the index after the last predecessor
-    /// of vertex v.
+    /// The predecessors of all vertices are concatenated in `before`; `end[v]` is one past the index of vertex v's last
+    /// predecessor.
     end: Vec<u32>,
     before: Vec<u32>,
     /// The vertices of calls, in program order.
@@ -27,7 +27,7 @@ pub(super) struct OneTraceWaitGraphBuilder {
     with_control: bool,
     /// For each node, the vertex that represents it; [`NONE`] if the node depends on no communication.
     vertex: Vec<u32>,
-    /// For each vertex, the last node found to depend on it.
+    /// For each vertex, the last node that was found to depend on it.
     seen: Vec<u32>,
     scratch: Vec<u32>,
 }
@@ -84,8 +84,8 @@ impl OneTraceWaitGraphBuilder {
         }
     }
 
-    /// Returns the collected waits. They are built again if nodes were not added in program order, or if other
-    /// dependencies are enforced than assumed at first.
+    /// Returns the collected waits. They are built again if nodes were not added in program order, or if the enforced
+    /// dependencies are not those assumed at first.
     pub fn into_trace_wait_graph(
         self,
         raw: &TraceReducedForValidation<'_>,

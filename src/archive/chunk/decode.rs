@@ -36,7 +36,7 @@ impl ChunkBuffers {
     }
 }
 
-/// Magic number of trained zstd dictionaries. zstd treats them differently from raw content.
+/// Magic number of trained zstd dictionaries, which zstd treats differently from raw content.
 const TRAINED: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
 
 thread_local! {
@@ -68,7 +68,7 @@ fn decompress_into(
     }
     let wrong = |code| io::Error::other(get_error_name(code));
     out.clear();
-    // The operating system provides reserved memory only when it is written, so an overstated size in a corrupt file
+    // The operating system provides reserved memory only when it is written, so a corrupt file that overstates a size
     // costs nothing.
     out.reserve_exact(unpacked as usize);
     let size = match dictionary {

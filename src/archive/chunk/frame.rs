@@ -66,8 +66,8 @@ pub fn compress_parts(
     }
     write(&bytes[from..], ZSTD_EndDirective::ZSTD_e_end)?;
     wrong(context.reset(ResetDirective::SessionAndParameters))?;
-    // SAFETY: only the lifetime changes. Until here, the context had the dictionary's lifetime. After the reset, it no
-    // longer refers to it.
+    // SAFETY: only the lifetime changes. Until here, the context had the dictionary's lifetime. After the reset, the
+    // context no longer refers to the dictionary.
     let context = unsafe { std::mem::transmute::<CCtx<'_>, CCtx<'static>>(context) };
     CONTEXT.set(Some(context));
     Ok(out)

@@ -169,7 +169,7 @@ fn a_rank_that_differs_in_times_costs_its_times() {
     let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
     let encoded = round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
-        // Durations differ from the base's durations by 31 per rank, modulo 256, so each difference is a byte with few
+        // Durations differ from those of the base by 31 per rank, modulo 256, so each difference is a byte with few
         // distinct values.
         let bytes: usize = chunks.iter().map(|chunk| chunk.frame.len()).sum();
         assert!(bytes < 5000, "{bytes} bytes for 5,000 nodes");
@@ -179,7 +179,7 @@ fn a_rank_that_differs_in_times_costs_its_times() {
 
 #[test]
 fn ranks_that_differ_in_structure_come_back() {
-    // Names determine the types of nodes. The second and third ranks also have types that the first lacks.
+    // A node's name determines its type. The second and third ranks also have types that the first lacks.
     let rank = |every: u64| {
         let mut records = vec![vec![]];
         for id in 1..2000 {
@@ -253,8 +253,8 @@ fn a_frame_that_claims_too_much_is_refused() {
 
 #[test]
 fn columns_that_no_template_names_are_refused() {
-    // The input claims 60 million columns, but no records or templates. The chunk is large enough for this number of
-    // columns to pass the first check.
+    // The input claims to have 60 million columns, but no records or templates. The chunk is large enough for this
+    // number of columns to pass the first check.
     let count = 60_000_000;
     let mut encoded = vec![0];
     crate::wire::put_varint(&mut encoded, count);

@@ -1,4 +1,4 @@
-//! Assigns numbers to byte strings. The strings cannot be iterated, so no order depends on a hash.
+//! Assigns numbers to byte strings. The strings cannot be iterated over, so no order depends on a hash.
 
 #![allow(
     clippy::disallowed_types,

@@ -36,7 +36,7 @@ fn compute_residuals(
     });
 }
 
-/// Returns the number of bytes needed by the largest of `values`.
+/// Returns how many bytes the largest of `values` needs.
 fn byte_width(values: &[u64]) -> usize {
     let all = values.iter().fold(0, |all, value| all | value);
     (64 - all.leading_zeros() as usize).div_ceil(8)

@@ -1,17 +1,18 @@
-//! Splits strings at decimal numbers, such as the numbers of layers, micro-batches and groups in names.
+//! Splits strings at decimal numbers, such as the layer, micro-batch and group numbers in names.
 
 use crate::wire::put_varint;
 
 /// Number of digits in the largest power of ten below 2^64.
 const MOST_DIGITS: usize = 19;
 
-/// Appends to `key` the count of numbers in `text` and the parts between them, each preceded by its length. Appends the
-/// numbers to `slots`. A number must have no leading zero, so that its digits follow from its value. A sequence of more
-/// than 19 digits is not a number.
+/// Appends to `key` the count of numbers in `text` and the parts between these numbers, each with its length before it.
+/// Appends the numbers to `slots`. A number must have no leading zero, so that its digits follow from its value. A
+/// sequence of more than 19 digits is not a number.
 pub fn split_numbers(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     let first = slots.len();
     let at_count = key.len();
-    // Reserve one byte for the count of numbers. A longer count (rare) is inserted here at the end.
+    // Reserve one byte for the count of numbers. In the rare case that the count is longer, it is inserted here at the
+    // end.
     key.push(0);
     let (mut piece, mut at) = (0, 0);
     while at < text.len() {

@@ -21,8 +21,8 @@ const MOST_PLACES: u64 = 8;
 const LITERAL_KEY: u8 = 0;
 /// First byte of a text line's key.
 const LINE_KEY: u8 = 5;
-/// Maximum number of bytes at the start of a line, before its first number, that identify the meaning of the line's
-/// numbers.
+/// Maximum number of bytes, counted from the start of a line to its first number, that identify what the line's numbers
+/// mean.
 const MEANING: usize = 24;
 /// Maximum number of columns with a meaning of their own; further meanings share one column.
 const MOST_COLUMNS: usize = 1024;
@@ -46,9 +46,9 @@ impl ProtobufMessageKind {
         }
     }
 
-    /// Returns true if strings in field `field` are stored whole, not split at numbers. Names of attributes are stored
-    /// whole because they identify columns, and tensor values and shapes because whole strings repeat and separate
-    /// numbers would take more space.
+    /// Returns true if strings in field `field` are stored whole, not split at numbers. Attribute names are stored
+    /// whole because they identify columns; tensor values and shapes are stored whole because whole strings repeat, and
+    /// separate numbers would take more space.
     fn keeps_text_unsplit(self, field: u64) -> bool {
         self == Self::Io || self == Self::Attribute && field == 1
     }
@@ -104,7 +104,7 @@ fn parse_message(
     key: &mut Vec<u8>,
     slots: &mut Vec<u64>,
 ) -> Option<()> {
-    // Bytes between `literal` and `at` belong to the key but are not yet appended.
+    // Bytes between `literal` and `at` belong to the key, but have not been appended yet.
     let (mut literal, mut at) = (0, 0);
     while at < bytes.len() {
         let (tag, length) = decode_minimal_varint(&bytes[at..])?;
@@ -272,7 +272,7 @@ fn column_path(kind: ProtobufMessageKind, field: u64, name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Returns the index of the column with a path; adds a column for a new path.
+/// Returns the index of the column with this path; a new path gets a new column.
 fn column_index(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
     let known = columns.get(&path);
     let number = known.unwrap_or_else(|| {
@@ -282,7 +282,8 @@ fn column_index(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
     number.into()
 }
 
-/// Appends the ops of a text: its parts and its numbers. `path` computes the path of its columns from its first part.
+/// Appends the ops of a text: its parts and its numbers. `path` computes the path of the text's columns from the text's
+/// first part.
 fn text_of(
     rest: &mut &[u8],
     ops: &mut RecordOutlineBuilder,
@@ -311,7 +312,7 @@ fn take_text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
     Some(text)
 }
 
-/// Appends the ops of the message at the front of `rest`, which ends with `rest` or with a zero byte.
+/// Appends the ops of the message at the front of `rest`; the message ends where `rest` ends, or at a zero byte.
 fn append_message_ops(
     rest: &mut &[u8],
     kind: ProtobufMessageKind,
@@ -351,7 +352,7 @@ fn append_message_ops(
             }
             2 => {
                 if rest.first() == Some(&0) {
-                    // A text without numbers and its length are one literal.
+                    // A text without numbers and the text's length together make one literal.
                     *rest = &rest[1..];
                     let before = *rest;
                     take_text(rest)?;

@@ -1,9 +1,10 @@
 //! Joins parts of split tile groups: adjacent parts that end a collective together in equal states become one group
 //! again.
 //!
-//! Members of a stage diverge because of traffic over different links, such as activations from the previous stage. But
-//! a ring algorithm, for example, ends a collective for all members at the same instant. If all members wait for it,
-//! their states become equal again, and they do the same work at the same time again.
+//! The members of a stage diverge because their traffic uses different links, for example to receive activations from
+//! the previous stage. But some algorithms, such as a ring, end a collective for all members at the same instant. If
+//! all members wait for that collective, their states become equal again, and from then on they do the same work at the
+//! same time.
 //!
 //! An instance's state consists of its open dependencies, the holders and queues of its lanes, and its pending events.
 //! Separately executed nodes may be pending with different end times, because a group waits for its members' ends

@@ -3,7 +3,7 @@
 //!
 //! When the last member is ready, a collective on a shared lane queues for the lane on all members at once. By then,
 //! lower ranks have posted this round's nodes, and higher ranks have not. The simulated instance (the leader) posts a
-//! node for all members together, which gives the same order only if no other node is posted to this lane in the round.
+//! node for all members together; the order stays the same only if no other node is posted to this lane in the round.
 //! If several nodes are posted to the lane, or if a node is posted while another collective waits for its members, the
 //! group is first split into single ranks.
 
@@ -39,8 +39,8 @@ impl RunningRankInstance<'_> {
     }
 }
 
-/// Returns how many gathering collectives of an instance are ready but do not queue for their lanes yet. Excludes those
-/// that became ready in this round, which are not posted yet.
+/// Returns how many of an instance's gathering collectives are ready but not yet queued for their lanes. Excludes
+/// collectives that became ready in this round, because they are not posted yet.
 pub(super) fn count_parked_collectives(
     flow: &Dataflow<'_>,
     lanes: &LanesOfAllNpus,

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `k` is 2 for an all-reduce, and otherwise 1. Trees run all-reduces only. The members of a node have separate ports
-//! to the network. `rate` is the sum of the rates of a node's ports, but at most a share, which the machine file
-//! states, of the rate of a member's links within the node.
+//! to the network. `rate` is the sum of the rates of a node's ports. It is capped at a fraction, stated in the machine
+//! file, of the rate of a member's links within the node.
 
 use super::curve::{MeasuredToMachineLinks, MeasurementLinks, message_count_and_sent_fraction};
 use crate::group::GroupPlacement;
@@ -23,25 +23,25 @@ use chakram_base::units::Span;
 /// Rings and trees over several nodes, along a dimension between nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossNodeNcclParameters {
-    /// Fraction of the rate of links within a node that NCCL's fastest protocol reaches.
+    /// Fraction of the rate of the links within a node that NCCL's fastest protocol reaches.
     pub share: f64,
     /// The links between nodes to which NCCL's latencies apply, or `None` if they apply to any links.
     pub measured_at: Option<MeasurementLinks>,
 }
 
-/// Constants of a protocol: microseconds, and the part of the rate that the protocol reaches.
+/// A protocol's constants: latencies in microseconds, and the fraction of the rate that the protocol reaches.
 struct NcclProtocolTimeConstants {
     is_tree: bool,
     start: f64,
-    /// Time of a step between nodes.
+    /// Duration of a step between nodes.
     step: f64,
-    /// Time of a step within a node, over NVLink.
+    /// Duration of a step within a node, over NVLink.
     inner: f64,
     part: f64,
 }
 
-/// NCCL's constants. LL within nodes takes 1.8 times 0.6 us if there are several nodes. LL reaches 35 GB/s on four
-/// nodes of H100s with 400 GB/s, and 19 of 200 GB/s on nodes of A100s; LL128 and trees reach 0.92 of the rate.
+/// NCCL's constants. With several nodes, LL within a node takes 1.8 times 0.6 us. LL reaches 35 GB/s of 400 GB/s on
+/// four nodes of H100s, and 19 of 200 GB/s on nodes of A100s; LL128 and trees reach 0.92 of the rate.
 const PROTOCOLS: [NcclProtocolTimeConstants; 6] = [
     NcclProtocolTimeConstants::over_rings([6.6, 2.7, 1.08], 0.09),
     NcclProtocolTimeConstants::over_rings([14.0, 4.0, 1.9], 0.92),
@@ -70,7 +70,7 @@ impl NcclProtocolTimeConstants {
     }
 
     /// Returns the time, in seconds, of a collective of `kind` with `bytes` among `members` on `nodes`, with links of
-    /// `rate` bytes per second. `later` is the time by which a step between nodes takes longer than in NCCL's formula.
+    /// `rate` bytes per second. `later` is the extra time that a step between nodes takes compared with NCCL's formula.
     fn seconds_for(
         &self,
         kind: CollectiveKind,
@@ -94,7 +94,7 @@ impl NcclProtocolTimeConstants {
 }
 
 /// Returns the time of a collective of `kind` with a buffer of `bytes` in a ring or in trees through all members.
-/// Returns `None` for other collectives than all-reduce, all-gather and reduce-scatter, for groups that do not fill a
+/// Returns `None` for collectives other than all-reduce, all-gather and reduce-scatter, for groups that do not fill a
 /// sub-grid of the machine, and if the group's outermost dimension has no `across`. `across` has one entry per
 /// dimension.
 pub fn time_across_nodes(
@@ -123,7 +123,8 @@ pub fn time_across_nodes(
         .map(|phase| own.share * bandwidth(phase.dimension));
     let transfer = bytes as f64 / inner.fold(outer, f64::min);
     let change = MeasuredToMachineLinks::between_links(own.measured_at, outermost, topology);
-    // A step of 1 ms contains the latency of the links, so the difference is that of the links.
+    // A step of 1 ms includes the latency of its link, so the added time is the difference between the links'
+    // latencies.
     let later = change.map_or(0.0, |change| change.added_latency_seconds());
     let ways = PROTOCOLS.iter().filter(|way| runs_trees || !way.is_tree);
     let seconds = ways.map(|way| way.seconds_for(kind, [members, nodes], transfer, later));
@@ -139,8 +140,8 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::Bandwidth;
 
-    /// Nodes of four NPUs with 100 GB/s within a node, of which 0.5 are reached, and 20 GB/s from each NPU to other
-    /// nodes.
+    /// Nodes have four NPUs with 100 GB/s within the node, of which a fraction of 0.5 is reached, and 20 GB/s from each
+    /// NPU to other nodes.
     fn micros(kind: CollectiveKind, bytes: u64, npus: impl Iterator<Item = u32>) -> Option<f64> {
         let dimension = |size, rate, latency| TopologyDimension {
             name: String::new(),
@@ -178,8 +179,9 @@ mod tests {
         // 1.08 = 51.42 us.
         let few = 31.0 / 50e9 / 0.09 * 1e6;
         near(micros(CollectiveKind::AllGather, 32, 0..32), 51.42 + few);
-        // The four ports of a node together have 80 GB/s, but the links within it only 50: 31/32 of 3.2 GB take 62,000
-        // us with Simple, whose steps take 8.4 + 7 x 14 + 24 x 3.4 us. LL128 takes 0.09 of the transfer longer.
+        // A node's four ports together have 80 GB/s, but its internal links reach only 50: 31/32 of 3.2 GB take 62,000
+        // us with Simple, whose steps take 8.4 + 7 x 14 + 24 x 3.4 us. With LL128, the transfer takes longer by a
+        // fraction of 0.09.
         let many = micros(CollectiveKind::ReduceScatter, 3_200_000_000, 0..32);
         near(many, 188.0 + 62_000.0);
         // A group with one member on each node has no steps within nodes, and one port of 20 GB/s.
@@ -189,7 +191,8 @@ mod tests {
 
     #[test]
     fn an_all_reduce_goes_through_trees_if_bytes_are_few() {
-        // LL over a tree of 8 nodes with depth 3, and 3 further members in each node: 6.8 + 2 (3 x 5 + 3 x 1.08) us.
+        // LL runs over a tree of 8 nodes with depth 3, and each node has 3 further members: 6.8 + 2 (3 x 5 + 3 x 1.08)
+        // us.
         let few = 2.0 * 32.0 / 50e9 / 0.09 * 1e6;
         near(micros(CollectiveKind::AllReduce, 32, 0..32), 43.28 + few);
         // A ring sends 2 x 31/32 of the buffer, with steps of 8.4 + 14 x 14 + 48 x 3.4 us.

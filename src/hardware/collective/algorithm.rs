@@ -40,11 +40,11 @@ pub trait UserAlgorithmModel: fmt::Debug + Sync {
     /// Name of the algorithm in reports.
     fn name(&self) -> &'static str;
 
-    /// Returns true if `n` members can run `primitive` with this algorithm. If false, a substitute runs
+    /// Returns true if `n` members can run `primitive` with this algorithm. If it returns false, a substitute runs
     /// ([`CollectiveAlgorithm::resolve_unsupported_algorithm`]).
     fn supports_primitive(&self, primitive: CollectiveStagePrimitive, n: u32) -> bool;
 
-    /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
+    /// Returns the `i`-th message that the member at `line` sends, or `None` after the last message.
     fn nth_send(
         &self,
         stage: &CollectiveStage,
@@ -55,7 +55,7 @@ pub trait UserAlgorithmModel: fmt::Debug + Sync {
     /// Returns the number of messages that the member at `line` receives.
     fn receive_count(&self, stage: &CollectiveStage, line: MemberLinePosition) -> u32;
 
-    /// Returns the duration of `stage` for `n` members that start together, if their links are otherwise unused and all
+    /// Returns the duration of `stage` for `n` members that start together, if nothing else uses their links and all
     /// their paths equal `path`. Returns `None` if no closed form is proven exact.
     fn closed_form(
         &self,
@@ -80,8 +80,8 @@ impl PartialEq for UserAlgorithmHandle {
 impl Eq for UserAlgorithmHandle {}
 
 impl CollectiveAlgorithm {
-    /// Every algorithm with its name in machine files. Of several equally fast algorithms, `auto` chooses the first in
-    /// this list.
+    /// Every algorithm with its name in machine files. If several algorithms are equally fast, `auto` chooses the first
+    /// of them in this list.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Ring, "ring"),
         (Self::Direct, "direct"),
@@ -211,7 +211,7 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the time of `primitive` on a line's buffer with this algorithm, according to a formula
+    /// Returns the time that a formula gives for `primitive` on a line's buffer with this algorithm
     /// ([`auto`](super::auto)). Returns `None` if the algorithm does not support the primitive, or if no formula is
     /// known.
     pub(super) fn estimate_cost(
@@ -280,12 +280,13 @@ impl fmt::Display for CollectiveAlgorithm {
 /// A machine's choice of algorithm for one of its dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DimensionAlgorithmChoice {
-    /// The fastest algorithm according to its formula ([`auto`](super::auto)).
+    /// The algorithm that is fastest by its formula ([`auto`](super::auto)).
     Auto,
     /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve_unsupported_algorithm`]).
     Named(CollectiveAlgorithm),
-    /// The choice of NCCL and RCCL for large buffers: rings, except for all-to-all, gather and scatter. These three
-    /// consist of sends and receives between members, as in `direct` (NCCL user guide, "Point-to-point communication").
+    /// The choice that NCCL and RCCL make for large buffers: rings, except for all-to-all, gather and scatter. These
+    /// three consist of sends and receives between members, as in `direct` (NCCL user guide, "Point-to-point
+    /// communication").
     Nccl,
 }
 

@@ -1,10 +1,9 @@
-//! `auto` selects the algorithm with the shortest time according to the formulas below, among all algorithms that
-//! support a primitive.
+//! Among all algorithms that support a primitive, `auto` selects the one with the shortest time by the formulas below.
 //!
 //! Each algorithm's file has a table of its formulas; here, they also include the cost of the distance between members.
-//! A *line* has n members. For members k places apart, α(k) is the time to the first byte of a message, and t(x, k) is
-//! the serialization time of x bytes. Both α and t use the first member's or the last member's route, whichever is
-//! slower. S is the size of the buffer, and h = ⌈log2 n⌉:
+//! A *line* has n members. For members k places apart, α(k) is the time until a message's first byte arrives, and t(x,
+//! k) is the serialization time of x bytes. Both α and t use the slower of the first member's and the last member's
+//! routes. S is the size of the buffer, and h = ⌈log2 n⌉:
 //!
 //! | algorithm | primitive | takes |
 //! |---|---|---|
@@ -28,20 +27,20 @@
 //! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k places occupies k
 //! wires. If every member of a ring sends to the member k places ahead, every wire of the shorter direction carries c =
 //! min(k, n−k) messages at once. On an open line, the k messages of the last k members go in the other direction, over
-//! n−k places, so c is the same. Members may instead exchange in pairs whose indices differ in the bit of weight k. The
-//! wire in the middle of each block of 2k then carries k messages in each direction, and k ≤ n/2, so again c(k) =
-//! min(k, n−k). With halving and doubling, a message over n/2 places therefore takes n/2 times the time of a message to
-//! a neighbour. The ring algorithm sends only to neighbours. If every two NPUs have their own path (fully connected, or
-//! through a switch), c = 1. If a root sends or collects, the root's port passes one message at a time, so c = 1. In
-//! trees, the messages of one level use disjoint routes, so again c = 1. The formulas are meant for networks with
-//! contention. On the contention-free network, messages that share a wire do not slow one another, so another algorithm
-//! may be faster.
+//! n−k places, so c is the same. Instead, members may exchange data in pairs whose indices differ in the bit of weight
+//! k. The wire in the middle of each block of 2k then carries k messages in each direction. Since k ≤ n/2, c(k) is
+//! again min(k, n−k). With halving and doubling, a message over n/2 places therefore takes n/2 times the time of a
+//! message to a neighbour. The ring algorithm sends only to neighbours. If every pair of NPUs has its own path (fully
+//! connected, or through a switch), c = 1. If a root sends or collects, the root's port passes one message at a time,
+//! so c = 1. In trees, the messages of one level use disjoint routes, so again c = 1. The formulas are meant for
+//! networks with contention. On the contention-free network, messages that share a wire do not slow one another, so
+//! another algorithm may be faster.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter followed by the best all-gather.
 //!
 //! **Ties.** Formulas are not rounded to picoseconds ([`UnroundedTimeEstimate`]), so rounding never decides between
-//! algorithms. Among algorithms equally fast to within [`UnroundedTimeEstimate::MARGIN`], the first in
+//! algorithms. Among algorithms whose times agree to within [`UnroundedTimeEstimate::MARGIN`], the first in
 //! [`CollectiveAlgorithm::ALL`] is chosen, and two stages are preferred to one. A machine with twice the latencies and
 //! half the bandwidths therefore gets the same algorithms.
 
@@ -62,7 +61,8 @@ impl LineMessageCosts<'_> {
         best.expect("every primitive is carried by one, of any size")
     }
 
-    /// Returns true if an all-reduce of `buffer` is faster as one fused stage than as reduce-scatter and all-gather.
+    /// Returns true if an all-reduce of `buffer` is faster as one fused stage than as a reduce-scatter and an
+    /// all-gather.
     pub fn prefers_fused_all_reduce(&self, buffer: UnroundedBufferShare) -> bool {
         let of = |primitive| self.choose_fastest(primitive, buffer).1;
         let two =

@@ -15,7 +15,7 @@ use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use std::fmt;
 use std::ops::Range;
 
-/// A change of the order in which members act at the same instant, when they receive the messages in one range.
+/// A change in the order in which members act at one instant, when they receive the messages in one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberOrderChangeByMessages {
     /// Index of the stage in which the messages are sent.
@@ -33,15 +33,16 @@ pub struct CollectiveRequest {
     pub kind: CollectiveKind,
     /// Payload bytes, equal to `comm_size` in the trace.
     pub bytes: u64,
-    /// Bytes of the whole buffer ([`CollectiveKind::buffer_bytes`]).
+    /// Size of the whole buffer in bytes ([`CollectiveKind::buffer_bytes`]).
     pub buffer: u64,
-    /// Index of the table of bytes for each pair of members. `None` if all pairs exchange equally many bytes.
+    /// Index of the table that states the bytes exchanged by each pair of members. `None` if all pairs exchange the
+    /// same number of bytes.
     pub splits: Option<u32>,
     /// Sequence number, unique among the replay's collectives in flight.
     pub number: u32,
 }
 
-/// Members of a collective's group, and whether the trace names it.
+/// The members of a collective's group, and whether the trace names the group.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveMemberNpus<'a> {
     /// The NPU of each member, in the group's order.
@@ -75,7 +76,7 @@ impl ChunkQueueIndexAndCapacity {
 
     /// Returns the index of private queue `number` of a collective that has `count` private queues. `collective` is the
     /// collective's sequence number ([`CollectiveRequest::number`]). Indices wrap around after 2^31 queues. Two
-    /// collectives in flight would share a queue only if 2^31 indices apart.
+    /// collectives in flight share a queue only if their indices are 2^31 apart.
     #[inline]
     pub fn private_queue_index(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
@@ -104,7 +105,7 @@ pub enum ScriptMemberEvent {
 /// A member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScriptMemberKey {
-    /// Index of the collective, which distinguishes collectives in flight.
+    /// Index that distinguishes the collective from others in flight.
     pub run: u32,
     /// The member's position.
     pub position: Position,
@@ -146,19 +147,18 @@ pub struct UncontendedMessageCostFunctions<'a> {
     pub cost: &'a dyn Fn((Npu, Npu), UnroundedBufferShare) -> Option<Span>,
     /// True if other operations may send messages at the same time.
     pub shared: bool,
-    /// Time for which a message occupies its link, if each sender sends all its messages over one link. Otherwise
-    /// `None`.
+    /// How long a message occupies its link, if each sender sends all its messages over one link. `None` otherwise.
     pub link_time: &'a dyn Fn(UnroundedBufferShare) -> Option<Span>,
     /// Function of a dimension, the number of members in a line, and a message pattern. Returns true if messages in
-    /// this pattern delay one another only by `link_time`. Each member of the line sends at most one message and
-    /// receives at most one message at a time, except with [`LineSendPattern::Staggered`].
+    /// this pattern delay one another only by `link_time`. Each member of the line sends and receives at most one
+    /// message at a time, except with [`LineSendPattern::Staggered`].
     pub conflict_free: &'a dyn Fn(usize, u32, LineSendPattern) -> bool,
 }
 
-/// Processing of a message at an endpoint.
+/// How an endpoint processes a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointMessageProcessing {
-    /// No processing: no time and no event.
+    /// No processing, which takes no time and causes no event.
     Instant,
     /// A fixed delay per message.
     Delay(Span),
@@ -171,11 +171,11 @@ pub enum EndpointMessageProcessing {
 pub struct TransferCompletionToken {
     /// Key by which the caller finds its own record of the transfer.
     pub word: u64,
-    /// Additional number, which only the caller interprets.
+    /// An additional number that only the caller interprets.
     pub detail: u32,
 }
 
-/// A transfer over the bus of an endpoint.
+/// A transfer over an endpoint's bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointBusTransfer {
     /// Size of the transfer in bytes.
@@ -195,13 +195,13 @@ pub struct EndpointBusTransfer {
 pub enum BusTransferReason {
     /// The start of the member's stage.
     Start,
-    /// The reception of a message. Receptions of the stage are counted from 0.
+    /// The receipt of a message. The stage's receives are counted from 0.
     Reception(u32),
 }
 
-/// Agenda that receives the events of a bus.
+/// The agenda that receives a bus's events.
 pub trait BusEventScheduler {
-    /// Schedules a call of [`CollectiveEndpointModel::handle_bus_event`] with `event` at `at`.
+    /// Schedules a call of [`CollectiveEndpointModel::handle_bus_event`] with `event` at time `at`.
     fn schedule_event(&mut self, at: Time, event: u32);
 }
 
@@ -262,7 +262,7 @@ pub trait CollectiveBackend {
         topology: &Topology,
     ) -> PathsToNextAndAnyMember;
 
-    /// Returns the path that all messages of a stage share, or `None` if paths differ.
+    /// Returns the path that all messages of a stage share, or `None` if their paths differ.
     fn uniform_path(
         &self,
         stage: &Self::Stage,
@@ -311,11 +311,11 @@ pub trait CollectiveBackend {
         i: u32,
     ) -> Option<SendStepWithConditions>;
 
-    /// Returns true if a member sends this stage's messages one at a time, and waits before each until its port is
-    /// free. A group of n members then needs no state for n² messages.
+    /// Returns true if a member sends this stage's messages one at a time, and waits for its port to be free before
+    /// each message. A group of n members then needs no state for n² messages.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 
-    /// Returns a formatter of the algorithms' names for reports.
+    /// Returns a formatter that names the algorithms in reports.
     fn describer(&self) -> CollectiveAlgorithmsFormatter;
 
     /// Returns the duration of a collective if all members begin together and nothing else is in flight. Returns `None`
@@ -329,8 +329,9 @@ pub trait CollectiveBackend {
         quiet: &UncontendedMessageCostFunctions<'_>,
     ) -> Option<Span>;
 
-    /// Returns each position's end if members begin at different times, on a network without contention or other
-    /// traffic. `begins` is the time at which each position begins. Returns `None` if no formula is proven exact.
+    /// Returns the time at which each position ends if members begin at different times, on a network without
+    /// contention or other traffic. `begins` is the time at which each position begins. Returns `None` if no formula is
+    /// proven exact.
     fn time_late_members(
         &self,
         _chunk_schedule: &ChunkStageSequences<Self::Stage>,
@@ -375,11 +376,11 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
         acts: &mut Vec<ScriptAction>,
     );
 
-    /// Returns the processing that an endpoint does before its first send and after each reception.
+    /// Returns the processing that an endpoint does before its first send and after each receive.
     fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointMessageProcessing;
 
-    /// Returns the bus transfer of an endpoint at the start of a stage, or after the reception of a message. Called
-    /// only for endpoints with [`EndpointMessageProcessing::Bus`].
+    /// Returns an endpoint's bus transfer at the start of a stage, or after a message is received. Called only for
+    /// endpoints with [`EndpointMessageProcessing::Bus`].
     fn bus_transfer(
         &self,
         stage: &Self::Stage,
@@ -421,22 +422,22 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
         r: u32,
     ) -> Option<Span>;
 
-    /// Returns the size in bytes of the request to send that precedes each message, or `None` if messages need no
-    /// request.
+    /// Returns the size, in bytes, of the request to send that precedes each message, or `None` if messages need no
+    /// such request.
     fn rts_bytes(&self) -> Option<u64>;
 }
 
-/// Events of an instant are sorted by their content, so an unrelated event never changes the order of other events.
+/// Events at the same instant are sorted by their content, so an unrelated event never changes the order of the others.
 #[derive(Debug)]
 pub enum EventContentOrderMarker {}
 
 /// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim. Nodes take lanes in the
 /// order of their ids, and collectives and messages are matched in issue order. A member proceeds without waiting for
-/// other events of the instant, and a send completes when its message has arrived.
+/// other events at the same instant, and a send completes when its message has arrived.
 #[derive(Debug)]
 pub enum EventInsertionOrderMarker {}
 
-/// Rules for matching collectives, including collectives that members issue in different orders.
+/// Rules for matching collectives, even when members issue them in different orders.
 pub trait CollectiveMatchingRules: CollectiveBackend {
     /// The order of events at an instant: [`EventContentOrderMarker`] or [`EventInsertionOrderMarker`].
     type Order;
@@ -453,14 +454,14 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
         false
     }
 
-    /// Returns a number that identifies the passage of one chunk through `stage` on `npu`. The engine requests it once
-    /// for each chunk and stage when the collective is issued, and passes it to every later call.
+    /// Returns a number that identifies one chunk's pass through `stage` on `npu`. The engine requests it once for each
+    /// chunk and stage when the collective is issued, and passes it to every later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns successive changes of the members' order: from the order in which members begin the collective of
-    /// `chunk_schedule` to the order in which they end it, if all end at the same instant. The collective must have a
-    /// closed form. Returns `None` if the order is not proven; a caller that needs it then simulates the collective
-    /// message by message. Called only in [`EventInsertionOrderMarker`].
+    /// Returns the successive changes that turn the order in which members begin the collective of `chunk_schedule`
+    /// into the order in which they end it, if all end at the same instant. The collective must have a closed form.
+    /// Returns `None` if the order is not proven; a caller that needs the order then simulates the collective message
+    /// by message. Called only in [`EventInsertionOrderMarker`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkStageSequences<Self::Stage>,

@@ -1,9 +1,9 @@
 //! Chooses a collective's number of chunks if the machine does not set it: the smallest sufficient number from 1 to
-//! [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer than with the best one.
+//! [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer with it than with the best number.
 //!
-//! In a pipeline of chunks, each stage of a chunk has a *life* and an *interval*. The life is the time from its start
-//! to its end. The next chunk may enter the phase after the interval. A flow shop model of chunks and phases computes
-//! the total time from lives and intervals:
+//! In a pipeline of chunks, each stage of a chunk has a *life* and an *interval*. The life runs from the stage's start
+//! to its end. The next chunk may enter the phase once the interval has passed. A flow shop model of chunks and phases
+//! computes the total time from lives and intervals:
 //!
 //! | stage | life | interval |
 //! |---|---|---|
@@ -12,19 +12,19 @@
 //! | otherwise, with a root | formula of [`auto`](super::auto), no loads | busiest port's time; ring both ways: life |
 //! | all others | the same | life |
 //!
-//! Along one dimension several chunks never help if a closed form exists and one chunk is active at a time: each
+//! Along one dimension, several chunks never help if a closed form exists and one chunk is active at a time: each
 //! additional chunk would only repeat the latencies of all stages. Along several dimensions, several chunks keep all
 //! dimensions busy; in trees, they keep all levels busy.
 //!
 //! The estimate is exact for a schedule that has only closed forms and one active chunk, and for a single tree stage.
 //! Estimates for all other schedules only select the number of chunks and never enter a result.
 //!
-//! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the busiest phase's
-//! work plus the least time before and after it. If trees are simulated message by message, numbers of chunks are first
-//! tried in steps of an eighth of the current number. Numbers around the best number are tried last. The search ends
-//! when the total number of messages in all trials exceeds both of two bounds: [`MOST_MESSAGES`], and the number of
-//! messages in [`MOST_TRIALS`] trials with the maximum number of chunks. In trees of 2 to 31 members, a collective with
-//! the chosen number takes at most 1.5 % longer than with the best number from 1 to 128, if sending the whole buffer
+//! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the time that the
+//! busiest phase works, plus the shortest time before and after it. If trees are simulated message by message, the
+//! search first grows the number of chunks by an eighth at each step. It tries the numbers around the best one last.
+//! The search ends when all trials together exceed both of two message counts: [`MOST_MESSAGES`], and the count for
+//! [`MOST_TRIALS`] trials with the maximum number of chunks. For trees of 2 to 31 members, a collective with the chosen
+//! number takes at most 1.5 % longer than with the best number from 1 to 128. This holds if sending the whole buffer
 //! takes 0.3 to 20,000 times the latency.
 //!
 //! # Free algorithms
@@ -32,7 +32,7 @@
 //! If the machine leaves a dimension's algorithm open (`auto`), trees are tried too, each with its own best number of
 //! chunks. In such a trial, a tree or a double tree replaces the algorithm that is fastest with one chunk. An
 //! all-reduce tries trees in the outermost dimension, and a broadcast or reduce tries trees in every dimension. A tree
-//! is kept if the collective ends earlier with it.
+//! is kept if it makes the collective end earlier.
 
 use super::flow_shop::{FlowShopInput, simulate_flow_shop};
 use super::line_cost::LineMessageCosts;
@@ -58,7 +58,7 @@ pub const MOST: u32 = 128;
 /// product.
 const MOST_STATE: u64 = 1 << 26;
 
-/// Fewer chunks are chosen if they take at most this fraction longer than the best number.
+/// The choice is the smallest number of chunks that takes at most this fraction longer than the best number.
 const MARGIN: f64 = 0.005;
 
 /// Upper bound on the messages in all trials of a tree collective; the bound is higher if [`MOST_TRIALS`] trials with
@@ -66,19 +66,19 @@ const MARGIN: f64 = 0.005;
 const MOST_MESSAGES: u64 = 1 << 18;
 const MOST_TRIALS: u64 = 3;
 
-/// Caches the chosen numbers of chunks. A key contains everything that affects a choice, so all groups of one shape
-/// share an entry.
+/// Caches the chosen number of chunks for each key. A key contains everything that affects a choice, so all groups of
+/// one shape share an entry.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkCountChoiceCache(Arc<Mutex<BTreeMap<ChoiceKey, ChosenChunkCountAndAlgorithms>>>);
 
-/// The chosen number of chunks, with the algorithms of the machine's dimensions if they were chosen together.
+/// The chosen number of chunks, and the algorithms of the machine's dimensions if they were chosen together with it.
 #[derive(Clone, Debug)]
 pub(super) struct ChosenChunkCountAndAlgorithms {
     chunks: NonZeroU32,
     algorithms: Option<Arc<[DimensionAlgorithmChoice]>>,
 }
 
-/// Division of a collective into chunks, with its algorithms if they were chosen together with the number of chunks.
+/// How a collective is divided into chunks, and its algorithms if they were chosen together with the number of chunks.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkingAndChosenAlgorithms {
     pub pipeline: ChunkCountOrderAndOverlap,
@@ -135,7 +135,7 @@ pub(super) struct ChunkCountSearchInputs<'a> {
     pub of: (CollectiveKind, u64),
     pub extent: &'a GroupPlacement,
     pub topology: &'a Topology,
-    /// For each phase of `extent`, the paths between members, if they are equal for all members.
+    /// For each phase of `extent`, the paths between members, if all members have the same paths.
     pub paths: &'a [PathsToNextAndAnyMember],
     pub choices: &'a [DimensionAlgorithmChoice],
 }
@@ -162,7 +162,7 @@ struct StageLifeAndInterval {
 }
 
 impl ChunkCountChoiceCache {
-    /// Returns the machine's chunking. If it states no number of chunks, chooses one.
+    /// Returns the machine's chunking. If the machine states no number of chunks, chooses one.
     pub(super) fn resolve_chunks(
         &self,
         collective: &ChunkCountSearchInputs<'_>,
@@ -205,7 +205,7 @@ fn candidate_counts(most: u32) -> impl Iterator<Item = u32> {
 
 impl ChunkCountSearchInputs<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
-    /// form. Also returns true on tiles: there, members' routes cross, so the time of several chunks cannot be
+    /// form. Also returns true on tiles, where members' routes cross, so the time of several chunks cannot be
     /// predicted.
     fn is_trivial(&self, pipeline: ChunkCountOrderAndOverlap) -> bool {
         if self.topology.tile_grid().is_some() {
@@ -305,7 +305,7 @@ impl ChunkCountSearchInputs<'_> {
         }
     }
 
-    /// Returns the best number of chunks, and the estimated time with it.
+    /// Returns the best number of chunks and the time estimated for it.
     fn choose_count(&self, pipeline: ChunkCountOrderAndOverlap) -> (NonZeroU32, Span) {
         let one = self.route_chunks(pipeline, 1);
         let members =
@@ -326,7 +326,7 @@ impl ChunkCountSearchInputs<'_> {
             let costs: Vec<StageLifeAndInterval> = plan.all_stages().iter().map(of).collect();
             (plan, costs)
         };
-        // Without trees a trial takes little time, so every number of chunks is tried.
+        // Without trees, a trial is cheap, so every number of chunks is tried.
         let numbers: Vec<u32> = match messages {
             0 => (1..=most as u32).collect(),
             _ => candidate_counts(most as u32).collect(),
@@ -454,7 +454,7 @@ impl ChunkCountSearchInputs<'_> {
         }
         let line = LineMessageCosts::new(self.extent, phase, self.topology).without_load();
         let Some(life) = algorithm.estimate_cost(&line, stage.primitive, stage.buffer) else {
-            // The algorithm has no formula, so approximate its time by equal messages.
+            // The algorithm has no formula, so approximate its time by a series of equal messages.
             let link = self.topology.dimensions()[phase.dimension].link_bandwidth();
             let latency = self.topology.dimensions()[phase.dimension].latency;
             let (message, count) = algorithm.approximate_serial_messages(stage, n);
@@ -463,9 +463,9 @@ impl ChunkCountSearchInputs<'_> {
             return StageLifeAndInterval { life, interval };
         };
         let life = span(life.as_picoseconds());
-        // The interval equals the life in three cases. Without a root, all members are busy throughout. If the group is
-        // not a sub-grid, routes are longer and determine the interval. In a ring used in both directions, a member
-        // near the root in one direction is far from it in the other.
+        // The interval equals the life in three cases. Without a root, all members are busy for the whole stage. If the
+        // group is not a sub-grid, routes are longer and determine the interval. In a ring used in both directions, a
+        // member near the root in one direction is far from it in the other.
         if stage.bidirectional || !stage.primitive.has_root() || !self.extent.regular {
             return StageLifeAndInterval {
                 life,
@@ -491,7 +491,7 @@ impl ChunkCountSearchInputs<'_> {
     }
 
     /// Returns the estimated time of the collective. The next chunk may enter a stage after the previous chunk's
-    /// interval, while that chunk's life continues.
+    /// interval, even while the previous chunk's life continues.
     fn estimate_collective_time(
         &self,
         plan: &ChunkStageSequences<StageWithAlgorithm>,
@@ -518,8 +518,8 @@ impl ChunkCountSearchInputs<'_> {
                 back.push(assignment.stage.primitive == CollectiveStagePrimitive::AllGather);
             }
         }
-        // Each phase admits one chunk at a time. A chunk may stay after its interval, so any number of chunks may be in
-        // the phase.
+        // Each phase admits one chunk at a time. A chunk may remain after its interval, so the phase may hold any
+        // number of chunks.
         let mut capacity = vec![1; phases as usize];
         capacity.push(u32::MAX);
         let routes = (0..plan.chunk_count()).map(|chunk| plan.route_of_chunk(chunk) as u32);
@@ -536,8 +536,8 @@ impl ChunkCountSearchInputs<'_> {
         simulate_flow_shop(&plan, stages).end
     }
 
-    /// Returns a lower bound of [`Self::estimate_collective_time`]: the time of all chunks in one phase, plus the least time before
-    /// and after the phase.
+    /// Returns a lower bound of [`Self::estimate_collective_time`]: the time that all chunks spend in one phase, plus
+    /// the shortest time before and after that phase.
     fn lower_bound(
         &self,
         plan: &ChunkStageSequences<StageWithAlgorithm>,

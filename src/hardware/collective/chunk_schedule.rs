@@ -1,13 +1,13 @@
 //! The chunk schedule of a collective: the path of its chunks from stage to stage.
 //!
-//! A collective is split into chunks. Each chunk takes a *route*: a list of stages, with the bytes of each stage. All
-//! routes have the same number of stages. They differ in the order of phases and in the size of the chunks. Chunks of
-//! the same size that visit the phases in the same order share one route.
+//! A collective is split into chunks. Each chunk takes a *route*: a list of stages, with the number of bytes in each
+//! stage. All routes have the same number of stages. They differ in the order of phases and in the size of the chunks.
+//! Chunks of the same size that visit the phases in the same order share one route.
 //!
-//! A chunk may have to wait before a stage. An [`ChunkAdmissionOrderPerPhase`] fixes the order of chunks in each phase for the whole
-//! collective, identically at every member. If each member chose its own order, a member could occupy a phase that
-//! another member's partners need, and the collective could deadlock. ASTRA-sim deadlocks in this way if it has fewer
-//! active chunks than chunks.
+//! A chunk may have to wait before a stage. An [`ChunkAdmissionOrderPerPhase`] fixes the order of chunks in each phase
+//! for the whole collective, identically at every member. If each member chose its own order, a member could occupy a
+//! phase that another member's partners need, and the collective could deadlock. ASTRA-sim deadlocks in this way if not
+//! all chunks are active at once.
 
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
@@ -17,7 +17,7 @@ use chakram_base::units::Span;
 pub struct ChunkAndEnteredStage {
     /// Index of the chunk.
     pub chunk: u32,
-    /// Index of the stage in its route.
+    /// Index of the stage in the chunk's route.
     pub stage: StageIndex,
 }
 
@@ -80,8 +80,8 @@ impl<S: Copy> ChunkStageSequences<S> {
         self
     }
 
-    /// Returns the schedule with a measured duration `span`, counted from the arrival of the last member. It applies if
-    /// no other traffic disturbs the collective.
+    /// Returns the schedule with a measured duration `span`, counted from the arrival of the last member. The duration
+    /// applies if no other traffic disturbs the collective.
     pub fn with_measured_time(self, span: Span) -> Self {
         Self {
             measured: Some(span),
@@ -157,15 +157,14 @@ impl<S: Copy> ChunkStageSequences<S> {
         Some(&self.stages[index])
     }
 
-    /// Returns the index of stage `number` of `chunk` in [`Self::all_stages`], or `None` after the
-    /// last.
+    /// Returns the index in [`Self::all_stages`] of stage `number` of `chunk`, or `None` after the last stage.
     #[inline]
     pub fn stage_index(&self, chunk: u32, number: StageIndex) -> Option<usize> {
         let number = number.index();
         (number < self.length).then(|| self.route_of_chunk(chunk) * self.length + number)
     }
 
-    /// Returns the order in which chunks are admitted to each phase, or `None` if the order is not fixed.
+    /// Returns the order in which each phase admits chunks, or `None` if the order is not fixed.
     #[inline]
     pub fn admission_order(&self) -> Option<&ChunkAdmissionOrderPerPhase> {
         self.admission.as_ref()

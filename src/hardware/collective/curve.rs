@@ -1,12 +1,12 @@
 //! Measured times of collectives along one dimension of a machine, by kind, number of members and bytes.
 //!
-//! Between two measured sizes, time is linear in bytes: a latency plus bytes divided by a rate. Above the last size,
-//! time grows in proportion to bytes; below the first size, time is constant. Between two measured group sizes, time is
-//! linear in the number of members. A curve gives the time of an undisturbed collective, counted from the arrival of
+//! Between two measured sizes, time is linear in bytes: a latency plus bytes divided by a rate. Above the largest size,
+//! time grows in proportion to bytes; below the smallest size, time is constant. Between two measured group sizes, time
+//! is linear in the number of members. A curve gives the time of an undisturbed collective, counted from the arrival of
 //! its last member.
 //!
-//! **On other links.** A curve was measured on links with bandwidth B and latency α. For links with B' and α', each
-//! time of the curve is split into a start-up time and a transfer time. The curve's points are (x_i, t_i), and L is the
+//! **On other links.** A curve was measured on links with bandwidth B and latency α. For links with B' and α', each of
+//! the curve's times is split into a start-up time and a transfer time. The curve's points are (x_i, t_i), and L is the
 //! last index:
 //!
 //! ```text
@@ -18,9 +18,9 @@
 //!
 //! The last points of a curve, where bytes dominate, determine the time per byte. If a curve's time never falls as
 //! bytes grow, neither do its start-up and transfer times. A library may use a protocol with less bandwidth at middle
-//! sizes. The additional time over the start-up time of larger sizes then counts as transfer time. The start-up time is
-//! the collective's launch time, which does not depend on links, plus the latencies of successive messages: `h α` for
-//! each of the k [steps](super::protocol), where h is the number of links between neighbours:
+//! sizes. The time beyond the start-up time of larger sizes then counts as transfer time. The start-up time is the
+//! collective's launch time, which does not depend on links, plus the latencies of successive messages: `h α` for each
+//! of the k [steps](super::protocol), where h is the number of links between neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
@@ -53,8 +53,8 @@ impl MeasurementLinks {
     }
 }
 
-/// If the `curves` for `kind` were measured on other links than those of `topology`, returns the dimension and links of
-/// the measurement.
+/// If the `curves` for `kind` were measured on links other than those of `topology`, returns the dimension and the
+/// measured links.
 pub fn measured_elsewhere(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
@@ -81,7 +81,7 @@ pub struct MeasuredToMachineLinks {
 }
 
 impl MeasuredToMachineLinks {
-    /// Returns the change of links for a collective in `phase`. Returns `None` if the phase's links equal
+    /// Returns the change of links that applies to a collective in `phase`. Returns `None` if the phase's links equal
     /// `measured_at`, or if `measured_at` is unknown.
     pub(super) fn between_links(
         measured_at: Option<MeasurementLinks>,
@@ -102,13 +102,14 @@ impl MeasuredToMachineLinks {
         self.from.bandwidth.bytes_per_second() / self.to.bandwidth.bytes_per_second()
     }
 
-    /// Returns the time, in seconds, that a message on the new links takes longer to arrive.
+    /// Returns how much longer, in seconds, a message takes to arrive on the new links.
     pub(super) fn added_latency_seconds(&self) -> f64 {
         let [from, to] = [&self.from, &self.to].map(|rates| rates.latency.as_seconds());
         f64::from(self.hops) * (to - from)
     }
 
-    /// Converts a start-up time of `seconds` to the new links. It includes the latency of `steps` successive messages.
+    /// Converts a start-up time of `seconds` to the new links. The start-up time includes the latency of `steps`
+    /// successive messages.
     pub(super) fn adjust_start_up_seconds(&self, seconds: f64, steps: f64) -> f64 {
         let latency =
             |rates: &MeasurementLinks| steps * f64::from(self.hops) * rates.latency.as_seconds();
@@ -121,8 +122,8 @@ impl MeasuredToMachineLinks {
     }
 }
 
-/// Returns the number of successive messages, and the fraction of the buffer that an NPU sends, in a collective of
-/// `kind` among `members`.
+/// Returns the number of successive messages in a collective of `kind` among `members`, and the fraction of the buffer
+/// that an NPU sends.
 pub(super) fn message_count_and_sent_fraction(kind: CollectiveKind, members: u32) -> (f64, f64) {
     let n = f64::from(members.max(1));
     match kind {
@@ -139,10 +140,10 @@ pub struct CollectiveCurve {
     pub kind: CollectiveKind,
     /// Number of members in each collective.
     pub members: u32,
-    /// Points (bytes of the whole buffer, seconds), in ascending order of bytes. At least one point exists, and all
+    /// Points (bytes of the whole buffer, seconds), in ascending order of bytes. There is at least one point, and all
     /// numbers are above zero.
     pub points: Vec<(f64, f64)>,
-    /// The links of the measurement, or `None` if the curve applies to any links.
+    /// The links used for the measurement, or `None` if the curve applies to any links.
     pub measured_at: Option<MeasurementLinks>,
 }
 
@@ -166,7 +167,7 @@ impl CollectiveCurve {
         {
             byte = byte.min((last.1 - before.1) / (last.0 - before.0));
         }
-        // A point's start-up time must not exceed any later point's.
+        // A point's start-up time must not exceed the start-up time of any later point.
         let least = |from: usize| {
             let starts = points[from..].iter().map(|point| point.1 - byte * point.0);
             starts.fold(f64::INFINITY, f64::min).max(0.0)
@@ -202,8 +203,8 @@ impl CollectiveCurve {
 }
 
 /// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. Returns `None`
-/// unless all members are along one dimension, and this dimension's curves cover the number of members. `curves` has
-/// one list per dimension.
+/// unless all members are along one dimension whose curves cover the number of members. `curves` has one list per
+/// dimension.
 pub fn find_measured_time(
     curves: &[Vec<CollectiveCurve>],
     (kind, bytes): (CollectiveKind, u64),
@@ -255,11 +256,11 @@ mod tests {
             points: vec![(1e3, 1e-5), (1e5, 1e-3)],
             measured_at: None,
         };
-        // The mean of 1e3 and 1e5 bytes is 50,500 bytes; the mean of 1e-5 and 1e-3 s is 5.05e-4 s.
+        // Halfway between 1e3 and 1e5 bytes is 50,500 bytes; halfway between 1e-5 and 1e-3 s is 5.05e-4 s.
         assert!((curve.predict_seconds(50_500.0) / 5.05e-4 - 1.0).abs() < 1e-12);
         assert_eq!(curve.predict_seconds(1.0), 1e-5);
         assert_eq!(curve.predict_seconds(1e3), 1e-5);
-        // Ten times the last point's bytes take ten times its time: 10 x 1e-3 s.
+        // Ten times as many bytes as at the last point take ten times as long: 10 x 1e-3 s.
         assert!((curve.predict_seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
     }
 
@@ -288,8 +289,8 @@ mod tests {
 
     #[test]
     fn bandwidth_scales_what_bytes_take() {
-        // From 10 MB to 20 MB, the time grows by 100 us: 10 us per MB. Without the transfer time, 10 us remain as
-        // start-up time at 20 MB, 10 MB and 1 MB, and 9.99 us at 1 kB.
+        // From 10 MB to 20 MB, the time grows by 100 us: 10 us per MB. Without the transfer time, a start-up time of 10
+        // us remains at 20 MB, 10 MB and 1 MB, and 9.99 us at 1 kB.
         let near = |bytes, gb, expected: f64| {
             let found = as_micros(bytes, rates(100.0, 500), rates(gb, 500));
             assert!(
@@ -301,8 +302,8 @@ mod tests {
         near(20e6, 50.0, 10.0 + 400.0);
         near(1e6, 50.0, 10.0 + 20.0);
         near(1e3, 10.0, 9.99 + 0.1);
-        // The time for 5 MB is between two points: 60 us, including a start-up time of 10 us. Beyond the last point all
-        // additional time is transfer: 420 us - 10 us.
+        // The time for 5 MB is between two points: 60 us, including a start-up time of 10 us. Beyond the last point,
+        // all additional time is transfer: 420 us - 10 us.
         near(5e6, 200.0, 10.0 + 25.0);
         near(40e6, 200.0, 10.0 + 205.0);
         // Below the first point, the start-up time of the first point applies.
@@ -322,7 +323,7 @@ mod tests {
         };
         near(500, 5000, 210.0 + 63.0);
         near(500, 0, 210.0 - 7.0);
-        // Steps of 1 us over 2 links take 14 us. The start-up time of 10 us is shorter, so it counts as latency only.
+        // Steps of 1 us over 2 links take 14 us. The start-up time of 10 us is shorter, so all of it counts as latency.
         near(1000, 2000, 210.0 + 10.0);
         near(1000, 0, 200.0);
         near(0, 1000, 210.0 + 14.0);

@@ -47,13 +47,13 @@ pub struct MemberScript {
     parts: Vec<ScriptOp>,
     /// Number of predecessors of each operation.
     in_degrees: Vec<u32>,
-    /// End of each operation's range in `successors`, by operation.
+    /// For each operation, the end of its range in `successors`.
     ends: Vec<u32>,
     successors: Vec<u32>,
 }
 
 impl MemberScript {
-    /// Appends an operation. `id` is the operation's number in the author's script. It waits for `in_degree`
+    /// Appends an operation. `id` is the operation's number in the author's script. The operation waits for `in_degree`
     /// operations, and `successors` wait for it.
     pub fn push(
         &mut self,
@@ -101,7 +101,7 @@ pub struct NamedScriptedAlgorithm {
     pub scripts: ScriptedAlgorithm,
 }
 
-/// Key by which a receiver matches a message: its sender and label.
+/// Key by which a receiver matches a message: the sender and the label.
 type SenderAndMessageLabel = (u32, u32);
 
 /// Progress of one member through its script.
@@ -121,8 +121,8 @@ struct ScriptProgress {
 pub struct ScriptExecutor(BTreeMap<ScriptMemberKey, ScriptProgress>);
 
 impl NamedScriptedAlgorithm {
-    /// Returns true if the algorithm implements collectives of `kind` among `members` members. False for a single
-    /// member, which has no peer.
+    /// Returns true if the algorithm implements collectives of `kind` among `members` members. Returns false for a
+    /// single member, which has no peer.
     pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
         self.kind == kind && members > 1 && self.scripts.position_count() == members
     }
@@ -170,7 +170,7 @@ impl ScriptedAlgorithm {
         open.next().map(|((from, to, _), _)| (from, to))
     }
 
-    /// Returns a script's peer outside a group of `size`, or `None`.
+    /// Returns a peer in the script that is outside a group of `size`, or `None` if there is none.
     pub fn unknown_peer(&self, size: u32) -> Option<u32> {
         let mut peers = self
             .iter_ops(size)
@@ -211,7 +211,7 @@ impl ScriptExecutor {
         });
         match cue {
             ScriptMemberEvent::Begin => {
-                // Clone the `Arc` to mutate `progress` while reading the script.
+                // Clone the `Arc`, so that `progress` can be mutated while the script is read.
                 let script = progress.script.clone();
                 for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
                     progress.begin_op(part, acts);

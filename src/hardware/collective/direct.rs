@@ -1,7 +1,7 @@
 //! Direct: every member sends to every other member, nearest index first.
 //!
 //! A member's port sends one message at a time and receives one at a time. Let s be the time to send S/n, t the time to
-//! send the buffer S, and α the latency. If all n members start together, a member ends at these times:
+//! send the whole buffer S, and α the latency. If all n members start together, a member ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|

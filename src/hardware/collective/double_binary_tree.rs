@@ -2,18 +2,18 @@
 //!
 //! Both trees of a double binary tree have the shape of a [`tree`]. In the second tree, all members except the root
 //! have other numbers. If n is odd, the members are numbered backwards, so that odd and even numbers swap. If n is
-//! even, each number is one less, and 1 becomes n−1. Leaves have odd numbers, and a member whose number is even in one
-//! tree has an odd number in the other. Every member except the root is therefore a leaf in at least one of the two
-//! trees. For two chunks of an all-reduce, a member sends 4 messages and receives 4; in a single tree, an inner member
-//! sends 6 and receives 6 (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast,
-//! reduction and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
+//! even, each number is reduced by one, so 1 wraps around to n−1. Leaves have odd numbers, and a member whose number is
+//! even in one tree has an odd number in the other. Every member except the root is therefore a leaf in at least one of
+//! the two trees. For two chunks of an all-reduce, a member sends 4 messages and receives 4. In a single tree, an inner
+//! member sends 6 and receives 6 (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth
+//! broadcast, reduction and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
 //!
 //! One chunk takes the same time in two trees as in a single [`tree`]. With h = ⌈log2 n⌉, an all-reduce takes at most
-//! 2hα + (4h−2)t, and a broadcast or reduce at most hα + (2h−1)t. Two trees are faster than one only for many chunks.
+//! 2hα + (4h−2)t, and a broadcast or reduce at most hα + (2h−1)t. Two trees beat one only if there are many chunks.
 
 use super::{CollectiveStage, MemberLinePosition, SendStepWithConditions, tree};
 
-/// Returns the tree number of the member `x` places after the root.
+/// Returns the tree number of the member that is `x` places after the root.
 fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     match x {
         0 => 0,

@@ -2,8 +2,8 @@
 //!
 //! Members that begin a collective together behave identically, so one member represents all members. Each queue has a
 //! fixed number of places, which limits the number of chunks in a phase at the same time. When a place becomes free, a
-//! policy selects one of the waiting chunks. A chunk that ends a stage joins the queue of its next stage before the
-//! free place is refilled.
+//! policy selects one of the waiting chunks. When a chunk ends a stage, it joins the queue of its next stage before the
+//! place that it freed is refilled.
 
 use super::{ChunkAndEnteredStage, ChunkStageSequences};
 use chakram_base::ids::StageIndex;
@@ -11,13 +11,13 @@ use chakram_base::units::Span;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Priority among the chunks that wait for a phase. Ties go to the first to arrive.
+/// How a phase ranks the chunks that wait for it. With ties, the first chunk to arrive goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitingChunkPriority {
     /// The chunk that arrived first goes first.
     #[default]
     Fifo,
-    /// The chunk with the shortest stage goes first; within a phase this is the smallest chunk.
+    /// The chunk with the shortest stage goes first; within one phase, this is the smallest chunk.
     SmallestFirst,
     /// The chunk with the fewest remaining stages goes first.
     FewestLeft,
@@ -67,7 +67,7 @@ pub struct StageBeginAndAdmittingPassage {
     pub entry: ChunkAndEnteredStage,
     /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage, possibly of another chunk, that had to end before this one could begin. `None` if this one began at
+    /// The passage that had to end before this one could begin; it may be another chunk's. `None` if this one began at
     /// time 0.
     pub admitted_by: Option<ChunkAndEnteredStage>,
 }
@@ -107,7 +107,7 @@ struct FlowShopSimulation<'a, S, F> {
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
     order: Vec<Vec<ChunkAndEnteredStage>>,
-    /// Callback for the beginning of each passage.
+    /// Callback that is called when a passage begins.
     on_begin: F,
 }
 
@@ -169,7 +169,7 @@ pub fn simulate_flow_shop<S: Copy>(
     simulate_flow_shop_observed(chunk_schedule, stages, |_| ())
 }
 
-/// Like [`simulate_flow_shop`], but also calls `on_begin` at the beginning of each passage.
+/// Does the same as [`simulate_flow_shop`], and also calls `on_begin` when each passage begins.
 pub fn simulate_flow_shop_observed<S: Copy>(
     chunk_schedule: &ChunkStageSequences<S>,
     stages: FlowShopInput<'_>,
@@ -306,12 +306,12 @@ mod tests {
 
     #[test]
     fn those_that_come_back_take_turns_with_those_that_go_out() {
-        // Three chunks visit queue 0 for 2 ns, then queue 1 for 1 ns, then queue 0 again. If the chunk that arrived
-        // first goes first, the chunks go out at 0-2, 2-4 and 4-6 ns, and then return in order of arrival. If
-        // directions alternate, chunk 0 goes out at 0-2 ns. Chunk 1 goes out at 2-4 ns, while chunk 0 is in queue 1
-        // until 3 ns. At 4 ns, chunk 0 waits to return and chunk 2 waits to go out. Chunk 0 returns at 4-6 ns. Chunk 2
-        // goes out at 6-8 ns although chunk 1 is back, because the previous chunk was returning. Chunk 1 returns at
-        // 8-10 ns, and chunk 2 at 10-12 ns.
+        // Three chunks visit queue 0 for 2 ns, then queue 1 for 1 ns, then queue 0 again. If the first chunk to arrive
+        // goes first, the chunks go out at 0-2, 2-4 and 4-6 ns, and then return in order of arrival. If directions
+        // alternate, chunk 0 goes out at 0-2 ns. Chunk 1 goes out at 2-4 ns, while chunk 0 is in queue 1 until 3 ns. At
+        // 4 ns, chunk 0 waits to return and chunk 2 waits to go out. Chunk 0 returns at 4-6 ns. Chunk 2 goes out at 6-8
+        // ns even though chunk 1 is back, because the chunk before it was a returning one. Chunk 1 returns at 8-10 ns,
+        // and chunk 2 at 10-12 ns.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
         let chunk_schedule = ChunkStageSequences::with_uniform_chunks(vec![(); 3], 3);
         let order = |intra| {

@@ -2,15 +2,15 @@
 //!
 //! In a reduce-scatter, a member exchanges half of its data with the member whose index differs in the lowest bit, then
 //! half of the rest with the member whose index differs in the next bit, and so on: S/2, S/4, … S/n. In exchange i, a
-//! member keeps the parts whose indices agree with its own index in bit i. Each member therefore ends with the part of
-//! its own index. An all-gather runs in reverse: distance n/2 with S/n, then n/4 with 2S/n, down to distance 1 with
-//! S/2. The largest messages thus go to the nearest partners. The reduce-scatter is vector halving with distance
+//! member keeps the parts whose indices agree with its own index in bit i. Each member therefore ends with the part
+//! that has its own index. An all-gather runs in reverse: distance n/2 with S/n, then n/4 with 2S/n, down to distance 1
+//! with S/2. The largest messages thus go to the nearest partners. The reduce-scatter is vector halving with distance
 //! doubling, and the all-gather is vector doubling with distance halving (R. Rabenseifner, "Optimization of Collective
 //! Reduction Operations", ICCS 2004). R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
 //! Communication Operations in MPICH" (2005), section 4, send the same messages in the reverse order of distances.
 //!
-//! Let s be the time to send S/n, where S is the buffer, and α the latency. If all members start together, a member
-//! ends at these times:
+//! Let s be the time to send S/n, where S is the size of the buffer, and α the latency. If all members start together,
+//! a member ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|

@@ -55,8 +55,8 @@ pub(super) struct ChunkOrderAndSize {
 }
 
 impl ChunkOrderAndSize {
-    /// `whole` is the buffer of the collective. `chunks` is the number of chunks if all chunks have equal sizes. The
-    /// chunks' shares add up exactly to the whole if the whole is smaller than 2^56 bytes.
+    /// `whole` is the size of the collective's buffer. `chunks` is the number of chunks if all chunks have equal sizes.
+    /// The chunks' shares add up exactly to `whole` if it is smaller than 2^56 bytes.
     pub fn share_of_buffer(
         &self,
         whole: UnroundedBufferShare,
@@ -67,8 +67,8 @@ impl ChunkOrderAndSize {
 }
 
 /// Splits a collective with the buffer `whole` into chunks. Returns the chunks' distinct routes through the phases of
-/// `extent`, and the index of each chunk's route. There are `chunks` chunks if all are equal in size, and otherwise at
-/// most sixteen times `chunks`.
+/// `extent`, and the index of each chunk's route. If all chunks are equal, there are `chunks` of them; otherwise, there
+/// are at most sixteen times as many.
 pub(super) fn choose_routes(
     inter: DimensionVisitOrder,
     (kind, whole): (CollectiveKind, UnroundedBufferShare),
@@ -81,7 +81,7 @@ pub(super) fn choose_routes(
         order,
         grains: EQUAL,
     };
-    // The order of visits balances loads only if the data shrinks from dimension to dimension.
+    // The visiting order balances loads only if the data shrinks from dimension to dimension.
     let shrinks = match kind {
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::AllGather => {
             true

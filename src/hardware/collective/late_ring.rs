@@ -1,16 +1,16 @@
 //! Rings whose members begin at different times, on a network without contention.
 //!
-//! Let s be the time for which a message of S/n occupies a port, and α the time of its first byte. Member i begins at
-//! b(i). Its k-th message leaves once the member has received message k−1 and its port is free, and arrives once the
-//! receiver's port has received the previous message:
+//! Let s be the time for which a message of S/n bytes occupies a port, and α the time until its first byte arrives.
+//! Member i begins at b(i). Its k-th message leaves once the member has received message k−1 and its port is free. The
+//! message arrives once the receiver's port has received the previous message:
 //!
 //! - o(i, k) = max(r(i, k−1), o(i, k−1) + s), with r(i, −1) = b(i)
 //! - d(i, k) = max(o(i, k) + α, d(i, k−1)) + s
 //! - r(i+1, k) = max(d(i, k), b(i+1))
 //!
-//! A member ends the stage once it has received its last message and its own last message has left: max(r(i, n−2),
-//! o(i, n−2) + s). A member of an all-reduce then begins the all-gather over the same ports. The recurrence gives the
-//! times of a simulation of each message, at a fraction of its cost.
+//! A member ends the stage once it has received its last message and its own last message has left: max(r(i, n−2), o(i,
+//! n−2) + s). A member of an all-reduce then begins the all-gather over the same ports. This recurrence gives the same
+//! times as a simulation of every message, at a fraction of the cost.
 
 use super::{CollectiveAlgorithm, CollectiveStagePrimitive, StageWithAlgorithm};
 use crate::group::{GroupPlacement, PathsToNextAndAnyMember};
@@ -22,7 +22,7 @@ use chakram_base::units::Span;
 struct OneRingMemberStageTimes {
     /// Time at which the member begins the stage.
     begins: Span,
-    /// Time at which the member has received the messages before its next message.
+    /// Time by which the member has received all messages that its next message depends on.
     ready: Span,
     /// Time at which the last message to the next member leaves the member's port.
     sent: Span,
@@ -30,7 +30,7 @@ struct OneRingMemberStageTimes {
     received: Span,
 }
 
-/// Returns the end of each position if the stages are rings in one phase, or `None` if they are not. `begins` is the
+/// Returns the time at which each position ends, or `None` if the stages are not rings in one phase. `begins` is the
 /// time at which each position's member begins.
 pub(super) fn time_late_members(
     stages: &[StageWithAlgorithm],
@@ -75,7 +75,7 @@ pub(super) fn time_late_members(
     Some(ends)
 }
 
-/// Runs one stage along a ring. Afterwards, `begins` is each member's end of the stage.
+/// Runs one stage along a ring. Afterwards, `begins` contains the time at which each member ends the stage.
 fn run_stage(line: &mut [OneRingMemberStageTimes], first_byte: Span, occupied: Span) {
     for member in &mut *line {
         member.ready = member.begins;
@@ -86,7 +86,7 @@ fn run_stage(line: &mut [OneRingMemberStageTimes], first_byte: Span, occupied: S
             let leaves = member.ready.max(member.sent);
             member.sent = leaves + occupied;
             member.received = (leaves + first_byte).max(member.received) + occupied;
-            // The previous member's message of this round makes the member ready for the next round.
+            // The message that the previous member sends in this round makes the member ready for the next round.
             member.ready = delivered.max(member.begins);
             delivered = member.received;
         }
@@ -101,8 +101,8 @@ fn run_stage(line: &mut [OneRingMemberStageTimes], first_byte: Span, occupied: S
 mod tests {
     use super::*;
 
-    /// Three members; a message occupies a port for 10, and its first byte takes 3. Members 0 and 1 begin at 0, and member 2
-    /// at 100.
+    /// There are three members; a message occupies a port for 10, and its first byte takes 3. Members 0 and 1 begin at
+    /// 0, and member 2 at 100.
     #[test]
     fn members_after_a_late_member_wait_for_its_first_message() {
         let begins = [0, 0, 100].map(Span);
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(ends, [123, 126, 120]);
     }
 
-    /// If all begin together, every member ends after (n − 1)(α + s).
+    /// If all members begin together, every member ends after (n − 1)(α + s).
     #[test]
     fn members_that_begin_together_take_the_closed_form() {
         for n in 2..9 {

@@ -1,4 +1,4 @@
-//! Times of messages between members of one phase; `auto.rs` builds the algorithms' formulas from these times.
+//! Times of messages between members of one phase, from which `auto.rs` builds the algorithms' formulas.
 
 use crate::group::{GroupPlacement, PhaseDimensionSizeAndStride};
 use crate::topology::{DimensionShape, PathLatencyAndRates, Topology};
@@ -34,7 +34,7 @@ impl PathWithLinkLoad {
             .times(self.load)
     }
 
-    /// Returns the time of the first byte: [`PathLatencyAndRates::time_of_first_byte`] without rounding.
+    /// Returns the time until the first byte arrives: [`PathLatencyAndRates::time_of_first_byte`] without rounding.
     pub(super) fn time_of_first_byte(self, amount: UnroundedBufferShare) -> UnroundedTimeEstimate {
         let segment = self.path.switching.first_segment(amount);
         UnroundedTimeEstimate::from(self.path.latency)
@@ -106,8 +106,7 @@ impl<'a> LineMessageCosts<'a> {
         (path, [port(a, out), port(b, into)])
     }
 
-    /// Returns the path between members `k` places apart: the worse of two routes, the first member's and the last
-    /// member's.
+    /// Returns the path between members `k` places apart: the worse of the first member's route and the last member's.
     pub(super) fn path_at_distance(&self, k: u32) -> PathWithLinkLoad {
         let path = self.flat.unwrap_or_else(|| {
             let (a, b) = (
@@ -115,7 +114,7 @@ impl<'a> LineMessageCosts<'a> {
                 self.path_between(self.member_count() - 1, k - 1),
             );
             PathLatencyAndRates {
-                // For each property, take the worse of the two routes, and the devices of the route with the longer
+                // For each property, take the worse of the two routes; take the devices of the route with the longer
                 // latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {

@@ -3,10 +3,10 @@
 //! scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
-//! An NPU has at most [`ChunkCountOrderAndOverlap::active`] chunks in one dimension at the same time. In trees, this maximum is at
-//! least four per level. The chunks share the NPU's port. The order of chunks is computed for the whole collective in
-//! advance, as if all members started together and each stage took its uncontended time ([`simulate_flow_shop()`]).
-//! Members that start late keep this order, so no two members ever wait for each other.
+//! An NPU has at most [`ChunkCountOrderAndOverlap::active`] chunks in one dimension at the same time. In trees, the
+//! maximum is at least four chunks per level. The chunks share the NPU's port. The order of chunks is computed for the
+//! whole collective in advance, as if all members started together and each stage took its uncontended time
+//! ([`simulate_flow_shop()`]). Members that start late keep this order, so no two members ever wait for each other.
 //!
 //! Closed form: if each dimension has at most one chunk at a time and each stage has a closed form, the schedule gives
 //! the exact times. The members of a line (which exchange data in a phase) end a stage together and with empty ports.
@@ -47,14 +47,14 @@ pub struct NativeBackend<'a> {
     pub topology: &'a Topology,
     /// Number, order and overlap of chunks.
     pub pipeline: ChunkCountOrderAndOverlap,
-    /// Custom algorithms that replace the machine's algorithms. A collective uses the first that applies.
+    /// Custom algorithms that replace the machine's algorithms. A collective uses the first one that applies to it.
     pub custom: &'a [NamedScriptedAlgorithm],
-    /// Measured collectives along each dimension. Measured times replace the machine's algorithms for undisturbed
-    /// collectives. May be empty.
+    /// Measured times of collectives along each dimension. For undisturbed collectives, they replace the machine's
+    /// algorithms. May be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
     /// Factor that corrects measured times, or `None` if they are used as measured.
     pub correction: Option<f64>,
-    /// The library's protocols in each dimension, for collectives without a curve. May be empty.
+    /// The library's protocols in each dimension, for collectives that have no curve. May be empty.
     pub protocols: &'a [Vec<FittedCollectiveProtocol>],
     /// The library's rings and trees over several nodes, for each dimension. The list may be empty.
     pub across_nodes: &'a [Option<CrossNodeNcclParameters>],
@@ -63,7 +63,7 @@ pub struct NativeBackend<'a> {
     pub splits: Vec<&'a PairBytesByPhase>,
     /// Progress of members that execute scripts.
     pub players: ScriptExecutor,
-    /// Chosen numbers of chunks, if the machine states none.
+    /// The numbers of chunks chosen so far, if the machine states none.
     pub chosen: ChunkCountChoiceCache,
 }
 
@@ -302,8 +302,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         if let Some(span) = chunk_schedule.measured_time() {
             return Some(span);
         }
-        // There is no closed form for several chunks in one phase at the same time, because each chunk's share of the
-        // ports is unknown.
+        // If several chunks are in one phase at the same time, there is no closed form, because each chunk's share of
+        // the ports is unknown.
         let admission = chunk_schedule.admission_order();
         let one_by_one =
             admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
@@ -329,8 +329,8 @@ impl CollectiveBackend for NativeBackend<'_> {
             assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // If a stage takes no time, another operation's message at the collective's last instant could precede and
-        // delay the stage's last messages, so no closed form applies.
+        // No closed form applies if a stage takes no time: at the collective's last instant, another operation's
+        // message could then precede and delay the stage's last messages.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
@@ -387,7 +387,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
     ) {
         let number = assignment.script.expect("only scripted stages are played");
         let custom = &self.custom[number as usize];
-        // Each member has its own script, and members may be in another order than the positions of the extent.
+        // Each member has its own script, and the members may be in a different order from the positions of the extent.
         let size = extent.member_count();
         let first = if custom.kind.has_root() {
             extent.member_at[root.index()].0
@@ -541,9 +541,9 @@ impl NativeBackend<'_> {
     }
 
     /// Returns the uncontended duration of a stage. Without a closed form the duration is an estimate, which affects
-    /// only the order of chunks and never a result. The estimate adds up successive messages over a link or up a tree.
-    /// Each message has the algorithm's message size and the latency of one link. The estimate is proportional to the
-    /// message times: if they are whole picoseconds, so is the estimate.
+    /// only the order of chunks and never a result. The estimate adds up the times of successive messages over a link
+    /// or up a tree. Each message has the algorithm's message size and the latency of one link. The estimate is
+    /// proportional to the message times, so it is in whole picoseconds if they are.
     fn uncontended_duration(
         &self,
         assignment: &StageWithAlgorithm,

@@ -4,8 +4,8 @@
 //! In round k = 1 … n−1, a member sends to the member k places ahead and receives from the member k places behind. If n
 //! is a power of two, a member instead exchanges with the member whose index is its own XOR k (R. Thakur, R.
 //! Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.2 and
-//! 4.3). Let s be the time to send S/n, where S is the buffer, and α the latency. If all members start together, a
-//! member ends at these times:
+//! 4.3). Let s be the time to send S/n, where S is the size of the buffer, and α the latency. If all members start
+//! together, a member ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -14,8 +14,8 @@
 //! | all-to-all | n−1 of S/n, the receiver's part | (n−1)(α + s) |
 //!
 //! No round needs data of another round, so [`direct`](super::direct) is faster on this network. Rounds prevent a
-//! member from receiving from several members at once. An early message counts only once its receiver has reached the
-//! message's round.
+//! member from receiving from several members at once. A message that arrives early counts only once its receiver has
+//! reached the message's round.
 
 use super::line_cost::LineMessageCosts;
 use super::{

@@ -2,16 +2,16 @@
 //!
 //! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends the M(s, t) bytes
 //! directly to t. In a group of several phases, data passes through the phases, innermost first, as in an all-to-all of
-//! equal parts. Before phase d, a member at position p has data from the senders s whose positions differ from p only
-//! in earlier phases. This data is for the receivers t whose positions equal p in the earlier phases. In phase d, the
-//! member passes the data for index q to the member with that index:
+//! equal parts. Before phase d, the member at position p has data from every sender s whose position differs from p
+//! only in earlier phases. This data is for every receiver t whose position equals p in the earlier phases. In phase d,
+//! the member passes the data for index q to the member with that index:
 //!
 //!   bytes(d, p → q) = Σ M(s, t) over s with s_j = p_j for j ≥ d, and t with t_j = p_j for j < d and t_d = q.
 //!
-//! The direct and pairwise algorithms keep their order of partners. Members neither send nor await empty messages, as
-//! in the process groups of NCCL and gloo ("torch/csrc/cuda/nccl.cpp", `all2all_single_unequal_split`). If a member
-//! receives nothing in a round of pairwise, the round ends immediately for this member. Members end at different times,
-//! so there is no closed form.
+//! The direct and pairwise algorithms visit partners in their usual order. Members neither send nor await empty
+//! messages, as in the process groups of NCCL and gloo ("torch/csrc/cuda/nccl.cpp", `all2all_single_unequal_split`). If
+//! a member receives nothing in a round of pairwise, the round ends immediately for this member. Members end at
+//! different times, so there is no closed form.
 
 use super::{
     CollectiveAlgorithm, CollectiveStage, MemberLinePosition, SendStepWithConditions, pairwise,
@@ -19,12 +19,12 @@ use super::{
 use crate::group::GroupPlacement;
 use chakram_base::ids::Position;
 
-/// Bytes that each member sends to every other member of its line, for each phase of a group. Members of a line differ
-/// only in their index in the phase.
+/// For each phase of a group, the bytes that each member sends to every other member of its line. Members of a line
+/// differ only in their index in the phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairBytesByPhase {
     phases: Vec<PairBytesInPhase>,
-    /// Size of an all-to-all of equal parts in which every member is as busy as the busiest member of this group
+    /// Size of an all-to-all with equal parts that keeps every member as busy as this group's busiest member
     /// ([`PairBytesByPhase::equivalent_bytes`]).
     equivalent: u64,
 }
@@ -95,15 +95,14 @@ impl PairBytesByPhase {
         })
     }
 
-    /// Returns the size, in bytes, of an all-to-all with equal parts in which every member is as busy as the busiest
-    /// member of this group. The result is n ÷ (n − 1) times the busiest member's bytes, because each member keeps one
-    /// part.
+    /// Returns the size, in bytes, of an all-to-all with equal parts that keeps every member as busy as this group's
+    /// busiest member. The result is n ÷ (n − 1) times the busiest member's bytes, because each member keeps one part.
     pub fn equivalent_bytes(&self) -> u64 {
         self.equivalent
     }
 
-    /// Returns the algorithm for unequal parts, given the `algorithm` for equal parts. If `algorithm` sends each part
-    /// directly from its sender to its receiver, the result is `algorithm`; otherwise, the result is `direct`.
+    /// Returns the algorithm that handles unequal parts, given the `algorithm` for equal parts. Returns `algorithm`
+    /// itself if it sends each part directly from its sender to its receiver, and `direct` otherwise.
     pub fn algorithm_for_unequal_parts(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
         match algorithm {
             CollectiveAlgorithm::Pairwise => algorithm,
@@ -131,7 +130,7 @@ impl PairBytesByPhase {
                 ..step
             });
         }
-        // Returns a member's receiver in a round, even if there is nothing to send.
+        // Returns the member to which a member sends in a round, even if there is nothing to send.
         let target = |index, round| {
             let line = MemberLinePosition { index, ..line };
             algorithm.nth_send(stage, line, round).map(|step| step.to)
@@ -148,7 +147,8 @@ impl PairBytesByPhase {
                 ..step
             });
         }
-        // Empty messages are not sent, so only rounds with data add to the received messages and the receiver's steps.
+        // Empty messages are not sent, so only rounds with data count as received messages and as steps of the
+        // receiver.
         let received =
             |&round: &u32| exchanged(pairwise::source_after_rounds(line, round), line.index);
         let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
@@ -257,9 +257,9 @@ mod tests {
             messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
             direct
         );
-        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1. In round 2, members receive
-        // from the next index. Member 0 sends its second message after the message from member 2 has arrived; members 1
-        // and 2 send only in round 1.
+        // In round 1, members receive from the previous index: 0 from 2, 1 from 0, 2 from 1. In round 2, members
+        // receive from the next index. Member 0 sends its second message after the message from member 2 has arrived;
+        // members 1 and 2 send only in round 1.
         let pairwise = [(0, 1, 1, 0), (0, 2, 2, 1), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
             messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
@@ -299,7 +299,7 @@ mod tests {
         let extent = shared_extent(&[2, 2]);
         let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
         let sizes = PairBytesByPhase::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
-        // Along x, member 0 passes on its data for x = 1, that is for members 1 and 3: 1,010 bytes.
+        // Along x, member 0 passes on its data for x = 1, which is the data for members 1 and 3: 1,010 bytes.
         let inner = [
             (0, 1, 1010),
             (1, 0, 2 * 101),

@@ -1,4 +1,4 @@
-//! Chunking of collectives: number, order and overlap of chunks.
+//! How collectives are split into chunks: the number, order and overlap of chunks.
 
 use super::flow_shop::WaitingChunkPriority;
 use super::inter_dimension::DimensionVisitOrder;
@@ -8,8 +8,8 @@ use std::num::NonZeroU32;
 /// The number, order and overlap of a collective's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkCountOrderAndOverlap {
-    /// Number of chunks into which a collective is split if all chunks are equal. A collective has no more chunks than
-    /// bytes. [`DimensionVisitOrder::ThemisFlex`] splits chunks further. If `None`, a number is chosen for each
+    /// Number of chunks into which a collective is split if all chunks are equal. A collective never has more chunks
+    /// than bytes. [`DimensionVisitOrder::ThemisFlex`] splits chunks further. If `None`, a number is chosen for each
     /// collective (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
     /// Maximum number of chunks that an NPU has in one dimension at the same time. Trees allow more chunks.

@@ -73,8 +73,7 @@ impl FittedCollectiveProtocol {
 }
 
 /// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. Returns `None`
-/// unless all members are along one dimension, and this dimension has a protocol for the kind. `protocols` has one list
-/// per dimension.
+/// unless all members are along one dimension that has a protocol for the kind. `protocols` has one list per dimension.
 pub fn fastest_protocol_time(
     protocols: &[Vec<FittedCollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),

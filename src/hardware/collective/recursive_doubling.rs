@@ -2,8 +2,8 @@
 //!
 //! After exchange i a member has the sum over the 2^(i+1) members whose indices differ from its own in the lowest i+1
 //! bits (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005,
-//! section 4.5: the choice for short messages). Let t be the time to send the buffer S, and α the latency. If all
-//! members start together, a member ends at these times:
+//! section 4.5: the choice for short messages). Let t be the time to send the buffer of size S, and α the latency. If
+//! all members start together, a member ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|

@@ -1,8 +1,8 @@
 //! Ring: every member sends only to the next member. If the line is a closed ring of NPUs, every member sends half of
 //! its data to the next member and half to the previous member.
 //!
-//! Let s be the time to send S/n at the member's sending rate, where S is the buffer, and α the latency between
-//! neighbours. If all n members start together, a member ends at these times:
+//! Let s be the time to send S/n at the member's sending rate, where S is the size of the buffer, and α the latency
+//! between neighbours. If all n members start together, a member ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -11,17 +11,18 @@
 //! | broadcast, reduce | n of S/n along the chain from or to the root | (n−1)α + (2n−2)s |
 //! | gather, scatter | its own part and the parts of members behind it | (n−1)(α + s) |
 //!
-//! The first two rows equal the times of ASTRA-sim's rings without endpoint delays and without truncation to
-//! nanoseconds. Broadcast and reduce are pipelined over the chain in n parts.
+//! The first two rows equal the times of ASTRA-sim's rings if endpoint delays and the truncation to nanoseconds are
+//! left out. Broadcast and reduce are pipelined along the chain in n parts.
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
-//! ([`GroupPlacement::is_evenly_spaced_ring`]), each member has two links with B/2 each, to the next and to the
-//! previous member. A stage then consists of two concurrent runs, with half of the buffer each. One run sends to the
-//! next member, as described above. The other run goes in the opposite direction, where the member with index i takes
-//! the place of n−1−i. The two runs share neither links nor dependencies. Half a share takes s/2 · B/(B/2) = s
-//! over one link, so the table above is valid with s at rate B, and an NPU sends at the full rate B. On a mesh, or on a
-//! ring that the members do not close in this way, a message from the last member to the first passes all links between
-//! them. A second direction would gain nothing, so all data goes in one, at B/2.
+//! ([`GroupPlacement::is_evenly_spaced_ring`]), each member has two links, one to the next and one to the previous
+//! member, with B/2 each. A stage then consists of two concurrent runs, with half of the buffer each. One run sends to
+//! the next member, as described above. The other run goes in the opposite direction, where the member with index i
+//! takes the place of the member with index n−1−i. The two runs share neither links nor dependencies. Over one link,
+//! half a share takes s/2 · B/(B/2) = s, so the table above stays valid with s at rate B, and an NPU sends at the full
+//! rate B. On a mesh, or on a ring that the members do not close in this way, a message from the last member to the
+//! first passes all links between them. A second direction would gain nothing, so all data goes in one direction, at
+//! B/2.
 //!
 //! [`GroupPlacement::is_evenly_spaced_ring`]: crate::group::GroupPlacement::is_evenly_spaced_ring
 
@@ -44,8 +45,8 @@ impl MemberLinePosition {
     }
 }
 
-/// Returns the number of messages that each of `n` members sends. From 92,683 members on, the number exceeds 32 bits.
-/// So many messages could never be simulated; the closed form has no such limit.
+/// Returns the number of messages that each of `n` members sends. With 92,683 members or more, the number exceeds 32
+/// bits. That many messages could never be simulated, but the closed form has no such limit.
 fn all_to_all_send_count(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }
@@ -56,7 +57,7 @@ pub(super) fn nth_send(
     i: u32,
 ) -> Option<SendStepWithConditions> {
     let n = line.size;
-    // Number of messages, and the number of receptions before the first message.
+    // Number of messages, and the number of messages that must be received before the first is sent.
     let (count, first_after) = match stage.primitive {
         CollectiveStagePrimitive::ReduceScatter | CollectiveStagePrimitive::AllGather => (n - 1, 0),
         CollectiveStagePrimitive::AllToAll => (all_to_all_send_count(n), 0),
@@ -86,8 +87,8 @@ pub(super) fn nth_send(
     send_to_next(stage, line, i, count, Some(first_after))
 }
 
-/// Returns the `i`-th of `count` messages to the next member. Message i waits for `first_after + i` receptions, or for
-/// none if `first_after` is `None`.
+/// Returns the `i`-th of `count` messages to the next member. Message i waits until `first_after + i` messages have
+/// been received; if `first_after` is `None`, it does not wait.
 fn send_to_next(
     stage: &CollectiveStage,
     line: MemberLinePosition,

@@ -1,4 +1,4 @@
-//! The routes of a collective's chunks: the order of phases and the algorithms of each chunk.
+//! The routes of a collective's chunks: each chunk's order of phases and its algorithms.
 
 use super::inter_dimension::{ChunkOrderAndSize, choose_routes};
 use super::{
@@ -12,7 +12,7 @@ use chakram_base::units::UnroundedBufferShare;
 use std::num::NonZeroU32;
 
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. The
-/// number of chunks comes from `pipeline`, or is 1 if `pipeline` has no number; there are never more chunks than bytes.
+/// number of chunks comes from `pipeline`, or is 1 if `pipeline` states none; there are never more chunks than bytes.
 /// Themis-flex may divide the chunks further. With two trees, every other chunk uses the second tree.
 pub(super) fn route_collective(
     (kind, bytes): (CollectiveKind, u64),
@@ -20,7 +20,7 @@ pub(super) fn route_collective(
     choices: &[DimensionAlgorithmChoice],
     pipeline: ChunkCountOrderAndOverlap,
 ) -> ChunkStageSequences<StageWithAlgorithm> {
-    // A chunk has at least one byte, but an empty collective still has one chunk.
+    // A chunk has at least one byte, but even an empty collective has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
     let chunks = pipeline.chunks.map_or(1, NonZeroU32::get).min(most);
     let whole = UnroundedBufferShare::from_bytes(bytes);
@@ -31,7 +31,7 @@ pub(super) fn route_collective(
         let chunk = ChunkShareAndPhaseOrder {
             whole: way.share_of_buffer(whole, chunks),
             order: &way.order,
-            // All routes have the same number of stages, so all of them or none may fuse an all-reduce.
+            // All routes have the same number of stages, so either all of them fuse an all-reduce or none does.
             fuses: ways.len() == 1,
             mirrored,
         };
@@ -93,8 +93,8 @@ mod tests {
         route_collective(of, (&extent, &topology), &trees, pipeline)
     }
 
-    /// A chunk's first stage carries all its bytes. Together, the first stages of all chunks carry all bytes of the
-    /// collective, whatever its size.
+    /// A chunk's first stage carries all its bytes. Together, the first stages of all chunks carry all of the
+    /// collective's bytes, whatever its size.
     #[test]
     fn no_byte_is_lost() {
         let mut unequal = 0;

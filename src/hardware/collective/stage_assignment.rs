@@ -1,4 +1,4 @@
-//! Assigns an algorithm to each stage according to the machine's choices.
+//! Assigns each stage the algorithm that the machine's choices call for.
 
 use super::line_cost::LineMessageCosts;
 use super::{
@@ -15,11 +15,12 @@ use chakram_base::units::UnroundedBufferShare;
 pub struct StageWithAlgorithm {
     /// The stage: an operation in one phase.
     pub stage: CollectiveStage,
-    /// The algorithm of the phase's dimension.
+    /// The algorithm used in the phase's dimension.
     pub algorithm: CollectiveAlgorithm,
     /// Index of the custom algorithm whose scripts the members execute instead.
     pub script: Option<u16>,
-    /// Index of the table of bytes for each pair of members. `None` if all pairs exchange equally many bytes.
+    /// Index of the table that states the bytes exchanged by each pair of members. `None` if all pairs exchange the
+    /// same number of bytes.
     pub splits: Option<u32>,
 }
 
@@ -28,7 +29,7 @@ pub struct StageWithAlgorithm {
 pub struct ChunkShareAndPhaseOrder<'a> {
     /// The chunk's share of the collective's buffer.
     pub whole: UnroundedBufferShare,
-    /// The phases in the order in which the chunk goes outward ([`decompose_collective`]).
+    /// The order in which the chunk visits the phases on its way outward ([`decompose_collective`]).
     pub order: &'a [usize],
     /// True if the last phase of an all-reduce may be one fused stage.
     pub fuses: bool,
@@ -53,8 +54,8 @@ pub fn outward_phases(extent: &GroupPlacement) -> &'static [usize] {
     &IDENTITY[..extent.phases.len()]
 }
 
-/// Appends the stages of one chunk to `out`, each with its algorithm: the algorithm named for the dimension, its
-/// substitute, or the fastest. `choices` has one entry for each of the machine's dimensions.
+/// Appends one chunk's stages to `out`, each with its algorithm: the one named for the dimension, its substitute, or
+/// the fastest. `choices` has one entry for each of the machine's dimensions.
 pub fn assign_stages(
     kind: CollectiveKind,
     extent: &GroupPlacement,
@@ -167,7 +168,7 @@ mod tests {
         (topology, extent)
     }
 
-    /// Lists the stages as (phase, primitive, divisor of the buffer), in the order in which the stages run.
+    /// Lists the stages in execution order, as (phase, primitive, divisor of the buffer).
     fn list(
         kind: CollectiveKind,
         choices: &[DimensionAlgorithmChoice],

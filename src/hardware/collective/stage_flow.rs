@@ -32,7 +32,7 @@ struct MemberMessageProgram {
     receives: u32,
 }
 
-/// Message programs of a line's members, and their simulation.
+/// The message programs of a line's members, and the simulation of these programs.
 #[derive(Clone, Debug)]
 pub(super) struct StageMessagePrograms {
     /// Programs for each kind of chunk and each member. Members have two kinds of programs if chunks alternate between
@@ -124,7 +124,7 @@ impl StageMessagePrograms {
         &self.programs[(chunk % kinds * self.members + member) as usize]
     }
 
-    /// Returns a lower bound on the time of `chunks` chunks: the work of the busiest port.
+    /// Returns a lower bound on the time of `chunks` chunks: how long the busiest port works.
     pub fn busiest_port_time(&self, chunks: u32) -> Span {
         let kinds = self.programs.len() as u32 / self.members;
         let mut work = vec![[Span::ZERO; 2]; self.ports];
@@ -141,7 +141,8 @@ impl StageMessagePrograms {
         work.into_iter().flatten().max().unwrap_or(Span::ZERO)
     }
 
-    /// Returns the time until all members have ended `chunks` chunks, with at most `places` concurrent chunks each.
+    /// Returns the time until all members have ended `chunks` chunks, if each member works on at most `places` chunks
+    /// at once.
     pub fn simulate_end(&self, chunks: u32, places: u32) -> Span {
         let members = self.members as usize;
         let mut run = StageFlowSimulation {
@@ -279,8 +280,8 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, UnroundedBufferShare};
 
-    /// Returns the end of the stage, in nanoseconds, on a switch with ports of 1 GB/s and links of 50 ns. Each message
-    /// passes two links, so it has 100 ns of latency. Sending 1,000 B takes 1,000 ns.
+    /// Returns the time, in nanoseconds, at which the stage ends on a switch with ports of 1 GB/s and links of 50 ns.
+    /// Each message crosses two links, so its latency is 100 ns. Sending 1,000 B takes 1,000 ns.
     fn end(
         size: u32,
         algorithm: CollectiveAlgorithm,

@@ -3,12 +3,13 @@
 //! Members are numbered from the root, x = index − root. The root, 0, has one child: the top of a binary tree over 1 …
 //! n−1. The members' numbers are the in-order numbers of this tree. If 2^b is the lowest set bit of x, the children of
 //! x are x − 2^(b−1) and x + 2^(b−1). If no member has the upper number, the upper child is x + 2^j with the largest j
-//! for which there is a member. In this tree, odd numbers are leaves, a member's subtree is a contiguous range of
-//! numbers, and the depth is h = ⌈log2 n⌉. NCCL numbers its trees in the same way (`src/graph/trees.cc`).
+//! for which such a member exists. In this tree, odd numbers are leaves, a member's subtree is a contiguous range of
+//! numbers, and the depth is h = ⌈log2 n⌉. NCCL numbers the members of its trees in the same way
+//! (`src/graph/trees.cc`).
 //!
-//! Let t be the time to send the buffer S, and α the latency. If all members start together, the times below are exact
-//! for n = 2^h, and upper bounds otherwise. At every level except the root's, two children share their parent's port,
-//! for sending or receiving:
+//! Let t be the time to send the buffer of size S, and α the latency. If all members start together, the times below
+//! are exact for n = 2^h, and upper bounds otherwise. At every level except the root's, two children share their
+//! parent's port, for sending or receiving:
 //!
 //! | primitive | messages | ends after |
 //! |---|---|---|
@@ -61,7 +62,7 @@ impl TreeNeighbours {
         u32::from(self.below.is_some()) + u32::from(self.above.is_some())
     }
 
-    /// Returns the `i`-th message as (the receiver's number, required receptions).
+    /// Returns the `i`-th message as (the receiver's number, number of messages that must be received first).
     fn nth_message(&self, primitive: CollectiveStagePrimitive, i: u32) -> Option<(u32, u32)> {
         let children = self.child_count();
         let ups = match (primitive, self.parent) {

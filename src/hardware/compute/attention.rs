@@ -2,7 +2,7 @@
 
 use chakram_base::units::Bandwidth;
 
-/// Waves of query tiles on multiprocessors, and the time of a partly filled wave.
+/// How query tiles run on multiprocessors in waves, and how long a partly filled wave takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaveConstants {
     /// Number of multiprocessors. Each computes one tile at a time: 128 queries of a head.
@@ -11,8 +11,9 @@ pub struct AttentionWaveConstants {
     pub tail: f64,
 }
 
-/// Time of attention between one query per sequence and all keys. Let the kernel move `Y` bytes for `b` sequences and
-/// `v` KV heads (heads of keys and values). Then `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
+/// How long attention takes between one query per sequence and all keys. Let the kernel move `Y` bytes for `b`
+/// sequences and `v` KV heads (heads of keys and values). Then `t = start + Y / (memory bandwidth) + head b v /
+/// multiprocessors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeCurve {
     /// Duration of the shortest kernel, in seconds.
@@ -26,7 +27,7 @@ pub struct DecodeCurve {
 }
 
 /// Compute rates for the head widths (columns) of [`Self::WIDTHS`], each divided by the curve's rate. Between two
-/// widths, the factor is linear in the logarithm of the width; outside them, the nearest width's factor applies.
+/// widths, the factor is linear in the logarithm of the width; beyond them, the nearest width's factor applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadWidthFactors(pub [f64; HeadWidthFactors::WIDTHS.len()]);
 
@@ -52,8 +53,8 @@ impl HeadWidthFactors {
 /// and `s` queries per sequence:
 ///
 /// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`. A backward kernel takes
-/// `backward` times as long. If given, the factor of [`Self::widths`] for the head width multiplies the compute rate.
-/// If [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`; otherwise `w = 1`. `n` is the number of
+/// `backward` times as long. If [`Self::widths`] states a factor for the head width, that factor multiplies the compute
+/// rate. If [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`; otherwise `w = 1`. `n` is the number of
 /// waves: the number of tiles (128 queries of one head each) divided by the number of multiprocessors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionKernelTimeCurve {

@@ -29,7 +29,7 @@ pub enum CorrelatedErrorClass {
     Measured,
     /// Matrix multiplications.
     Gemm,
-    /// Attention in one kernel.
+    /// Attention that runs as one kernel.
     Attention,
     /// Memory-bound kernels.
     Moving,
@@ -40,7 +40,7 @@ impl CorrelatedErrorClass {
     pub const COUNT: usize = 4;
 }
 
-/// Duration of a kernel according to a curve.
+/// The duration that a curve gives for a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurveKernelDuration {
     /// The duration.
@@ -51,15 +51,15 @@ pub struct CurveKernelDuration {
     pub class: CorrelatedErrorClass,
 }
 
-/// Factors on an NPU's rates under continuous load and a power limit. A factor of 1 means the rate of the measured
-/// curves.
+/// Factors by which continuous load and a power limit change an NPU's rates. A factor of 1 means the rate of the
+/// measured curves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerLimitedRateFactors {
     /// Factor by which continuous load and a power limit change the rate of matrix multiplications.
     pub products: f64,
     /// Factor by which a power limit changes the rate of attention.
     pub attention: f64,
-    /// Slowdown of long matrix multiplications at the power limit.
+    /// Slowdown of long matrix multiplications that reach the power limit.
     pub throttling: Option<PowerThrottling>,
 }
 
@@ -90,8 +90,8 @@ pub struct KernelCurves {
     pub moving: Option<MemoryBoundCurve>,
     /// Factors for continuous load that the curves above already include.
     pub kept: PowerLimitedRateFactors,
-    /// Time of a kernel that begins while a collective runs on the NPU, divided by its time alone. Collectives slow
-    /// kernels down, because they use some multiprocessors and memory bandwidth.
+    /// How long a kernel takes if it begins while a collective runs on the NPU, divided by its time alone. Collectives
+    /// slow kernels down, because they use some multiprocessors and memory bandwidth.
     pub beside_collectives: Option<f64>,
 }
 

@@ -19,12 +19,12 @@
 
 use chakram_base::units::Bandwidth;
 
-/// Slowdown of matrix multiplications long enough to reach the power limit.
+/// Slowdown of matrix multiplications that last long enough to reach the power limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerThrottling {
     /// Slowdown of the longest matrix multiplications, as a fraction.
     pub slower: f64,
-    /// Duration of a multiplication, in seconds, at which half of the slowdown is reached.
+    /// Duration, in seconds, at which a multiplication reaches half of the slowdown.
     pub after: f64,
 }
 
@@ -43,19 +43,19 @@ pub struct GemmCurve {
     pub results: f64,
     /// Fraction of the memory's bandwidth that GEMMs reach.
     pub memory: f64,
-    /// Seconds to sum up the parts of a split GEMM.
+    /// Seconds that it takes to sum up the parts of a split GEMM.
     pub reduction: f64,
     /// Relative error of the curve's durations, one standard deviation.
     pub error: f64,
-    /// Slowdown of long matrix multiplications at the power limit, or `None` if unknown.
+    /// Slowdown of long matrix multiplications that reach the power limit, or `None` if unknown.
     pub throttling: Option<PowerThrottling>,
 }
 
-/// Time of a GEMM according to its curve, with the intermediate values that [`MeasuredGemms`](super::MeasuredGemms)
+/// The time that a GEMM's curve gives, with the intermediate values that [`MeasuredGemms`](super::MeasuredGemms)
 /// compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmEstimate {
-    /// Duration by the curve, in seconds.
+    /// Duration that the curve gives, in seconds.
     pub seconds: f64,
     /// Memory time (`M` in the module documentation) divided by the time of the best tile.
     pub memory_part: f64,
@@ -78,7 +78,7 @@ const TILES: [[f64; 2]; 6] = [
 const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 /// Minimum size of `k` in each part of a split GEMM.
 const LEAST_PART: f64 = 128.0;
-/// A tile's loop over a smaller `k` takes as long as one over this `k`.
+/// If `k` is smaller than this, a tile's loop takes as long as with this value.
 const LEAST_LOOP: f64 = 32.0;
 /// Bytes per element of the result, and per element of a partial sum.
 const RESULT: [f64; 2] = [2.0, 4.0];

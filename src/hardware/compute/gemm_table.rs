@@ -1,9 +1,10 @@
 //! Measured GEMMs: a table of measured shapes corrects the curve.
 //!
-//! Time rises in steps with the numbers of tiles and waves. Interpolation in a table alone would miss them, so the
-//! table corrects the curve. Residuals `r = ln (measured / curve)` are similar for shapes with similar intermediate
-//! values of the curve's computation. With `t`, `M` and the best tile's `waves` as in [`GemmCurve`](super::GemmCurve),
-//! and `up(q) = ln (ceil(q) / q)` for the time added by rounding up to whole tiles and waves:
+//! Time rises in steps with the numbers of tiles and waves. Interpolation in a table alone would miss these steps, so
+//! the table only corrects the curve. Residuals `r = ln (measured / curve)` are similar for shapes with similar
+//! intermediate values of the curve's computation. With `t`, `M` and the best tile's `waves` as in
+//! [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the time added by rounding up to whole tiles and
+//! waves:
 //!
 //! ```text
 //! x = (0.3 ln k, 0.25 ln t, 0.2 ln (M / t), 0.6 up(best waves), 0.5 up(m / 64), 0.5 up(n / 128),
@@ -12,10 +13,10 @@
 //! ```
 //!
 //! over the 32 nearest points. The interpolation is ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993,
-//! section 3.2). A share of 0.07 of the variance is attributed to effects of a single shape. The scales of `x` minimise
-//! the leave-one-out error over a thousand GEMMs measured on A100s. A GEMM of a measured shape takes the measured time.
-//! The curve is not corrected for shapes outside the range of measured `m`, `n` or `k`, and for batches of
-//! multiplications.
+//! section 3.2). A fraction of 0.07 of the variance is attributed to effects that are specific to a single shape. The
+//! scales of `x` minimise the leave-one-out error over a thousand GEMMs measured on A100s. A GEMM of a measured shape
+//! takes the measured time. The curve is not corrected for batches of multiplications, nor for shapes outside the range
+//! of measured `m`, `n` or `k`.
 
 use super::gemm::GemmEstimate;
 
@@ -44,8 +45,8 @@ pub struct MeasuredGemms {
     pub error: f64,
 }
 
-/// Returns the coordinates of a shape (`x` in the module documentation). Shapes at a small distance have similar
-/// residuals.
+/// Returns the coordinates of a shape (`x` in the module documentation). Shapes that are close to each other have
+/// similar residuals.
 fn feature_coordinates([m, n, k]: [u64; 3], curve: &GemmEstimate) -> [f64; PLACE] {
     let up = |whole: f64| libm::log(whole.ceil() / whole);
     let [m, n, k] = [m, n, k].map(|size| size as f64);
@@ -95,15 +96,15 @@ impl MeasuredGemms {
         })
     }
 
-    /// Returns the factor that corrects the curve's time of a shape. Returns `None` outside the range of measured
-    /// sizes.
+    /// Returns the factor that corrects the time that the curve gives for a shape. Returns `None` outside the range of
+    /// measured sizes.
     pub fn interpolate_factor(&self, sizes: [u64; 3], curve: &GemmEstimate) -> Option<f64> {
         let mut ranges = self.within.iter().zip(sizes);
         if !ranges.all(|([least, most], size)| (*least..=*most).contains(&size)) {
             return None;
         }
         let at = feature_coordinates(sizes, curve);
-        // The nearest points and their distances, ascending.
+        // The nearest points and their distances, in ascending order of distance.
         let mut nearest: Vec<(f64, &ResidualPoint)> = Vec::with_capacity(NEAREST + 1);
         for point in &self.points {
             if point.sizes == sizes {
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn near_points_correct_a_shape_and_far_ones_do_not() {
         // All shapes of the test have whole tiles and waves, so their coordinates differ only in k and t. The second
-        // shape's point has a distance of 0.3 ln 16 = 0.83178 from the first.
+        // shape's point is at a distance of 0.3 ln 16 = 0.83178 from the first shape's point.
         let points = [
             ([64, 128, 64], 2e-6, curve(1e-6)),
             ([64, 128, 1024], 0.5e-6, curve(1e-6)),
@@ -207,7 +208,8 @@ mod tests {
 
     #[test]
     fn only_the_nearest_points_count() {
-        // The 32 nearest points have similar times. The times of two distant points differ, and must have no effect.
+        // The 32 nearest points have similar times. The two distant points have different times, which must have no
+        // effect.
         let near = 0..NEAREST as u64;
         let mut points: Vec<_> = near
             .map(|i| ([64, 128, 1000 + i], 3e-6, curve(1e-6)))

@@ -3,7 +3,7 @@
 use super::scaled;
 use chakram_base::units::Span;
 
-/// Source of durations for host work: host nodes, and delays before nodes.
+/// Where the durations of host work come from: host nodes, and delays before nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum HostDurationSource {
     /// Host work takes its recorded duration.
@@ -14,7 +14,7 @@ pub enum HostDurationSource {
 }
 
 impl HostDurationSource {
-    /// Returns the duration of host work with the recorded duration `span`, rounded to the nearest picosecond.
+    /// Returns the duration of host work whose recorded duration is `span`, rounded to the nearest picosecond.
     pub fn scale_duration(self, span: Span) -> Span {
         match self {
             Self::Recorded => span,

@@ -4,11 +4,11 @@
 //! p along a row and q along a column, weights r along a row and s along a column. (A matrix product of M × K by K × N
 //! has p = M, c = K, k = N.). An accelerator has levels of memory, numbered from the innermost, and an array of units
 //! between two of these levels. A mapping divides each loop among the levels and the array, orders the loops of each
-//! level, and selects the tensors that each level keeps. All others bypass the level.
+//! level, and selects the tensors that each level keeps. All other tensors bypass the level.
 //!
 //! # Cycles
 //!
-//! A unit does one multiplication per cycle, while memories transfer at the same time (double buffering). The loops in
+//! A unit does one multiplication per cycle, while the memories transfer data (double buffering). The loops that run in
 //! time have the bounds T, and b_l bytes pass through the port of each memory level l at B_l bytes per cycle. The
 //! number of cycles is
 //!
@@ -16,25 +16,25 @@
 //!
 //! # Accesses
 //!
-//! A level keeps a *tile* of each tensor: the box that the inner loops touch. It changes when an outer loop that the
-//! tensor depends on advances. The new tile's words are then filled from the next outer level that keeps the tensor.
-//! Tiles may overlap, as windows of inputs do. If the innermost loop that the tensor depends on advanced by one step,
-//! only the new words are filled. Filled words are read from the outer level once for all units that need them
-//! (multicast). Each multiplication reads its operands from the innermost level that keeps them, and updates an output
-//! in the innermost level that keeps outputs, after a sum over units with the same output. An output tile that leaves a
-//! level is summed over units and updates the next level. If the tile returns, it is filled again. The first update of
-//! an output reads nothing. The reads that drain a tile count as part of the outer level's updates, not separately.
-//! These rules for counting reads and updates are the conventions of Timeloop (Parashar et al., ISPASS 2019); tests
-//! compare with Timeloop's published tutorial.
+//! A level keeps a *tile* of each tensor: the box that the inner loops touch. A tile changes when an outer loop that
+//! the tensor depends on advances. The new tile's words are then filled from the next outer level that keeps the
+//! tensor. Tiles may overlap, as input windows do. If the innermost loop that the tensor depends on advanced by one
+//! step, only the new words are filled. Filled words are read from the outer level once for all units that need them
+//! (multicast). Each multiplication reads its operands from the innermost levels that keep them. It then updates an
+//! output in the innermost level that keeps outputs, after a sum over the units that share the output. When an output
+//! tile leaves a level, it is summed over the units and updates the next level. If the tile returns, it is filled
+//! again. The first update of an output reads nothing. The reads that drain a tile count as part of the outer level's
+//! updates, not separately. These rules for counting reads and updates are the conventions of Timeloop (Parashar et
+//! al., ISPASS 2019); tests compare with Timeloop's published tutorial.
 //!
 //! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer. The excess is zeros, which
 //! are moved and multiplied like other numbers.
 //!
 //! # Energy
 //!
-//! Energy is the sum over levels of bytes accessed × energy per byte, plus multiplications × energy per multiplication.
-//! [`GemminiSettings`] documents the sources of the energies. [`LoopNestModel`] computes durations of kernels and
-//! layers for chip schedules, replays and sweeps.
+//! Energy is the sum, over all levels, of bytes accessed × energy per byte, plus multiplications × energy per
+//! multiplication. [`GemminiSettings`] documents where the energies come from. [`LoopNestModel`] computes durations of
+//! kernels and layers for chip schedules, replays and sweeps.
 
 mod accelerator;
 mod access;
@@ -56,7 +56,7 @@ use chakram_base::units::Span;
 /// A loop's dimension and its number of iterations.
 pub type LoopDimensionBound = (LoopDimension, u64);
 
-/// Assignment of a layer's loops to an accelerator's levels and array.
+/// How a layer's loops are assigned to an accelerator's levels and array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopMapping {
     /// Loops that run in time, by level. The innermost level comes first; within a level, the outermost loop comes
@@ -64,7 +64,7 @@ pub struct LoopMapping {
     pub temporal: Vec<Vec<LoopDimensionBound>>,
     /// Loops over the rows and the columns of the array.
     pub spatial: [LoopDimensionBound; 2],
-    /// For each level, the tensors ([`LayerTensor`]) that it keeps; the outermost level keeps all.
+    /// For each level, the tensors ([`LayerTensor`]) that it keeps; the outermost level keeps all of them.
     pub keeps: Vec<[bool; 3]>,
 }
 
@@ -73,7 +73,8 @@ pub struct LoopMapping {
 pub struct LoopNestModel {
     /// Accelerator that executes the kernels; the search maps loops to its levels and array.
     pub gemmini: GemminiSettings,
-    /// Number of mappings that the search tries for each kernel. More take longer, and never give a worse result.
+    /// Number of mappings that the search tries for each kernel. Trying more mappings takes longer and never gives a
+    /// worse result.
     pub mappings: u32,
     /// Seed of the search's random mappings.
     pub seed: u64,
@@ -89,7 +90,7 @@ pub struct LoopNestCost {
 }
 
 impl LoopNestCost {
-    /// Returns the cycles and energy of `times` repetitions of the work.
+    /// Returns the cycles and energy of the work repeated `times` times.
     fn multiply_by(self, times: u64) -> Self {
         Self {
             cycles: self.cycles.saturating_mul(times),
@@ -124,8 +125,9 @@ impl LoopNestModel {
     }
 
     /// Returns the cycles and energy of `kernel`. Matrix multiplications, including both multiplications of attention,
-    /// use the best mapping. Any other kernel takes the time of its operations on all units or of its memory traffic,
-    /// whichever is longer, and the energy of both. Returns `None` if the kernel has neither operations nor bytes.
+    /// use the best mapping. Any other kernel takes the longer of two times: the time of its operations on all units,
+    /// or the time of its memory traffic. Its energy is the sum of both. Returns `None` if the kernel has neither
+    /// operations nor bytes.
     pub fn price_kernel(&self, kernel: &KernelTraceFacts) -> Option<LoopNestCost> {
         let word = word_bytes(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| {

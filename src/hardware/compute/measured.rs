@@ -1,8 +1,8 @@
 //! Measured kernels, identified by name. Their times are known at the measured sizes, and estimated for others.
 //!
 //! If kernels with the same name, number format, FLOPs and bytes were measured, a kernel takes the mean of their times.
-//! For any other kernel of a measured name and format, the time is estimated from its work `w`. Work is FLOPs if all
-//! measured sizes of the name have FLOPs, otherwise bytes:
+//! For any other kernel of a measured name and format, the time is estimated from its work `w`. A name's work is FLOPs
+//! if all its measured sizes have FLOPs, and otherwise bytes:
 //!
 //! ```text
 //! between two:     ln t = ln t_a + (ln t_b - ln t_a) (ln w - ln w_a) / (ln w_b - ln w_a)
@@ -11,10 +11,10 @@
 //! ```
 //!
 //! Outside the measured range, time is proportional to work. The time per unit of work is the mean over all sizes
-//! within a factor of two of the nearest measured size. A single size's random error would affect all estimates outside
-//! the range. The shortest time of any measured kernel is a lower bound, because it is the time of a launch. Times of
-//! kernels with equal work are averaged. Some kernels took no time because they ran inside others. A time of zero
-//! applies only to kernels of the same size, and does not enter interpolations.
+//! within a factor of two of the nearest measured size. If only one size counted, its random error would affect all
+//! estimates outside the range. No estimate is below the shortest time of any measured kernel, because that is the time
+//! of a launch. Times of kernels with equal work are averaged. Some kernels took no time because they ran inside
+//! others. A time of zero applies only to kernels of the same size, and does not enter interpolations.
 //!
 //! If an NPU's peaks or memory bandwidth differ from the measured NPU's, measured times are
 //! [scaled](super::recorded_on) in the same way as recorded times.
@@ -42,7 +42,7 @@ pub struct SameKernelTimesByWorkAmount {
     times: Vec<MeasuredTimeAtFlopsAndBytes>,
     /// Pairs (work, seconds) in ascending order of work; each value of work occurs once.
     by_work: Vec<(f64, f64)>,
-    /// Seconds per unit of work below the smallest and above the largest measured work.
+    /// Seconds per unit of work, one value for work below the smallest measured and one for work above the largest.
     ends: [f64; 2],
     /// True if work is FLOPs, false if bytes.
     by_flops: bool,
@@ -138,9 +138,9 @@ impl SameKernelTimesByWorkAmount {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredKernels {
     by_name: BTreeMap<String, Vec<(Option<Dtype>, SameKernelTimesByWorkAmount)>>,
-    /// Shortest measured time of all kernels in seconds; infinite if no kernel was measured.
+    /// Shortest measured time of any kernel, in seconds; infinite if no kernel was measured.
     shortest: f64,
-    /// NPU class of all measurements, or `None` if unknown.
+    /// NPU class on which all kernels were measured, or `None` if unknown.
     measured_on: Option<RecordingNpuClass>,
 }
 
@@ -160,7 +160,7 @@ impl MeasuredKernels {
         self.by_name.is_empty()
     }
 
-    /// Sets the NPU class of all measurements. Has no effect without measurements.
+    /// Sets the NPU class on which all kernels were measured. Has no effect without measurements.
     pub fn set_measured_on(&mut self, class: RecordingNpuClass) {
         self.measured_on = (!self.is_empty()).then_some(class);
     }
@@ -241,7 +241,7 @@ mod tests {
         let (seconds, error) = kernel.interpolate_seconds(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
         // Twice the largest work takes twice the time. Half the smallest work takes half the time, but at least the
-        // shortest time. No other size is within a factor of two of either end, so each alone determines the rate.
+        // shortest time. No other size is within a factor of two of either end, so each end alone determines its rate.
         assert_eq!(kernel.interpolate_seconds(800, 1, 0.5).0, 8.0);
         assert_eq!(kernel.interpolate_seconds(50, 1, 0.5).0, 1.0);
         assert_eq!(kernel.interpolate_seconds(10, 1, 0.5).0, 0.5);

@@ -5,20 +5,20 @@
 //! ```
 //!
 //! where `r` is the recorded time, `T` is the roofline time on this class, and `T'` is the roofline time on the class
-//! of the recording. A kernel thus reaches the same fraction of the roofline here as in the recording. Habitat (Yu et
-//! al., USENIX ATC 2021) scales kernels between GPUs by such ratios, with an additional factor for waves of thread
-//! blocks. During `f`, a kernel does not fill the device (launch, first loads, last stores), so it is the same on all
-//! classes. Three public models were captured on H100 and on MI300X; the memory of MI300X is 1.58 times as fast. In
-//! these models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class; attention in
-//! one kernel takes 3 times as long. Longer kernels take 0.6 to 1.0 times as long.
+//! of the recording. A kernel thus reaches the same fraction of the roofline on this class as in the recording. Habitat
+//! (Yu et al., USENIX ATC 2021) scales kernels between GPUs by such ratios, with an additional factor for waves of
+//! thread blocks. The time `f`, during which a kernel does not fill the device (launch, first loads, last stores), is
+//! the same on all classes. Three public models were captured on H100 and on MI300X; the memory of MI300X is 1.58 times
+//! as fast. In these models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class;
+//! attention in one kernel takes 3 times as long. Longer kernels take 0.6 to 1.0 times as long.
 //!
-//! A kernel without FLOPs and bytes in the trace (launched by a graph, or fused) is assumed to move bytes. A kernel
-//! whose FLOPs are marked unknown keeps its recorded time.
+//! A kernel for which the trace states neither FLOPs nor bytes (launched by a graph, or fused) is assumed to move
+//! bytes. A kernel whose FLOPs are marked unknown keeps its recorded time.
 //!
 //! Times are not scaled between makers: the makers' libraries are different programs, so a kernel does not reach the
 //! same fraction of the roofline. MI300X has 1.32 times the peak and 1.58 times the bandwidth of H100. However, in the
 //! three models, all kernels together take 1.40, 0.76 and 1.27 times as long on MI300X, and matrix products alone 1.28,
-//! 1.01 and 0.88 times as long. No ratio of rates predicts these. The recorded time is therefore kept, and the
+//! 1.01 and 0.88 times as long. No ratio of rates predicts these factors. The recorded time is therefore kept, and the
 //! prediction interval is wide enough to include the measured ratios.
 
 use super::{KernelTraceFacts, PeakRatesByFormat, RooflinePeakFraction, roofline};
@@ -28,7 +28,7 @@ use chakram_base::units::{Bandwidth, FlopRate, Span};
 /// Part of a kernel's time during which it does not fill the device; the same on all classes.
 const UNFILLED: Span = Span(10_000_000);
 
-/// Minimum roofline time at which rounding to picoseconds does not distort a ratio. Kernels with a shorter time are
+/// Shortest roofline time for which rounding to picoseconds does not distort a ratio. Kernels with a shorter time are
 /// assumed to move bytes.
 const EXACT: Span = Span(1_000);
 
@@ -152,8 +152,8 @@ mod tests {
             moved(product),
             KernelDurationWithBasis::Modeled(Span(60_000_000))
         );
-        // 100 MB take 50 us of memory time, so the ratio of bandwidths applies: 10 + 100 x 2/5. A kernel without FLOPs
-        // and bytes is assumed to move bytes, so it also takes 50 us.
+        // 100 MB take 50 us of memory time, so the ratio of bandwidths applies: 10 + 100 x 2/5. A kernel with neither
+        // FLOPs nor bytes is assumed to move bytes, so it also takes 50 us.
         let copy = KernelTraceFacts {
             bytes: 100_000_000,
             ..KERNEL
@@ -172,8 +172,8 @@ mod tests {
             moved(KERNEL),
             KernelDurationWithBasis::Modeled(Span(50_000_000))
         );
-        // The kernel is memory-bound on the recording class and compute-bound on the new one. Its 20 GFLOP take 20 and
-        // 10 us on the two, and its 45 MB 22.5 and 9 us. The scaled duration is 10 + 100 x 10 / 22.5.
+        // The kernel is memory-bound on the recording class and compute-bound on the new one. On the two classes, its
+        // 20 GFLOP take 20 and 10 us, and its 45 MB take 22.5 and 9 us. The scaled duration is 10 + 100 x 10 / 22.5.
         let both = KernelTraceFacts {
             flops: 20_000_000_000,
             bytes: 45_000_000,

@@ -2,9 +2,9 @@
 //!
 //! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations per
 //! second, and the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
-//! efficiency `e = 1`, real kernels take at least this time. A single efficiency `e` lowers both roofs and does not
-//! move the ridge point: the arithmetic intensity at which a kernel becomes compute-bound depends only on the machine,
-//! and the fraction of the roofline that it reaches on the software.
+//! efficiency `e = 1`, this time is a lower bound for real kernels. A single efficiency `e` lowers both roofs and does
+//! not move the ridge point. The arithmetic intensity at which a kernel becomes compute-bound depends only on the
+//! machine; the fraction of the roofline that the kernel reaches depends on the software.
 //!
 //! On a class with systolic arrays, a matrix product of known sizes takes at least the cycles that they need
 //! (`compute/systolic.rs`).
@@ -14,8 +14,9 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, Span, UnroundedBufferShare};
 
-/// Number formats assumed for kernels whose trace names no format, in order of preference. The first that the class
-/// supports is used. The list begins with bf16 because training uses it today; the most similar formats follow.
+/// Number formats assumed for kernels whose trace names no format, in order of preference. The first format in the list
+/// that the class supports is used. The list begins with bf16 because training uses it today; the most similar formats
+/// follow.
 const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Bf16,
     Dtype::Fp16,

@@ -1,4 +1,4 @@
-//! Systolic arrays: cycles of a matrix product. A partly filled array takes as long as a full one.
+//! Systolic arrays: the cycles that a matrix product takes. A partly filled array takes as long as a full one.
 //!
 //! An array of R x C multiply-accumulate units computes R x C results at the same time, each in one
 //! unit. A product of m x k by k x n takes (Samajdar et al., "SCALE-Sim: Systolic CNN Accelerator
@@ -7,7 +7,7 @@
 //! (2R + C + k − 2) ⌈m / (P R)⌉ ⌈n / (Q C)⌉ cycles
 //!
 //! on P x Q such arrays. Operands take R + C − 2 cycles of skew to enter and k cycles to be multiplied and summed, and
-//! results take R cycles to drain. Last results that do not fill an array still take the time of a full one, so small
+//! results take R cycles to drain. The last results may not fill an array but still take a full array's time, so small
 //! matrix multiplications are inefficient.
 
 use chakram_base::units::{Frequency, Span};
@@ -17,7 +17,7 @@ use chakram_base::units::{Frequency, Span};
 pub struct SystolicArrays {
     /// Rows and columns of an array, at least 1.
     pub array: [u32; 2],
-    /// Numbers of arrays along the rows and along the columns of a result, at least 1.
+    /// Number of arrays along the rows of a result, and along its columns; each is at least 1.
     pub arrays: [u32; 2],
     /// Cycles per second.
     pub clock: Frequency,
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn products_take_the_cycles_of_the_formula() {
         for (count, batch, [m, n, k], cycles) in [
-            // One fold of 2 x 32 + 16 + 100 - 2 = 178 cycles.
+            // One fold takes 2 x 32 + 16 + 100 - 2 = 178 cycles.
             ([1, 1], 1, [32, 16, 100], 178),
             // One more row of the matrix needs another fold, which takes as long as a full one.
             ([1, 1], 1, [33, 16, 100], 2 * 178),

@@ -87,8 +87,8 @@ pub const ACCELERATOR: [(&str, &str); 7] = [
     ("seed", "a whole number"),
 ];
 
-/// Parses `gemmini-16`, or `gemmini-16,scratchpad=512 KiB,clock=1 GHz` with changed values. The number after `gemmini-`
-/// is the number of rows and columns of units.
+/// Parses `gemmini-16`, or a version with changed values such as `gemmini-16,scratchpad=512 KiB,clock=1 GHz`. The
+/// number after `gemmini-` is the number of rows and of columns of units.
 ///
 /// # Errors
 ///

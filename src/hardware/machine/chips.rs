@@ -1,10 +1,11 @@
-//! Translates a graph of chips, such as `torus:2x4` or a topology file `chips.topology`, to a machine file.
+//! Translates a graph of chips to a machine file. The graph is given as `torus:2x4`, for example, or as a topology file
+//! such as `chips.topology`.
 //!
-//! After a colon, the name may state a link's rate, and after another colon its latency (default zero). Without a rate
-//! in the name, it depends on a chip's number of links, according to DEAP's Table III. In its place, `step` or `log`
-//! selects how to derive the rate for numbers of links that this table lacks. Without a rule, only the numbers of links
-//! in Table III are valid. The chips have the NPU class of the preset `gemmini`, and devices store and forward, as in
-//! DEAP's Eq. 2.
+//! After the name, a colon may introduce a link's rate, and another colon its latency (zero by default). If the name
+//! states no rate, the rate depends on a chip's number of links, as in DEAP's Table III. Instead of a rate, `step` or
+//! `log` selects how to derive it for numbers of links that this table lacks. Without a rule, only the numbers of links
+//! in Table III are valid. The chips have the NPU class of the preset `gemmini`, and devices store and forward
+//! messages, as in DEAP's Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -152,9 +153,9 @@ mod tests {
         }
     }
 
-    /// For three links per chip, DEAP's Table III has 64 GB/s. For two links, the result is interpolated on logarithmic
-    /// scales between 180 GB/s at one link and 64 GB/s at three: 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s. The rule
-    /// `step` uses the next larger number of links, which has 64 GB/s.
+    /// For three links per chip, DEAP's Table III states 64 GB/s. For two links, the result is interpolated on
+    /// logarithmic scales between 180 GB/s at one link and 64 GB/s at three: 180 x (64 / 180)^(ln 2 / ln 3) = 93.757
+    /// GB/s. The rule `step` uses the next larger number of links in the table, for which it states 64 GB/s.
     #[test]
     fn rates_are_those_of_the_table() {
         let rate = |name: &str| {

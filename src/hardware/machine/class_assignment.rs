@@ -73,7 +73,7 @@ impl ClassAssignment {
         self.runs[run].1 as usize
     }
 
-    /// Returns the runs as (first NPU, last NPU, class), ascending.
+    /// Returns the runs as (first NPU, last NPU, class), in ascending order.
     pub(super) fn iter_runs(&self) -> impl Iterator<Item = (u32, u32, usize)> + '_ {
         let mut first = 0;
         self.runs.iter().map(move |&(end, class)| {
@@ -84,7 +84,7 @@ impl ClassAssignment {
     }
 }
 
-/// Parses `"0-3,6"`. Fails with the first part of the text that is not a range of NPUs below `npus`.
+/// Parses `"0-3,6"`. If part of the text is not a range of NPUs below `npus`, fails with the first such part.
 pub(super) fn parse_ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuClassRange>, &str> {
     let number = |digits: &str| {
         let digits = digits.trim();

@@ -8,8 +8,8 @@ use crate::compute::KernelCurves;
 pub(super) struct ClassStackCurvesAndHost {
     /// Name of the class in machine files.
     pub name: String,
-    /// Curves that replace the class's, for short runs without a power limit.
+    /// Curves for short runs without a power limit, which replace the class's curves.
     pub kernels: KernelCurves,
-    /// Host that replaces the machine's.
+    /// Host that replaces the machine's host.
     pub host: Option<Host>,
 }

@@ -10,7 +10,7 @@ pub enum MachineError {
     /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An edit names the path of a value that the file does not have.
+    /// An edit names a path at which the file has no value.
     #[error(transparent)]
     Edit(#[from] TomlEditError),
     /// No preset has this name, and the name is not the path of a file.
@@ -22,7 +22,7 @@ pub enum MachineError {
     Unknown {
         /// Name that the user requested.
         name: String,
-        /// The preset with the most similar name, or `None` if no name is similar enough.
+        /// The preset whose name is most similar, or `None` if no name is similar enough.
         closest: Option<&'static str>,
     },
     /// The name is `NAMExN`, but the preset `NAME` has a fixed size.

@@ -16,7 +16,7 @@ pub enum FailedNpuOrNamedLinks {
     Link(String),
 }
 
-/// A part that fails, and the time of its failure.
+/// A part that fails, and the time at which it fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedPartAndTime {
     /// The NPU or the links that fail.

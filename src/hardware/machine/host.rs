@@ -1,4 +1,4 @@
-//! The host: its times to launch work, and the operations at which the host waits for the device.
+//! The host: how long it takes to launch work, and at which operations it waits for the device.
 
 use chakram_base::units::Span;
 
@@ -12,7 +12,7 @@ pub enum HostBlockingOperations {
     Receives,
     /// The host waits at sends and at receives.
     Messages,
-    /// The host waits at messages, and at the beginning and end of passes (in the stages with the embedding and with
+    /// The host waits at messages, and at the beginning and end of passes (in the stages that compute the embedding and
     /// the loss). It waits at passes if the framework synchronizes with the device to measure each pass or to read the
     /// loss.
     Passes,
@@ -45,7 +45,7 @@ pub struct Host {
     pub queue: u32,
     /// Operations at which the host waits for its device, even if the queue is not full.
     pub waits: HostBlockingOperations,
-    /// Relative error of these times, one standard deviation.
+    /// Relative error of these times, as one standard deviation.
     pub error: f64,
     /// Standard deviation of the times at which the hosts of a group arrive at a collective. The predicted time
     /// excludes the wait for the group's last host; the jitter only widens a prediction's interval.

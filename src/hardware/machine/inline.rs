@@ -15,7 +15,8 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bandwidth, Span};
 use std::fmt::Write;
 
-/// Names and abbreviations of shapes, in lower case, with their algorithms in Table I of the ASTRA-sim 2.0 paper.
+/// Names and abbreviations of shapes, in lower case, with the algorithm that Table I of the ASTRA-sim 2.0 paper gives
+/// for each.
 const SHAPES: [(&[&str], DimensionShape, &str); 4] = [
     (&["ring", "r"], DimensionShape::Ring, "ring"),
     (
@@ -104,8 +105,8 @@ fn preset_npu_tables_text(name: &str) -> Option<String> {
 ///
 /// # Errors
 ///
-/// Fails if no preset has the NPU, a shape is unknown, a size is zero, rates are missing, or their number differs from
-/// the number of dimensions.
+/// Fails if no preset has the NPU, a shape is unknown, a size is zero, rates are missing, or the number of rates
+/// differs from the number of dimensions.
 pub(super) fn build_machine_text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // The argument may be arbitrarily long, so truncate it for the message.
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(found, expected);
         assert_eq!(machine.classes(), [NpuClass::unknown_class()]);
         // The NPU comes from the preset `w-2d`, a machine of the ASTRA-sim 2.0 paper. The number of chunks does not
-        // come from it, although it states 64.
+        // come from this preset, although it states 64.
         let paper = Machine::load_by_name("w-2d").unwrap();
         let machine = Machine::load_by_name("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
         assert_eq!(machine.classes(), paper.classes());

@@ -11,11 +11,11 @@ pub struct NetworkSettings {
     /// Network model, which a replay may override.
     #[serde(serialize_with = "serialize_word")]
     pub model: NetworkModelKind,
-    /// Rule by which devices between links forward a message. In JSON, it is the number of bytes of a message that must
-    /// arrive before a device forwards them, or null for the whole message.
+    /// Rule by which the devices between links forward messages. In JSON, it is the number of a message's bytes that
+    /// must arrive before a device forwards them, or null for the whole message.
     #[serde(rename = "segment_bytes", serialize_with = "serialize_switching")]
     pub switching: SwitchingMode,
-    /// Rule for when a send between two ranks completes, the same under every network model.
+    /// Rule for when a send between two ranks completes; it is the same under every network model.
     #[serde(serialize_with = "serialize_word")]
     pub send_completion: SendCompletion,
 }

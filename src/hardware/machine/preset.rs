@@ -11,7 +11,7 @@ use chakram_base::config::{
 };
 use std::borrow::Cow;
 
-/// Text of a machine file, and its name for errors.
+/// A machine file's text, and the name that errors use for it.
 #[derive(Clone, Debug)]
 pub struct PresetOrMachineFileText {
     /// The preset's name, or the path as given.
@@ -29,8 +29,8 @@ pub fn names_file(name: &str) -> bool {
 }
 
 /// Finds the text of the machine called `name`. The machine is a file ([`names_file`]), dimensions in the notation of
-/// the ASTRA-sim 2.0 paper (`machine/inline.rs`), a graph of chips (`machine/chips.rs`), or otherwise a preset. `NAMExN`
-/// is the preset `NAME` with `N` NPUs along its outermost dimension, which must be scalable.
+/// the ASTRA-sim 2.0 paper (`machine/inline.rs`), a graph of chips (`machine/chips.rs`), or, failing these, a preset.
+/// `NAMExN` is the preset `NAME` with `N` NPUs along its outermost dimension, which must be scalable.
 ///
 /// # Errors
 ///
@@ -74,7 +74,7 @@ pub fn read_preset_text(name: &str) -> Result<Cow<'static, str>, MachineError> {
         return Ok(Cow::Borrowed(preset.text));
     }
     let number = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    // Split at the last `x`, because preset names may contain an `x` themselves.
+    // Split at the last `x`, because a preset's own name may contain an `x`.
     let scaled = name.rsplit_once('x').filter(|(_, size)| number(size));
     match scaled.and_then(|(base, size)| Some((find(base)?, size))) {
         Some((preset, size)) => {
@@ -93,8 +93,8 @@ pub fn read_preset_text(name: &str) -> Result<Cow<'static, str>, MachineError> {
 }
 
 /// Returns the machine file `text` with two values replaced: the name by `name`, and the size of the outermost
-/// dimension by `size`, a string of digits. Errors use `file` as the text's file name. Returns `None` unless the
-/// outermost dimension is scalable.
+/// dimension by `size`, a string of digits. Errors name the text's file as `file`. Returns `None` unless the outermost
+/// dimension is scalable.
 fn scale_preset_text(
     text: &str,
     file: &str,
@@ -115,22 +115,22 @@ fn scale_preset_text(
     Ok(Some(text))
 }
 
-/// Loads the machine called `name`, like [`Machine::load_by_name`]. A scalable outermost dimension gets the smallest
-/// size with room for `ranks`.
+/// Loads the machine called `name` as [`Machine::load_by_name`] does. A scalable outermost dimension gets the smallest
+/// size that fits `ranks`.
 ///
 /// # Errors
 ///
-/// Fails for the same reasons as [`Machine::load_by_name`].
+/// Returns the errors of [`Machine::load_by_name`].
 pub fn load_for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     load_for_ranks_with(name, ranks, &[])
 }
 
-/// Loads the machine called `name`, like [`load_for_ranks`], with some values replaced; each is identified by its path
-/// in the file.
+/// Loads the machine called `name` as [`load_for_ranks`] does, but replaces some values, each identified by its path in
+/// the file.
 ///
 /// # Errors
 ///
-/// Fails for the same reasons as [`Machine::load_by_name`], and if the file has no such path.
+/// Returns the errors of [`Machine::load_by_name`]; also fails if the file has no such path.
 pub fn load_for_ranks_with(
     name: &str,
     ranks: u32,
@@ -167,7 +167,7 @@ pub fn is_preset(name: &str) -> bool {
     read_preset_text(name).is_ok()
 }
 
-/// Returns the name of a machine with room for `ranks`: `name` itself, or `PRESETxN` if `name` is a scalable preset.
+/// Returns the name of a machine that fits `ranks`: `name` itself, or `PRESETxN` if `name` is a scalable preset.
 /// Returns `None` if no size is large enough, or if there is no such machine.
 pub fn machine_name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     let holds = |machine: &Machine| machine.max_ranks() >= ranks;
@@ -184,7 +184,7 @@ pub fn machine_name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     Some(machine.name().to_owned())
 }
 
-/// Returns the preset with the most similar name, or `None` if no name is similar enough. May ignore a number of nodes
+/// Returns the preset whose name is most similar, or `None` if no name is similar enough. May ignore a number of nodes
 /// at the end of `name`.
 fn find_closest_preset(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
@@ -370,7 +370,7 @@ mod tests {
                 let Some((key, value)) = line.split_once('=') else {
                     continue;
                 };
-                // Digits in number formats are parts of names and need no source. A comment above a list of times
+                // Digits in number formats are part of a name and need no source. A comment above a list of times
                 // covers the whole list.
                 let words = [
                     "name",

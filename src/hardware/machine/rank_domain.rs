@@ -1,4 +1,4 @@
-//! Default placement of ranks on a machine whose jobs leave some NPUs of each rack free.
+//! How ranks are placed by default on a machine whose jobs leave some NPUs of each rack free.
 
 use chakram_base::ids::Npu;
 
@@ -53,8 +53,8 @@ mod tests {
         used: 64,
     };
 
-    /// 72 ranks fill a rack. If a job has 73 ranks, 64 of them are in the first rack, so rank 64 is the first rank of
-    /// the second rack, on NPU 72.
+    /// 72 ranks fill a rack. If a job has 73 ranks, 64 of them are in the first rack, so rank 64 is on the first NPU of
+    /// the second rack, NPU 72.
     #[test]
     fn jobs_beyond_one_rack_leave_eight_npus_of_each_free() {
         assert_eq!(RACKS.npu_of_rank(71, 72), Npu(71));

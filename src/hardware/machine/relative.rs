@@ -4,8 +4,8 @@
 //! each number states its source. Kernel curves state fractions of the peaks and of the memory bandwidth, so kernel
 //! times scale with these rates. A multiprocessor's constants are kept, because they vary little between machines. Even
 //! H100 and B200, whose peaks differ by a factor of 2.3, have similar constants (`operands` 300 and 225 GB/s). Curves
-//! of collectives state the measured links, and their times are converted to the new ones. None of the converted times
-//! was measured, so errors are increased:
+//! of collectives state the links on which they were measured, and their times are converted to the new links. None of
+//! the converted times was measured, so the stated errors are increased:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))
@@ -27,7 +27,8 @@ use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Relative error (one standard deviation) of unmeasured kernel times: that of times predicted by the roofline.
+/// Relative error (one standard deviation) of unmeasured kernel times, which equals the error of times predicted by the
+/// roofline.
 const NOT_MEASURED: f64 = 0.23;
 
 /// Numbers from a datasheet; where one is missing, the known machine's value is kept.
@@ -108,7 +109,7 @@ pub fn find_machine_or_npu_source(name: &str) -> Result<PresetOrMachineFileText,
     }
 }
 
-/// Returns the text of the machine `name`, derived from `from` with the numbers of `sheet`.
+/// Returns the text of a machine called `name`, derived from `from` with the numbers of `sheet`.
 ///
 /// # Errors
 ///
@@ -130,7 +131,7 @@ struct MachineTextEditor<'a> {
     name: &'a str,
     text: &'a str,
     old: &'a Machine,
-    /// Replacements: a byte range of the text, and its new text.
+    /// The replacements, each with a byte range of the text and the new text for it.
     edits: Vec<(Range<usize>, String)>,
     /// The given numbers, as text for the machine's description.
     given: Vec<String>,
@@ -340,7 +341,7 @@ impl<'a> MachineTextEditor<'a> {
         self.widen_curve_errors(table, sheet, &ratios, bandwidth_ratio)?;
         let changed = bandwidth_ratio != 1.0 || ratios.iter().any(|ratio| *ratio != 1.0);
         let is_measured = table.get("measured").is_some() || table.get("product").is_some();
-        // Without `measured_at`, measured times would count as measured at the new rates, so add the old rates.
+        // Without `measured_at`, measured times would count as measured at the new rates, so state the old rates there.
         if changed && is_measured && table.get("measured_at").is_none() {
             let peaks = Dtype::ALL.iter().filter_map(|(dtype, name)| {
                 let peak = old.peaks.get(*dtype)?;

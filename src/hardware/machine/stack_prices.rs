@@ -1,4 +1,4 @@
-//! Durations that depend on the software stack, which replaces the machine's kernel curves and launch times.
+//! Durations that depend on the software stack. They replace the machine's kernel curves and launch times.
 
 use super::class_prices::ClassStackCurvesAndHost;
 use super::{Machine, NpuClass, build};
@@ -46,11 +46,12 @@ impl SoftwareStackCurvesAndHosts {
 }
 
 impl Machine {
-    /// Returns the machine with the stack's kernel curves and launch times, and the list of replaced parts.
+    /// Returns the machine with the stack's kernel curves and launch times, and a list of the parts that they replace.
     ///
     /// Classes without a table in the stack keep their curves. Measured shapes and kernels take precedence over the
-    /// stack's curves, as over the machine's. The machine's power limit and its factors for continuous load also apply
-    /// to the stack's curves. A machine with several NPU classes keeps its host, which serves all classes.
+    /// stack's curves, just as they do over the machine's curves. The machine's power limit and its factors for
+    /// continuous load also apply to the stack's curves. A machine with several NPU classes keeps its host, which
+    /// serves all classes.
     pub fn with_stack(
         &self,
         prices: &SoftwareStackCurvesAndHosts,
@@ -95,7 +96,7 @@ fn replace_kernel_curves(
         let Some(curve) = own.gemm[dtype as usize] else {
             continue;
         };
-        // Measured shapes correct only the curve that their residuals were computed from, so keep it.
+        // Measured shapes correct only the curve from which their residuals were computed, so keep that curve.
         if curves.products[dtype as usize].is_some() {
             continue;
         }

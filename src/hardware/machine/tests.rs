@@ -79,7 +79,7 @@ fn refused(table: &str) {
     refused_in(GOOD, table);
 }
 
-/// Checks errors like [`refused`], but for edits of `text`.
+/// Checks errors as [`refused`] does, but for edits of `text`.
 #[track_caller]
 fn refused_in(text: &str, table: &str) {
     let good = text;
@@ -338,7 +338,7 @@ fn power_slows_products_by_the_root_of_its_ratio() {
     let products = |c: &KernelCurves| c.gemm[bf16].unwrap().efficiency;
     let attention = |c: &KernelCurves| c.attention[bf16].unwrap().compute;
     // A quarter of the power halves the rate, which is proportional to the power's square root. Under continuous load,
-    // matrix products keep half of it.
+    // matrix products keep half of that rate.
     assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);
     assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);
     for (power, expected) in [

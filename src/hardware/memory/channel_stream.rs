@@ -46,7 +46,7 @@ pub(super) fn chunk_times(
 }
 
 impl AllChannelsMemoryAccesses {
-    /// Creates the state without accesses; `latency` is the channel's latency plus the port's latency.
+    /// Creates the state without any accesses; `latency` is the sum of the channel's and the port's latency.
     pub fn new(channel: Bandwidth, through: &MemoryNetworkAttachment, latency: Span) -> Self {
         Self {
             channel,
@@ -59,7 +59,7 @@ impl AllChannelsMemoryAccesses {
         }
     }
 
-    /// Starts the stream of an access that occupies its channel from `begin` on.
+    /// Starts the stream of an access that begins to occupy its channel at `begin`.
     pub fn begin_stream(&mut self, begin: Time, access: RemoteMemoryAccess) {
         let [front, port] = chunk_times(self.channel, &self.through, access.bytes);
         let times = ChunkTimeBeforeAndInPort {

@@ -12,8 +12,8 @@ use chakram_base::units::{Span, Time};
 pub(super) struct MemoryChannelFreeTimes {
     /// Number of NPUs that share a channel.
     sharers: u32,
-    /// Time from which each channel is free. Channels beyond the end of the list are free, because they have never been
-    /// used.
+    /// Time at which each channel becomes free. Channels beyond the end of the list are free, because they have never
+    /// been used.
     free: Vec<Time>,
 }
 
@@ -24,7 +24,7 @@ impl MemoryChannelFreeTimes {
         Self { sharers, free }
     }
 
-    /// Returns the end of an access that occupies the channel of `npu` for `span`.
+    /// Returns the time at which an access that occupies the channel of `npu` for `span` ends.
     pub fn reserve_channel(&mut self, now: Time, npu: Npu, span: Span) -> Time {
         let channel = (npu.0 / self.sharers) as usize;
         if channel >= self.free.len() {

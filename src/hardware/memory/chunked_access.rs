@@ -1,4 +1,4 @@
-//! Accesses in chunks, which arrive one by one at an NPU's port, shared with its messages.
+//! Accesses that are split into chunks, which arrive one by one at an NPU's port; the NPU's messages share this port.
 //!
 //! The stages before the port (the memory and its own network) form a stream (`memory/fair_sharing.rs`,
 //! `memory/channel_stream.rs`). S(x) is the time at which x bytes of the stream have passed. The port is also a stage
@@ -11,13 +11,13 @@
 //! S(k c − c (L − f) / p)             if f is less, so that the port is the longest stage: p = L
 //! ```
 //!
-//! Both formulas give the same time if the stream's rate is constant. Each depends only on the stream before the chunk
-//! counts as streamed. A smaller last chunk counts as streamed at the same fraction of its own size. The times above
-//! exclude the latencies of the pool and of the link to the NPU: a load incurs them before the port, a store after the
-//! port.
+//! Both formulas give the same time if the stream's rate is constant. Each formula depends only on the part of the
+//! stream before the chunk counts as streamed. A smaller last chunk counts as streamed at the same fraction of its own
+//! size. The times above exclude the latencies of the pool and of the link to the NPU. A load incurs these latencies
+//! before the port, a store after it.
 //!
-//! *Loads.* A chunk arrives at the port when it has streamed. The port serves the chunk after earlier arrivals, for the
-//! chunk's bytes / bandwidth. The load ends with its last chunk.
+//! *Loads.* A chunk arrives at the port when it has streamed. The port serves the chunk after earlier arrivals, and
+//! takes the chunk's bytes / bandwidth. The load ends with its last chunk.
 //!
 //! *Stores.* Chunk k arrives at the port at S((k − 1) c) and waits there for w[k], so it reaches the later stages w[k]
 //! later. The longest stage is always busy and cannot catch up with chunks that arrive late. The store therefore ends
@@ -26,12 +26,12 @@
 //! # Alone
 //!
 //! If an access is alone, S(k c) = k L. A load's chunks arrive at intervals of L, and L is at least p, so no chunk
-//! waits for an earlier chunk. Neither does a store's chunk. Loads and stores end at W / c x L + f − L + p, which is
-//! S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the
-//! port, p is the time of one chunk, summed over these accesses. The access whose chunk is served last ends at the time
-//! above, with this p. Every other ends earlier, by one chunk for each access that the port serves after it. A smaller
-//! last chunk takes less time at the port, so the access ends earlier, by at most the time of the missing bytes. Times
-//! at the port are differences of rounded sums, so rounding errors do not accumulate.
+//! waits for an earlier chunk. For the same reason, no chunk of a store waits. Loads and stores end at W / c x L + f −
+//! L + p, which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU
+//! share the port, p is the time of one chunk, summed over these accesses. The access whose chunk is served last ends
+//! at the time above, with this p. Every other access ends earlier, by one chunk for each access that the port serves
+//! after it. A smaller last chunk takes less time at the port, so the access ends earlier, by at most the time of the
+//! missing bytes. Times at the port are differences of rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at the same instant are ordered by NPU, then by node. The state of an access does not grow with
 //! its number of chunks, except for chunks that are still between the stream and the port because of latencies. If too
@@ -46,7 +46,7 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 mod tests;
 
-/// A chunk's rest below this fraction is treated as a rounding error.
+/// If less than this fraction of a chunk remains, the rest is treated as a rounding error.
 const NOTHING: f64 = 1e-9;
 
 /// Maximum number of chunks in flight to ports. Each chunk takes 40 bytes of memory.
@@ -82,7 +82,7 @@ pub(super) struct ChunkTimeBeforeAndInPort {
 #[derive(Clone, Copy, Debug)]
 struct ChunkedAccessProgress {
     access: RemoteMemoryAccess,
-    /// Bytes of the access in one chunk.
+    /// Bytes of the access that one chunk carries.
     chunk_bytes: f64,
     /// Number of bytes that pass through the port for each byte of the access.
     weight: f64,
@@ -91,13 +91,13 @@ struct ChunkedAccessProgress {
     next: u64,
     /// Fraction of a chunk that has not yet passed when it counts as streamed.
     ahead: f64,
-    /// Delay from the end of a chunk's stream until the chunk of a load reaches the port, or until a store ends.
+    /// Delay from the end of a chunk's stream until a load's chunk reaches the port, or until a store ends.
     behind: Span,
-    /// Longest time that a chunk of a store waited at the port.
+    /// The longest time for which any of a store's chunks waited at the port.
     waited: Span,
 }
 
-/// Event of an access: a chunk arrives at its port, or the stream of a store ends after the store's last chunk.
+/// An event of an access: a chunk arrives at its port, or a store's stream ends after its last chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ChunkArrivalOrStoreEnd {
     at: Time,
@@ -111,7 +111,7 @@ struct ChunkArrivalOrStoreEnd {
 #[derive(Debug)]
 pub(super) struct ChunkedAccessesInFlight {
     port: Bandwidth,
-    /// Total latency of a chunk, incurred after the chunk has streamed.
+    /// Total latency that a chunk incurs after it has streamed.
     latency: Span,
     accesses: Vec<ChunkedAccessProgress>,
     free: Vec<u32>,
@@ -248,7 +248,7 @@ impl ChunkedAccessesInFlight {
 }
 
 impl ChunkedAccessProgress {
-    /// Returns the number of the access's bytes before a chunk.
+    /// Returns the number of bytes of the access that precede a chunk.
     fn bytes_before_chunk(&self, chunk: u64) -> f64 {
         if chunk < self.count {
             chunk as f64 * self.chunk_bytes

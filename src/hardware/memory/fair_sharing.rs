@@ -1,9 +1,9 @@
 //! Max-min fair sharing of a pool's links among concurrent accesses.
 //!
 //! Bytes of an access form a stream that occupies all servers on its path at the same time. At each moment, the
-//! streams' rates are *max-min fair*: all rise together until a server saturates. It fixes the rates of the streams
-//! that pass it; all others continue to rise. As a result, no rate can grow unless an equal or lower rate falls. Rates
-//! change when an access begins or ends, and are constant in between.
+//! streams' rates are *max-min fair*: all rise together until a server saturates. That server fixes the rates of the
+//! streams that pass through it; all other rates continue to rise. As a result, no rate can grow unless an equal or
+//! lower rate falls. Rates change when an access begins or ends, and are constant in between.
 //!
 //! Bytes move in chunks, and a chunk crosses one stage after another. The first chunk therefore leaves the last stage
 //! later than a continuous stream would. This delay is the *fill* of the pipeline. If `t[s]` is the time of one chunk
@@ -16,8 +16,8 @@
 //! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where stages = chunks
 //! per access. The resulting time is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7): sum of t[s] +
 //! (stages - 1) x max t[s]. `stages` need not be a whole number: a smaller last chunk streams for its exact share of
-//! the time. The fill, by contrast, is computed for a whole chunk. An access smaller than one chunk is a single chunk
-//! of its own size, so it takes the sum of t[s].
+//! the time. The fill, by contrast, is computed for a whole chunk. An access smaller than one chunk counts as a single
+//! chunk of its own size, so it takes the sum of t[s].
 //!
 //! With network ports, streams behave in the same way, and chunks also queue at the ports (`memory/chunked_access.rs`).
 //!
@@ -36,8 +36,8 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 pub(super) mod testing;
 
-/// Relative difference below which rates count as equal. Equal rates must be fixed together even if sums in different
-/// orders differ in their last bits.
+/// Rates whose relative difference is below this value count as equal. Equal rates must be fixed together, even if sums
+/// in different orders give them different last bits.
 const ALIKE: f64 = 1.0 + 1e-9;
 
 /// The stream of an access in flight.
@@ -47,7 +47,7 @@ struct InFlightAccessStream {
     /// Bytes that had not yet passed at time `since`.
     left: f64,
     since: Time,
-    /// Bytes per second from `since` on, or zero before rates are first computed.
+    /// Rate, in bytes per second, from time `since`, or zero before rates are first computed.
     rate: f64,
     /// Time at which the stream ends if its rate does not change.
     passed: Time,
@@ -55,7 +55,7 @@ struct InFlightAccessStream {
     fill: Option<Span>,
     /// True once the current computation of rates has fixed the stream's rate.
     fixed: bool,
-    /// Index of the access in `FairSharedPoolAccesses::chunks`, as long as some of its chunks have not streamed.
+    /// Index of the access in `FairSharedPoolAccesses::chunks`, for as long as any of its chunks has not streamed.
     chunked: Option<u32>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct FairSharedPoolAccesses {
     /// only with `chunks`.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
-    /// True if streams began or ended since rates were fixed.
+    /// True if streams have begun or ended since rates were last fixed.
     changed: bool,
     settlement: u32,
     servers: Vec<ServerLoadSums>,
@@ -84,17 +84,17 @@ pub(super) struct FairSharedPoolAccesses {
 struct ServerLoadSums {
     /// Sum of the weights of all streams at the server.
     load: f64,
-    /// Sum of the weights of all streams at the server that still have no fixed rate.
+    /// Sum of the weights of the streams at the server whose rates are not fixed yet.
     open: f64,
     count: u32,
-    /// Bytes per second that the fixed streams take.
+    /// Bytes per second that the streams with fixed rates take.
     taken: f64,
     /// Common rate of the open streams at which the server saturates.
     full: f64,
 }
 
 impl FairSharedPoolAccesses {
-    /// Creates the state without accesses. If `chunks` is given, the chunks determine the ends of accesses.
+    /// Creates the state without accesses. If `chunks` is given, the chunks determine when accesses end.
     pub fn new(
         layout: NpuPathsOverPoolServers,
         latency: Span,
@@ -124,7 +124,7 @@ impl FairSharedPoolAccesses {
             left: access.bytes as f64,
             since: now,
             rate: 0.0,
-            // The first computation of rates, at the same instant, replaces this value.
+            // This value is only a placeholder: rates are first computed at the same instant and replace it.
             passed: Time::END,
             fill: None,
             fixed: false,
@@ -287,8 +287,8 @@ impl FairSharedPoolAccesses {
         }
     }
 
-    /// Raises the open rates until a server saturates, and fixes the rates of the streams that pass it. Returns their
-    /// number.
+    /// Raises the open rates until a server saturates, and fixes the rates of the streams that pass through it. Returns
+    /// the number of these streams.
     fn fix_bottleneck_rates(&mut self, now: Time) -> usize {
         let mut lowest = f64::INFINITY;
         for (server, rate) in self.servers.iter_mut().zip(self.layout.server_rates()) {
@@ -323,7 +323,7 @@ impl FairSharedPoolAccesses {
 }
 
 impl InFlightAccessStream {
-    /// Continues the stream at `rate` from `now` on.
+    /// Makes the stream continue at `rate` from time `now`.
     fn set_rate(&mut self, now: Time, rate: f64) {
         // An unchanged rate keeps `since`, so that the stream's end is not rounded again.
         if rate == self.rate {

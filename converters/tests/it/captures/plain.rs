@@ -24,8 +24,7 @@ fn python(value: &Value) -> String {
     }
 }
 
-/// Collects the tensors in a value: lists with six entries that end with a text and have a tensor
-/// type.
+/// Collects the tensors in a value: lists of six entries whose last entry is a text that names a tensor type.
 fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     if !of.contains("Tensor(") {
         return;

@@ -105,7 +105,7 @@ pub fn goal(data: &[u8]) {
                 .expect("it has times and no collectives"),
         )
     });
-    // Operations that depend on one another in a cycle have no valid trace.
+    // Operations whose dependencies form a cycle have no valid trace.
     let Some(programs) = programs.collect::<Option<Vec<_>>>() else {
         return;
     };
@@ -115,8 +115,8 @@ pub fn goal(data: &[u8]) {
     assert!(again.operation_count() >= schedule.operation_count());
 }
 
-/// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces with equally many nodes on
-/// every rank.
+/// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces with the same number of
+/// nodes on every rank.
 pub fn simai(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

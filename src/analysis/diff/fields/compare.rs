@@ -8,13 +8,13 @@ use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Dtype, Op, escape_name};
 use chakram_trace::graph::raw_trace::{RawNodeCommonFields, RawTraceNode};
 
-/// Names of the values, shapes and types of a node's inputs and outputs.
+/// Names of the fields for the values, shapes and types of a node's inputs and outputs.
 const IO: [[&str; 3]; 2] = [
     ["inputs.values", "inputs.shapes", "inputs.types"],
     ["outputs.values", "outputs.shapes", "outputs.types"],
 ];
 
-/// Attributes with numbers that the captured process assigned, such as ids. They do not affect the job, so only their
+/// Attributes whose numbers, such as ids, the captured process assigned. They do not affect the job, so only their
 /// presence is compared.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
 /// Attributes that contain ids of other nodes.
@@ -312,7 +312,7 @@ fn compare_records(
     });
 }
 
-/// Calls `each` for every key with different values in the two lists, which must be sorted by key.
+/// Calls `each` for every key whose values differ between the two lists, which must be sorted by key.
 fn for_each_differing_key<'a, K: Ord + Copy>(
     a: &[(K, &'a [u8])],
     b: &[(K, &'a [u8])],

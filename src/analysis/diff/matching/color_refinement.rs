@@ -5,8 +5,8 @@
 //! partition. If a class contains several nodes of each trace, finer labels split it. Nodes that remain equal are
 //! paired in id order. After each of these steps, classes are refined until they no longer change. If two traces differ
 //! only in ids and order, the algorithm finds the correct pairs. The exceptions are graphs so regular that different
-//! nodes have the same number of neighbours in every class. Each split visits only the edges of the smaller part of a
-//! class, so that the total time is O(edges · log nodes).
+//! nodes have the same number of neighbours in every class. Each split visits only the edges of a class's smaller part,
+//! so that the total time is O(edges · log nodes).
 
 use super::equal_labels::for_each_equal_label;
 use super::{NodeLabelsByTrace, NodeMatching};
@@ -32,7 +32,7 @@ impl RefinementClass {
     }
 }
 
-/// A set of nodes that splits classes. Two members of a class are separated if they have different numbers of edges
+/// A set of nodes that splits classes. Two members of a class are separated if different numbers of their edges lead
 /// into this set.
 enum SplittingClassOrPair {
     Class(u32),
@@ -52,7 +52,7 @@ pub(super) struct ColorRefinement<'x, 'o> {
     members: Vec<u32>,
     classes: Vec<RefinementClass>,
     queue: VecDeque<SplittingClassOrPair>,
-    /// Indices of classes that contain several nodes of each trace. The last in this list is resolved next.
+    /// Indices of classes that contain several nodes of each trace. The last one in this list is resolved next.
     ambiguous: Vec<u32>,
     /// For each node, its number of edges into the current splitter. Data dependencies are counted in the lower half,
     /// control dependencies in the upper half.
@@ -85,7 +85,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         if classes.is_empty() {
             return None;
         }
-        // Sort classes by ids instead of labels, because the order of labels (hashes) is arbitrary.
+        // Sort classes by ids instead of labels, because labels are hashes, so their order is arbitrary.
         classes.sort_unstable_by_key(|class| members[class.start as usize]);
         let all = sides[0].len() + sides[1].len();
         let mut this = Self {
@@ -158,8 +158,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 SplittingClassOrPair::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // A class with different numbers of nodes from the two traces does not split other classes. Some of
-                    // its nodes have no partner, and their edges would separate correct pairs.
+                    // A class that has more nodes from one trace than from the other does not split other classes. Some
+                    // of its nodes have no partner, and their edges would separate correct pairs.
                     if !std::mem::take(&mut class.queued) || !class.is_balanced() {
                         continue;
                     }
@@ -215,7 +215,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits `parts` off a class. `rest` nodes of the class are in no part.
+    /// Splits the nodes in `parts` off a class. `rest` nodes of the class belong to no part.
     fn split_off(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
         if rest == 0 {
             // If every node is in a part, the largest part can remain in the old class.
@@ -231,8 +231,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         for part in parts {
             new.push(self.move_part_to_new_class(number, part));
         }
-        // All resulting classes except the largest become splitters. The counts into the largest class follow from the
-        // others.
+        // All resulting classes except the largest become splitters. The edge counts into the largest class follow from
+        // the others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = if size(&number) >= size(&largest) {
@@ -312,8 +312,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         !self.ambiguous.is_empty()
     }
 
-    /// Splits classes by `labels`. All nodes of a new class have the same label, and each trace contributes equally
-    /// many.
+    /// Splits classes by `labels`. All nodes of a new class have the same label, and each trace contributes the same
+    /// number of nodes.
     pub fn split_by_labels(&mut self, labels: &NodeLabelsByTrace) {
         let offset = self.first_index_of_second_trace();
         let label = |node: u32| {
@@ -334,7 +334,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let mut taken = 0;
             for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
                 let first = alike.partition_point(|&(_, node)| node < offset);
-                // Take equally many nodes from each trace, so that the new class is balanced.
+                // Take the same number of nodes from each trace, so that the new class is balanced.
                 let both = first.min(alike.len() - first);
                 if both > 0 {
                     let (a, b) = alike.split_at(first);

@@ -52,7 +52,7 @@ impl LabelBloomFilter {
 }
 
 /// Calls `each` once for each label that unmatched nodes of both traces have. `each` receives the nodes with this
-/// label, first trace first, and how many are in the first trace.
+/// label, with those of the first trace first, and how many belong to the first trace.
 pub(super) fn for_each_equal_label(
     pairs: &mut NodeMatching,
     labels: &NodeLabelsByTrace,

@@ -3,7 +3,7 @@
 use super::{NodeLabelBasis, NodeMatching};
 use crate::diff::side::{ComparedTrace, DependencyWalkDirection};
 
-/// Treatment of several equal neighbours.
+/// How to treat several equal neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EqualNeighbourPolicy {
     /// Only unique neighbours are paired.

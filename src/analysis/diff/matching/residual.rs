@@ -6,16 +6,16 @@ use chakram_trace::format::Op;
 
 /// Maximum number of neighbours followed from a node, and of candidates compared with it.
 const NEAR: usize = 64;
-/// Maximum number of nodes that are checked as candidates, per partner of a followed neighbour.
+/// Maximum number of nodes that are checked as candidates for each partner of a followed neighbour.
 const THROUGH: usize = 1024;
-/// Maximum number of candidates per partner of a followed neighbour.
+/// Maximum number of candidates for each partner of a followed neighbour.
 const CANDIDATES: usize = 16;
-/// Maximum number of retries per node; a node is retried whenever a neighbour gets a partner.
+/// Maximum number of retries per node; each time a neighbour gets a partner, the node is retried.
 const TRIES: u8 = 8;
 /// Maximum number of neighbours that are compared for one node, summed over its candidates.
 const WORK: usize = 1 << 16;
 
-/// Counts how many neighbours of two nodes agree, among those with a known partner.
+/// Of the neighbours with a known partner, counts how many agree between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
     /// Number of neighbours with a known partner: the larger of the two nodes' counts.
@@ -84,7 +84,7 @@ fn score_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8
 /// Pairs nodes that have most of their neighbours in common. If each trace then has exactly one unmatched node, and
 /// both are isolated and similar, pairs these two.
 pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    // From an unmatched node, go through its neighbours' partners to their unmatched neighbours.
+    // From an unmatched node, go to its neighbours' partners, and from these to their unmatched neighbours.
     let mut waiting: Vec<u32> = pairs.unmatched_nodes(0).collect();
     waiting.reverse();
     let mut tries = vec![0_u8; sides[0].len()];

@@ -3,14 +3,14 @@
 //! Equal ids alone prove nothing, because tools may renumber nodes. But if nearly all nodes have byte-identical
 //! records, and neighbours with the same ids, no tool has renumbered them. Two nodes with the same id are paired on two
 //! conditions: their records are identical, and their neighbours have the same ids and identical records. The pairs are
-//! used only if they contain at least nine tenths of the nodes. If equal nodes have exchanged ids in such traces, the
-//! reported differences are still true, as for any matching.
+//! used only if they contain at least nine tenths of the nodes. If equal nodes in such traces have swapped ids, the
+//! reported differences are still true, as with any matching.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, DependencyWalkDirection};
 use std::cmp::Ordering;
 
-/// Marks a node without an identical node of the same id.
+/// Marks a node that has no identical node with the same id.
 const NOBODY: u32 = u32::MAX;
 
 /// Pairs nodes with the same id, if nearly all nodes are identical. Returns true if nodes were paired.
@@ -61,8 +61,8 @@ fn pair_identical_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     twin
 }
 
-/// Returns true if two nodes have the same neighbours in the same order, and each neighbour has an identical node of
-/// the same id.
+/// Returns true if two nodes have the same neighbours in the same order, and each neighbour has an identical
+/// counterpart with the same id.
 fn have_same_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     twin: &[u32],

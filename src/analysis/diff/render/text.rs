@@ -60,7 +60,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &JobNamesAndDiffStyle<
         StructureTimeOrBytesAspect::Bytes,
     ]
     .into_iter();
-    // Totals include changes within the tolerance, which the list of single nodes omits.
+    // Totals include changes within the tolerance, which are omitted from the list of single nodes.
     let sums = [tally.total.total_time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs_in(aspect))
         && sums.iter().all(|s| s.signed_increase() == 0)
@@ -160,8 +160,8 @@ fn write_omitted_count(
     }
 }
 
-/// A section of the text. The fields of the tuple are the verb and noun of the heading, details, and a
-/// function that selects the changes.
+/// A section of the text. The tuple's fields are the verb and the noun of the heading, its details, and a function that
+/// selects the changes.
 type SectionHeadingAndChangeFilter<'s> = (
     &'s str,
     &'s str,

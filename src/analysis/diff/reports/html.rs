@@ -1,6 +1,6 @@
 //! Renders differences between reports as a self-contained HTML page.
 //!
-//! As on a report's page, each number has its JSON pointer as an attribute. The pointer refers to the comparison's JSON
+//! Each number has its JSON pointer as an attribute, as on a report's page. The pointer refers to the comparison's JSON
 //! form.
 
 use super::{
@@ -26,7 +26,7 @@ const ROWS: usize = 200;
 /// Renders the page; `names` are the names of the two documents.
 pub fn render_html(reports: &ReportDiffByMachine, names: [&str; 2]) -> String {
     let title = format!("{} → {}", names[0], names[1]);
-    // Show only the last part of a path, because the columns are narrow.
+    // Show only the last component of a path, because the columns are narrow.
     let short = names.map(|name| name.rsplit('/').next().unwrap_or(name));
     let names = if short[0] == short[1] { names } else { short };
     let mut body = format!("<h1>{}</h1>", escape_html(&title));

@@ -19,11 +19,11 @@ pub enum UncomparableReportError {
         "the parts of rank {rank} sum to {sum} ps, but the makespan is {makespan} ps: the report was changed"
     )]
     Sum {
-        /// Rank with the wrong sum.
+        /// Rank whose parts have the wrong sum.
         rank: Rank,
         /// Sum of the parts of the rank's time, in picoseconds.
         sum: u128,
-        /// Makespan in picoseconds; the sum should be equal to it.
+        /// Makespan in picoseconds, which the sum should equal.
         makespan: u64,
     },
 }
@@ -31,7 +31,7 @@ pub enum UncomparableReportError {
 /// A report document, for one or several machines.
 #[derive(Clone, Debug)]
 pub struct ComparedReportDocument {
-    /// The program's version, options and inputs at the time of writing.
+    /// Version, options and inputs of the program when it wrote the document.
     pub provenance: Provenance,
     /// Results, one per machine.
     pub machines: Vec<MachineResult<'static>>,
@@ -68,7 +68,7 @@ pub fn read_report(text: &str) -> Result<ComparedReportDocument, UncomparableRep
     Ok(document)
 }
 
-/// Rejects a report whose parts do not sum to the makespan.
+/// Rejects a report in which a rank's parts do not sum to the makespan.
 fn check_parts_sum_to_makespan(report: &Report) -> Result<(), UncomparableReportError> {
     let makespan = report.outcome.makespan.0;
     for row in &report.rows {

@@ -96,7 +96,7 @@ pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
     }
 }
 
-/// Returns each operator's number of calls, by kind and name.
+/// Returns how often each operator was called, by kind and name.
 fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     let operators = report.operators.iter();
     let calls = operators.map(|o| ((o.kind as u8, &*o.name), o.calls));
@@ -163,14 +163,14 @@ fn compare_contributions(
     moved
 }
 
-/// Returns the collectives that changed, and true if any number of calls changed.
+/// Returns the collectives that changed, and true if any collective was called more or less often.
 fn compare_collectives(both: [&Report; 2]) -> (Vec<GroupCollectivesChange>, bool) {
     let mut found: BTreeMap<(String, usize), GroupCollectivesChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut twins: BTreeMap<String, usize> = BTreeMap::new();
         for row in &report.collectives {
             let what = format!("{}, {}", row.kind, row.group);
-            // If groups have equal names, their order in the report distinguishes them.
+            // If several groups have the same name, their order in the report distinguishes them.
             let twin = twins.entry(what.clone()).or_default();
             let entry =
                 found
@@ -271,10 +271,10 @@ mod tests {
 
     #[test]
     fn parts_are_so_rounded_that_they_sum_to_the_whole() {
-        // Before, compute is 60 + 50, communication 30 + 40 and idle 10 + 10, so the means are 55, 35 and 10 of 100 ps.
-        // Afterwards, compute is 41 + 40, communication 29 + 30 and idle 10 + 10, so the means are 40.5, 29.5 and 10 of
-        // 80 ps. Rounded separately, the means would be 41, 30 and 10, which sum to 81. The cumulative sums 40.5, 70
-        // and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
+        // Before the change, compute is 60 + 50, communication 30 + 40 and idle 10 + 10, so the means are 55, 35 and 10
+        // of 100 ps. After the change, compute is 41 + 40, communication 29 + 30 and idle 10 + 10, so the means are
+        // 40.5, 29.5 and 10 of 80 ps. Rounded separately, the means would be 41, 30 and 10, which sum to 81. The
+        // cumulative sums 40.5, 70 and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read_report(text).unwrap());
@@ -299,7 +299,7 @@ mod tests {
         let compute = &replay.parts[0];
         assert_eq!(compute.behind[0].shift.signed_increase(), -15);
         assert_eq!(compute.rest, 1);
-        // All ranks finish 10 ps before the end: at 90 ps before, and at 70 ps after.
+        // Every rank finishes 10 ps before the end: at 90 ps before the change, and at 70 ps after it.
         assert_eq!(
             replay.ranks[1],
             RankFinishTimeChange {

@@ -10,12 +10,12 @@ use chakram_trace::graph::{DistinctKeyInterner, RawTrace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Property that groups nodes.
+/// Property by which nodes are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GroupBy {
     /// Type of the node.
     Type,
-    /// Name of the node, without the numbers of steps and layers.
+    /// The node's name, without step and layer numbers.
     Operator,
     /// Group of a collective.
     Group,
@@ -32,7 +32,7 @@ pub struct ComparedNodeTotals {
     /// Host time before nodes (launch overhead), in picoseconds.
     #[serde(rename = "delay_ps")]
     pub delay: AmountChange,
-    /// Recorded waiting for peers, in picoseconds.
+    /// Recorded time waiting for peers, in picoseconds.
     #[serde(rename = "wait_ps")]
     pub wait: AmountChange,
     /// Bytes that nodes move in memory or communicate.

@@ -1,5 +1,5 @@
-//! Tests which names and fields of a record are hashed, kept or removed, and that equal names get equal hashes on
-//! all ranks.
+//! Checks which names and fields of a record are hashed, kept or removed, and that equal names get equal hashes on all
+//! ranks.
 
 use super::*;
 use chakram_trace::format::profiler_cost::ProfilerCostBasis;

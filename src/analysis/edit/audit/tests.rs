@@ -1,4 +1,4 @@
-//! Tests the audit on traces with leaks of every kind in every field, and on strings without leaks.
+//! Tests the audit on traces that leak every kind of private information in every field, and on strings without leaks.
 
 use super::*;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -206,8 +206,7 @@ impl PseudorandomGenerator {
     }
 }
 
-/// Returns an otherwise valid trace that contains `leak` in one field, and a name for the field; `way` selects the
-/// field.
+/// Returns a trace that is valid except that one field contains `leak`, and that field's name; `way` selects the field.
 fn planted(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
     let text = |name: &str, value: &str| AttributeProto {
         name: name.to_owned(),

@@ -106,7 +106,7 @@ pub(super) fn byte_before(text: &str, at: usize) -> Option<u8> {
     at.checked_sub(1).map(|at| text.as_bytes()[at])
 }
 
-/// Returns how many consecutive bytes from index `at` on satisfy `test`.
+/// Returns how many consecutive bytes satisfy `test`, starting at index `at`.
 fn run(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
     text.as_bytes()[at..]
         .iter()
@@ -253,7 +253,7 @@ fn find_stack_frames<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     }
 }
 
-/// Keys of private values in strings such as `KEY=VALUE`.
+/// Keys that mark values as private in strings such as `KEY=VALUE`.
 const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("hostname", LeakKind::Host),
     ("host", LeakKind::Host),

@@ -18,7 +18,7 @@ impl RankGridDimensions {
             grid.0.push((name, size));
         }
         let sizes = grid.0.iter().map(|(_, size)| u64::from(*size));
-        // Saturate, because even 128 bits may be too few for the product of five sizes.
+        // Saturate, because the product of five sizes may not fit even in 128 bits.
         if sizes.fold(1, u64::saturating_mul) > u64::from(MAX_NPUS) {
             return Err(format!("more than {MAX_NPUS} ranks"));
         }
@@ -62,8 +62,8 @@ impl RankGridDimensions {
     }
 }
 
-/// Position of a rank: its coordinate in the scaled dimension, one combined coordinate for the outer dimensions, and
-/// one for the inner dimensions.
+/// Position of a rank: its coordinate in the scaled dimension, a combined coordinate for the outer dimensions, and
+/// another for the inner ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterScaledInnerCoordinates {
     pub(super) outer: u32,
@@ -162,20 +162,20 @@ impl ScaledDimension {
         self.split_rank(rank, self.new_size)
     }
 
-    /// Returns the old rank that has the coordinate `x` along the dimension and the other coordinates of
+    /// Returns the old rank whose coordinate along the dimension is `x` and whose other coordinates are those of
     /// `place`.
     pub(super) fn original_rank_at(&self, x: u32, place: OuterScaledInnerCoordinates) -> u32 {
         self.join_rank(x, place, self.size)
     }
 
-    /// Returns the new rank that has the coordinate `x` along the dimension and the other coordinates of
+    /// Returns the new rank whose coordinate along the dimension is `x` and whose other coordinates are those of
     /// `place`.
     pub(super) fn new_rank_at(&self, x: u32, place: OuterScaledInnerCoordinates) -> u32 {
         self.join_rank(x, place, self.new_size)
     }
 
-    /// Returns the new rank in `block` at `place`, a position in the old grid; `None` if an incomplete last block lacks
-    /// it.
+    /// Returns the new rank in `block` at `place`, a position in the old grid; `None` if the last block is incomplete
+    /// and lacks it.
     pub(super) fn rank_in_block(
         &self,
         place: OuterScaledInnerCoordinates,
@@ -195,7 +195,7 @@ impl ScaledDimension {
         )
     }
 
-    /// Returns, in ascending order, all new ranks that match one of `ranks` in all dimensions except the scaled one.
+    /// Returns, in ascending order, every new rank that matches one of `ranks` in all dimensions but the scaled one.
     pub(super) fn scale_members(&self, ranks: &[u32]) -> Vec<u32> {
         let places = ranks.iter().map(|&rank| self.original_position(rank));
         let first = places.filter(|place| place.x == 0);
@@ -235,8 +235,8 @@ mod tests {
         // In block 1, the ranks (1, 1, *) would have the dp coordinate 3, which exceeds the new size.
         assert_eq!(along.rank_in_block(along.original_position(6), 1), None);
         assert_eq!(along.rank_in_block(along.original_position(4), 1), Some(10));
-        // At pp = 1 and tp = 1, the dp group consists of ranks 5 and 7; scaling turns it into 7, 9
-        // and 11.
+        // At pp = 1 and tp = 1, the dp group consists of ranks 5 and 7; after scaling, it consists of ranks 7, 9 and
+        // 11.
         assert_eq!(along.scale_members(&[5, 7]), [7, 9, 11]);
         assert_eq!(along.coordinates_and_scaled_index(6), (vec![1, 1, 0], 1));
     }

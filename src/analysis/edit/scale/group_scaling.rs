@@ -54,7 +54,7 @@ impl ScalingEffectOnGroup {
         }
         let (_, dimension) = along.coordinates_and_scaled_index(0);
         let across = found[dimension].len();
-        // Along a dimension of size 1, only a group with one member counts.
+        // Along a dimension of size 1, only a group with one member counts as lying along it.
         let single = along.original_size() == 1 && ranks.len() == 1;
         if across == 1 && !single {
             return Ok(Self::Copied);
@@ -101,8 +101,8 @@ impl TakenGroupNames {
         self.taken.insert(name.to_owned());
     }
 
-    /// Returns the name of group `name`'s copy in `block`. Numeric names have numeric copies, because ASTRA-sim
-    /// requires numbers.
+    /// Returns the name of group `name`'s copy in `block`. A numeric name's copies also get numeric names, because
+    /// ASTRA-sim requires numbers.
     pub fn name_of_group_copy(&self, name: &str, block: u32) -> String {
         if block == 0 {
             return name.to_owned();
@@ -178,7 +178,7 @@ mod tests {
             names.add_name(name);
         }
         assert_eq!(names.name_of_group_copy("7", 0), "7");
-        // The largest numeric name is 7, so the numbers of a group's copies increase by 8 from block to block.
+        // The largest numeric name is 7, so a group's copies have numbers that increase by 8 from block to block.
         assert_eq!(names.name_of_group_copy("7", 2), "23");
         assert_eq!(names.name_of_group_copy("tp", 2), "tp.2");
         assert_eq!(names.name_of_group_copy("tp", 1), "tp.1'");

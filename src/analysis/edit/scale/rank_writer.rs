@@ -27,8 +27,8 @@ pub(super) struct ScaledRankWriter<'s> {
 type AttributeEditList<'e> = Vec<(&'e str, AttributeSetOrRemoval<'e>)>;
 
 impl ScaledRankWriter<'_> {
-    /// Writes the metadata record with the new number of ranks. Removes the rank's own number, so that equal ranks
-    /// can share a file.
+    /// Writes the metadata record with the new number of ranks. Removes the rank's own number, so that ranks with equal
+    /// traces can share a file.
     pub fn write_metadata(
         &self,
         record: RawRecord<'_>,
@@ -39,7 +39,8 @@ impl ScaledRankWriter<'_> {
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeSetOrRemoval::Remove),
             (roles::ATTRIBUTE, AttributeSetOrRemoval::Remove),
-            // With a different number of ranks, the job may do different amounts of work, so remove the recorded ones.
+            // With a different number of ranks, the job may do a different amount of work, so remove the recorded
+            // amounts.
             (work_amounts::ATTRIBUTE, AttributeSetOrRemoval::Remove),
         ];
         let mut fields = WireCursor::new(record.bytes, record.offset);
@@ -120,7 +121,7 @@ impl ScaledRankWriter<'_> {
         Ok(true)
     }
 
-    /// Returns a group's numbers of members in the old and the new job.
+    /// Returns how many members a group has in the old and in the new job.
     fn old_and_new_group_sizes(
         &self,
         view: &NodeView<'_>,
@@ -195,7 +196,7 @@ impl ScaledRankWriter<'_> {
         {
             *name = self.scaling.names.name_of_group_copy(&old, self.block);
             sets.push(("pg_name", AttributeSetOrRemoval::Text(name)));
-            // Tools use one of two attribute names for the group; set only the node's.
+            // Tools name the group in one of two attributes; set only the one that the node has.
             sets.push(("comm_group", AttributeSetOrRemoval::Text(name)));
         }
         Ok(sets)
@@ -242,7 +243,7 @@ impl ScaledRankWriter<'_> {
         ])
     }
 
-    /// Returns the value of `comm_size` for a group with `new` instead of `old` members.
+    /// Returns the value of `comm_size` for a group that grows or shrinks from `old` to `new` members.
     fn scale_collective_bytes(
         &self,
         node: u64,

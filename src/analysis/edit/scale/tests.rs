@@ -79,7 +79,7 @@ fn size(node: &Node) -> i64 {
 #[test]
 fn shards_shrink_or_wholes_grow() {
     use CollectiveKind as K;
-    // A group of 2 members becomes a group of 6. To keep the total size, a shard of 300 bytes shrinks to 100 bytes,
+    // A group of 2 members becomes a group of 6. If the total size is kept, a shard of 300 bytes shrinks to 100 bytes,
     // and a shard of 100 bytes to 33⅓ bytes, rounded up. If the size of shards is kept, a whole buffer of 600 bytes
     // becomes 1800 bytes.
     let kinds = [
@@ -154,7 +154,8 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     );
     assert_eq!(after[1].attr[2], group("tp.1"));
     assert_eq!(after[1].attr[3], attribute("comm_root", 7));
-    // In the first block, only rank numbers could change, and none does in this job, so the trace is unchanged.
+    // In the first block, scaling could change only rank numbers, and it changes none in this job, so the trace stays
+    // the same.
     assert_eq!(
         read(&scaling.write_rank(3, &second).unwrap())[1],
         read(&second)[1]

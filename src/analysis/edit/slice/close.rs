@@ -6,10 +6,10 @@ use super::checked_trace::ReplayableTrace;
 /// becomes a joint.
 pub const MOST_BEHIND: usize = 8;
 
-/// Index of a kept node that another node depends on, and true for a control dependency.
+/// Index of a kept node on which another node depends, and a flag that is true for a control dependency.
 type DependencyOnKeptNode = (u32, bool);
 
-/// The dependencies of each node, after other nodes were cut.
+/// The dependencies that each node has after other nodes were cut.
 #[derive(Debug)]
 pub(super) struct TraceDependenciesAfterCut {
     joints: Vec<bool>,
@@ -22,8 +22,8 @@ pub(super) struct TraceDependenciesAfterCut {
 impl TraceDependenciesAfterCut {
     /// Computes the new dependencies, in time linear in the number of dependencies.
     pub fn new(trace: &ReplayableTrace<'_>, kept: &[bool]) -> Self {
-        // One reverse pass over the known order finds all cut nodes that a kept node depends on, directly or through
-        // other cut nodes. A depth-first search with petgraph takes twice as long.
+        // One pass over the known order, from its end to its start, finds all cut nodes on which a kept node depends,
+        // directly or through other cut nodes. A depth-first search with petgraph takes twice as long.
         let mut needed = vec![false; kept.len()];
         for &i in trace.order.iter().rev() {
             if kept[i as usize] || needed[i as usize] {
@@ -43,8 +43,8 @@ impl TraceDependenciesAfterCut {
             if !kept[at] && !needed[at] {
                 continue;
             }
-            // Replays do not enforce dependencies on a missing node or on a cycle, so they are dropped. This also
-            // changes the list.
+            // Replays enforce no dependency that is on a cycle or points to a missing node, so drop such dependencies.
+            // Dropping them also changes the list.
             let mut changed =
                 trace.enforced_dependencies(i).count() != trace.raw.dependencies_of(i).len();
             found.clear();
@@ -65,7 +65,8 @@ impl TraceDependenciesAfterCut {
             if kept[at] && !changed {
                 continue;
             }
-            // For the same target, a data dependency is sorted before a control dependency, so it remains.
+            // If both kinds have the same target, the data dependency sorts before the control dependency, so the data
+            // dependency remains.
             found.sort_unstable();
             found.dedup_by_key(|behind| behind.0);
             this.joints[at] = !kept[at] && found.len() > MOST_BEHIND;

@@ -1,4 +1,4 @@
-//! Finds communication with a cut partner.
+//! Finds communication whose partner was cut.
 
 use super::checked_trace::ReplayableTrace;
 use chakram_trace::format::TraceError;
@@ -16,7 +16,7 @@ struct RankCommunication {
     nodes: Vec<(u64, bool)>,
 }
 
-/// The communication of a job, in ascending order of ranks.
+/// The job's communication, in ascending order of ranks.
 #[derive(Debug, Default)]
 pub struct JobCommunication(Vec<RankCommunication>);
 
@@ -85,14 +85,14 @@ impl JobCommunication {
     }
 }
 
-/// Communication with a cut partner.
+/// Communication whose partner was cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommunicationsWithCutPartners {
-    /// Number of collectives and messages with a cut partner.
+    /// Number of collectives and messages whose partner was cut.
     pub count: u64,
     /// Descriptions of the first such collectives and messages, at most [`CommunicationsWithCutPartners::LISTED`].
     pub first: Vec<String>,
-    /// The kept nodes that communicate with a cut partner, by rank.
+    /// The kept nodes whose communication partner was cut, by rank.
     kept: BTreeMap<u32, Vec<u32>>,
 }
 

@@ -57,7 +57,7 @@ pub(super) fn select_target_nodes(
     Ok(asked)
 }
 
-/// Lists names for error messages: names of steps or, if there are none, the names of the first nodes.
+/// Lists names for error messages: step names or, if there are none, the names of the first nodes.
 fn suggest_names(trace: &ReplayableTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
@@ -74,7 +74,8 @@ fn suggest_names(trace: &ReplayableTrace<'_>) -> String {
     }
 }
 
-/// Returns each node's owner (the node that it belongs to), and true if the owners come from attributes.
+/// Returns each node's owner (the node to which it belongs), and a flag that is true if the owners come from
+/// attributes.
 fn find_annotation_owners(trace: &ReplayableTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -112,7 +113,7 @@ fn select_step(trace: &ReplayableTrace<'_>, step: u64) -> Result<Vec<bool>, Trac
         return select_annotated_nodes(trace, &format!("ProfilerStep#{step}"));
     }
     let (owner, _) = find_annotation_owners(trace)?;
-    // For each step, the first node whose attribute names it; this node's index serves as the label of the step.
+    // For each step, the first node whose attribute names the step; that node's index serves as the step's label.
     let mut first = BTreeMap::new();
     let label = (0..).zip(&stated).map(|(i, own)| {
         let own = (*own)?;
@@ -125,7 +126,7 @@ fn select_step(trace: &ReplayableTrace<'_>, step: u64) -> Result<Vec<bool>, Trac
     Ok(asked.collect())
 }
 
-/// Returns the step in each node's attribute, if there is one.
+/// Returns the step that each node's attribute names, if it has one.
 fn stated_steps(trace: &ReplayableTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {
@@ -188,8 +189,7 @@ fn select_annotated_nodes(
     Ok(label.iter().map(Option::is_some).collect())
 }
 
-/// A node without a label gets the label of its nearest owner with a label. Nodes in a cycle of owners get no
-/// label.
+/// A node without a label gets the label of its nearest labelled owner. Nodes in a cycle of owners get no label.
 fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
     // The walk visits each node once, so it takes linear time and ends even on cycles.
     let mut done = vec![false; owner.len()];
@@ -211,7 +211,7 @@ fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
     }
 }
 
-/// Time window of an annotation, which covers nodes of other lanes. It begins with the annotation's first node on its
+/// Time window of an annotation, used to cover nodes on other lanes. It begins with the annotation's first node on its
 /// own lane, and ends when the next uncovered node there starts.
 struct AnnotationWindow {
     from: Span,

@@ -98,8 +98,8 @@ fn dependencies_lead_on_through_what_is_cut() {
         (&*after[3].data_deps, &*after[3].ctrl_deps),
         (&[][..], &[10, 20][..])
     );
-    // Node 40 has a data dependency on 20 and a control dependency on 10. Node 50 has both kinds of dependency on 20,
-    // and the data dependency replaces the control dependency.
+    // Node 40 has a data dependency on 20 and a control dependency on 10. Node 50 depends on node 20 in both ways, and
+    // the data dependency replaces the control dependency.
     assert_eq!(
         (&*after[2].data_deps, &*after[2].ctrl_deps),
         (&[20][..], &[10][..])
@@ -177,8 +177,8 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
         with(node(4, 3, &[3], &[]), &on(1, &[("parent", 3)])),
         with(node(5, 9, &[4], &[]), &[("stream", 7), ("launch", 4)]),
         // The remaining nodes are on another thread. Node 6 starts at 13 µs, within the step, and node 8 belongs to
-        // node 6. Node 10 starts at 16 µs, after the step but before its thread has started another node. Node 7
-        // starts at 18 µs, when the thread has started one.
+        // node 6. Node 10 starts at 16 µs, which is after the step but before its thread starts its next node. Node 7
+        // starts at 18 µs, when the thread has already started that node.
         with(node(6, 1, &[3], &[]), &on(2, &[])),
         with(node(8, 1, &[6], &[]), &on(2, &[("parent", 6)])),
         with(node(10, 1, &[4], &[]), &on(2, &[])),
@@ -280,7 +280,7 @@ fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
 #[test]
 fn long_chains_take_no_stack_and_linear_time() {
     let ends = AnnotationStepOrIdSelector::Annotation("end".to_owned());
-    // Without attributes, kernels belong to their dependencies, so the annotation covers all kernels.
+    // Without attributes, each kernel belongs to the kernel on which it depends, so the annotation covers all kernels.
     let (captured, after, _) = slice(&chain(1000, &[]), &ends);
     assert_eq!((after.len(), captured), (1000, 1_000_000));
     // With attributes, these kernels belong to no other node, so the middle of the chain is cut.

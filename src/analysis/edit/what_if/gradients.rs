@@ -27,12 +27,12 @@ pub(super) struct StepGradientReductions {
     pub launches: Vec<Vec<u32>>,
     /// Nodes that copy gradients into their buckets.
     pub fills: BTreeSet<u32>,
-    /// Parameters in the order of their gradients. For each parameter: the outermost node of its hook, and its
-    /// number of elements.
+    /// Parameters, in the order in which their gradients become ready. For each parameter: the outermost node of its
+    /// hook, and its number of elements.
     pub hooks: Vec<(u32, u64)>,
-    /// For each gradient, the bytes per element, if the capture records its type.
+    /// For each gradient, the number of bytes per element, if the capture records the element type.
     pub element_sizes: Vec<Option<u64>>,
-    /// Nodes that compute gradients, each with the index of its hook. Only used if no host node launches the
+    /// Nodes that compute gradients, each with the index of its hook. Used only if no host node launches the
     /// reductions.
     pub producers: Vec<(u32, usize)>,
 }
@@ -91,7 +91,7 @@ impl StepGradientReductions {
         this
     }
 
-    /// Keeps only reductions of buckets, and removes others, such as reductions to shards.
+    /// Keeps only reductions of buckets, and removes all others, such as those that reduce to shards.
     pub fn keep_bucket_reductions(mut self, program: &RankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
@@ -115,7 +115,7 @@ impl StepGradientReductions {
     }
 
     /// Returns true if every backward pass reduces its gradients, as in jobs with sharded gradients or parameters. In
-    /// other jobs, only the last one before the optimizer does.
+    /// other jobs, only the last backward pass before the optimizer does.
     pub fn has_reductions_in_each_pass(&self, program: &RankProgram<'_>) -> bool {
         let shards = |&item: &u32| {
             matches!(
@@ -143,23 +143,22 @@ impl StepGradientReductions {
         bytes.map(|&item| bytes_of(program, item)).sum()
     }
 
-    /// Returns the bytes per element of the gradients; `None` if the reductions do not contain every gradient exactly
-    /// once.
+    /// Returns the gradients' bytes per element; `None` if the reductions do not contain every gradient exactly once.
     fn element_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
         let (all, bytes) = (self.count_elements(), self.sum_bytes(program));
         (all > 0 && bytes.is_multiple_of(all)).then(|| bytes / all)
     }
 
-    /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket except
-    /// the last.
+    /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket, not
+    /// counting the last.
     pub fn largest_bucket_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
         let full = self.collectives.split_last()?.1.iter();
         full.map(|&item| bytes_of(program, item)).min()
     }
 }
 
-/// Returns true if a reduction leaves each rank with only its shard of the gradients. In generated jobs, it frees
-/// temporary memory as large as the full gradients.
+/// Returns true if a reduction leaves each rank with only its shard of the gradients. In generated jobs, such a
+/// reduction frees temporary memory as large as the full gradients.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of_item(reduction).memory.named_changes();
     let bytes = bytes_of(program, reduction);
@@ -214,8 +213,8 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
 }
 
 /// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
-/// In generated jobs, the reduction must belong to a layer. Others, such as the sum for an embedding that two stages
-/// share, do not reduce buckets.
+/// In generated jobs, the reduction must belong to a layer. Other reductions, such as the sum for an embedding that two
+/// stages share, do not reduce buckets.
 pub(super) fn is_bucket_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_reduction(program, item) && program.facts_of(item).layer.is_some();
@@ -240,7 +239,7 @@ pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
     }
 }
 
-/// Recorded times of all collectives of a job, by kind, in picoseconds per KiB.
+/// Recorded times of all the job's collectives, by kind, in picoseconds per KiB.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CollectiveTimesPerKib(BTreeMap<CollectiveKind, Vec<u64>>);
 
@@ -263,8 +262,8 @@ impl CollectiveTimesPerKib {
     }
 
     /// Predicts the time of a collective of `bytes`, in nanoseconds. Uses the first quartile of the recorded times per
-    /// byte, because slower collectives include waiting for busy hosts. Returns 0 if no time was recorded for this
-    /// kind.
+    /// byte, because slower collectives include time spent waiting for busy hosts. Returns 0 if no time was recorded
+    /// for this kind.
     pub fn predict_transfer_ns(&self, kind: CollectiveKind, bytes: u64) -> u64 {
         let Some(rates) = self.0.get(&kind) else {
             return 0;
@@ -277,9 +276,9 @@ impl CollectiveTimesPerKib {
     }
 }
 
-/// Returns median delays in nanoseconds. The first result is the median over all nodes that directly follow a node
-/// in `after` on the same thread. The second result contains, for each name, the median over all other nodes with
-/// this name.
+/// Returns median delays in nanoseconds. The first result is the median over all nodes that directly follow a node in
+/// `after` on the same thread. The second result contains the median for each name, over all other nodes with this
+/// name.
 pub(super) fn median_delays_after_nodes(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
@@ -304,7 +303,7 @@ pub(super) fn median_delays_after_nodes(
     (median(&mut behind), medians)
 }
 
-/// In every step, divides gradients into new buckets of `limit` bytes.
+/// Divides the gradients of every step into new buckets of `limit` bytes.
 ///
 /// # Errors
 ///
@@ -328,8 +327,8 @@ pub(super) fn regroup_gradients(
     Ok(counts)
 }
 
-/// Divides the gradients of one step into new buckets. `bytes_per_element` is used if the reductions no longer show the
-/// element size of the gradients.
+/// Divides the gradients of one step into new buckets. `bytes_per_element` is used if the reductions no longer show how
+/// large a gradient's elements are.
 pub(super) fn regroup_gradients_of_step(
     program: &mut RankProgram<'_>,
     step: u32,
@@ -391,8 +390,8 @@ pub(super) fn regroup_found_gradients(
     Ok(counts)
 }
 
-/// Removes the nodes that gather parameters for the backward pass or copy data into and out of the gathered buffers.
-/// The backward pass then uses the parameters that the forward pass gathered.
+/// Removes the nodes that gather parameters for the backward pass, and those that copy data into and out of the
+/// gathered buffers. The backward pass then uses the parameters that the forward pass gathered.
 pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
@@ -429,8 +428,8 @@ pub(super) fn keep_parameters_gathered(program: &mut RankProgram<'_>) -> EditCou
     }
     counts.removed += gone.len() as u64;
     if counts.changed == 0 {
-        // Report no match: either the job never frees parameters, or the capture does not show the purpose of its
-        // gathers.
+        // Report no match, because either the job never frees parameters or the capture does not show what its gathers
+        // are for.
         counts.matched = 0;
     }
     program.remove_items(&|item| gone.contains(&item));
@@ -619,7 +618,8 @@ fn replace_bucket_reductions(
         let changes = &mut program.items[collective as usize].changes;
         changes.insert("comm_size", NewAttributeValueOrRemoval::Count(bytes));
         for (name, freed) in memory {
-            // The reduction frees whole gradients and leaves shards, so the freed bytes are the bucket's new size.
+            // The reduction frees whole gradients and leaves shards, so the number of freed bytes is the bucket's new
+            // size.
             if name == "frees.temporary" && freed == old {
                 changes.insert(name, NewAttributeValueOrRemoval::Count(bytes));
             }
@@ -635,8 +635,7 @@ fn replace_bucket_reductions(
             changes.insert("wait_ns", NewAttributeValueOrRemoval::Removed);
             changes.insert("eager", NewAttributeValueOrRemoval::Removed);
         }
-        // The new collective depends only on its launch, regardless of the copied collective's
-        // dependencies.
+        // The new collective depends only on its launch, whatever the copied collective depends on.
         let own = &mut program.items[collective as usize].deps;
         own.retain(|dep| copies.contains(&dep.on));
         let at = found.hooks[last].0;
@@ -710,8 +709,8 @@ fn replace_bucket_reductions(
     let mut order = Vec::with_capacity(program.order.len());
     let mut follows = false;
     for item in std::mem::take(&mut program.order) {
-        // The host launches the reduction from inside the hook. The hook's own node is its last, so insert the launch
-        // before it.
+        // The host launches the reduction from inside the hook. The hook's own node is its last node, so insert the
+        // launch before that.
         let mut after = Vec::new();
         if let Some(copies) = insert.remove(&item) {
             match launch.is_empty() {
@@ -758,7 +757,7 @@ fn last_hooks_of_buckets(program: &RankProgram<'_>, found: &StepGradientReductio
     ends.collect()
 }
 
-/// Sets the delay of a node in nanoseconds; for 0, removes the attribute.
+/// Sets a node's delay in nanoseconds; if the delay is 0, removes the attribute.
 fn set_delay(program: &mut RankProgram<'_>, item: u32, ns: u64) {
     let value = match ns {
         0 => NewAttributeValueOrRemoval::Removed,

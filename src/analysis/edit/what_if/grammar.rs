@@ -109,7 +109,7 @@ pub enum LayerCountOffsetOrFactor {
     Times(ScaleFactor),
 }
 
-/// Order of a pipeline stage's passes.
+/// Order in which a pipeline stage runs its passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassOrder {
     /// GPipe: all forward passes run before the first backward pass.
@@ -119,10 +119,10 @@ pub enum PassOrder {
     OneForwardOneBackward,
 }
 
-/// A change of a captured or generated job.
+/// An edit of a captured or generated job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEdit {
-    /// Multiplies the number of samples per micro-batch of each rank.
+    /// Multiplies the number of samples in each rank's micro-batches.
     Batch(ScaleFactor),
     /// Multiplies the number of tokens per sequence.
     Sequence(ScaleFactor),
@@ -139,16 +139,15 @@ pub enum JobEdit {
     Data(u32),
     /// Sets the number of pipeline stages. Each stage keeps its number of layers.
     Pipeline(u32),
-    /// Sets the number of ranks. Adds copies of captured ranks for ranks without a trace.
+    /// Sets the number of ranks. Ranks without a trace get copies of captured ranks.
     Ranks(u32),
-    /// Sets the bucket size in bytes at which gradients are reduced.
+    /// Sets the bucket size, in bytes, at which gradients are reduced.
     Bucket(u64),
-    /// Sets whether parameters of a sharded job are freed after the forward pass and gathered again for the
-    /// backward pass.
+    /// Sets whether a sharded job frees parameters after the forward pass and gathers them again for the backward pass.
     Reshard(bool),
     /// Sets whether gradients are reduced during the backward pass.
     Overlap(bool),
-    /// Sets the order of passes in pipeline stages.
+    /// Sets the order in which pipeline stages run their passes.
     Schedule(PassOrder),
     /// Adds host time before a phase.
     Delay {
@@ -161,7 +160,7 @@ pub enum JobEdit {
     },
 }
 
-/// For each edit: its name, the form of its value in help texts, and its meaning.
+/// For each edit: its name, how its value is written in help texts, and its meaning.
 pub const EDITS: &[(&str, &str, &str)] = &[
     (
         "batch",
@@ -223,7 +222,7 @@ pub const EDITS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Names of edits that are not supported, each with the reason.
+/// Names of unsupported edits, each with the reason.
 const UNKNOWN_CHANGES: &[(&str, &str)] = &[
     (
         "tensor",

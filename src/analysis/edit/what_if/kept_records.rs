@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 /// Attribute of the metadata record that stores the replaced records.
 pub(super) const KEPT: &str = "unedited_records";
 
-/// Replaced records with their indices in the unedited trace, and the number of records in that trace.
+/// Replaced records with their indices in the unedited trace, and the number of records in the unedited trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OriginalRecordsToRestore {
     count: usize,
@@ -22,7 +22,8 @@ pub(super) struct OriginalRecordsToRestore {
 
 impl OriginalRecordsToRestore {
     /// Returns the records of `before` that differ in `again`, which is the trace after an edit and its inverse.
-    /// Returns `None` if `before` and `again` have different numbers of records, which cannot be compared one by one.
+    /// Returns `None` if `before` and `again` have different numbers of records, because they cannot be compared one by
+    /// one then.
     pub fn find_changed_records(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);
@@ -74,8 +75,8 @@ impl OriginalRecordsToRestore {
         text
     }
 
-    /// Returns `trace` with the stored records at their original indices. Returns `trace` unchanged if its number of
-    /// records differs from the unedited trace's.
+    /// Returns `trace` with the stored records at their original indices. Returns `trace` unchanged if it has more or
+    /// fewer records than the unedited trace.
     pub fn put_back(&self, trace: Vec<u8>) -> Result<Vec<u8>, TraceError> {
         let mut out = Vec::with_capacity(trace.len());
         let (mut frames, mut count) = (FrameCursor::new(&trace), 0);

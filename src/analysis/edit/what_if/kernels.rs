@@ -2,8 +2,8 @@
 //!
 //! Work: a tensor with a sample dimension grows with the number of samples; a parameter tensor does not. One dimension
 //! of a matrix multiplication is the number of samples, so its FLOPs grow with this number. The FLOPs of attention grow
-//! with the square of the sequence length. A kernel's bytes are proportional to the element count of all its tensors.
-//! If a trace has no shapes, all work in forward and backward passes is assumed to grow.
+//! with the square of the sequence length. A kernel's bytes are proportional to the total number of elements in its
+//! tensors. If a trace has no shapes, all work in forward and backward passes is assumed to grow.
 //!
 //! Time: a kernel has `F` FLOPs, moves `Y` bytes and takes the recorded time `t`, of which the profiler added `p`.
 //! After scaling, these are `F'`, `Y'` and `t'`:
@@ -13,12 +13,12 @@
 //! ```
 //!
 //! The work `w` of a kernel is `F` or, if the kernel has no FLOPs, `Y`. The exception is a kernel with FLOPs that moves
-//! bytes at half of the trace's highest rate or faster. Its work is `max(F / f, Y / y)`, where `f` and `y` are the
+//! bytes at no less than half of the trace's highest rate. Its work is `max(F / f, Y / y)`, where `f` and `y` are the
 //! highest rates of FLOPs and of bytes in the trace.
 //!
-//! `a` is the fixed time of a kernel call, independent of its work. If kernels with the same name differ in work by a
-//! factor of two or more, `a` is the intercept of a line fitted to the kernels' median time against work. If the work
-//! differs less, `a` is the time of the shortest kernel of the trace.
+//! `a` is the fixed time of a kernel call, independent of its work. If the work of kernels with the same name differs
+//! by a factor of two or more, `a` is the intercept of a line fitted to their median times against their work. If the
+//! work differs less, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -66,16 +66,16 @@ pub(super) struct ScaledNodeCountsByMethod {
     /// Number of kernels, messages and collectives that are scaled.
     pub matched: u64,
     pub changed: u64,
-    /// Number of kernels that get their fixed call time from a fitted line.
+    /// Number of kernels whose fixed call time comes from a fitted line.
     pub by_line: u64,
     /// Number of kernels without known shapes.
     pub without_shapes: u64,
-    /// Number of kernels without shapes that process parameters, plus the number of parameter transfers of unknown
+    /// Number of kernels that process parameters but have no shapes, plus the number of parameter transfers of unknown
     /// layers.
     pub by_weights: u64,
 }
 
-/// A kernel's work and time before all edits.
+/// A kernel's work and time as they were before all edits.
 #[derive(Clone, Copy, Debug, Default)]
 struct UneditedKernelWorkAndTime {
     flops: u64,
@@ -106,14 +106,14 @@ pub(super) struct KernelWorkAndTimeScaler {
     calls: BTreeMap<String, FixedKernelCallTime>,
     /// For each layer of a generated job: the bytes of parameters that the layer's passes gather.
     gathered: BTreeMap<u32, u64>,
-    /// For each kernel's node: the bytes that it allocates for whole gradients, and that their reduction frees.
+    /// For each kernel's node: how many bytes it allocates for whole gradients, which their reduction frees.
     whole_gradients: BTreeMap<u32, u64>,
     shortest: f64,
     flops_rate: f64,
     bytes_rate: f64,
 }
 
-/// PyTorch operators that have parameters among their arguments, and the indices of these arguments.
+/// PyTorch operators that take parameters as arguments, and the indices of these arguments.
 const PARAMETERS: &[(&str, &[usize])] = &[
     ("aten::linear", &[1, 2]),
     ("aten::embedding", &[0]),
@@ -338,10 +338,10 @@ impl KernelWorkAndTimeScaler {
     /// their gradient.
     ///
     /// In most cases, a tensor's sizes show what it contains. But a matrix with as many rows as there are tokens may
-    /// have the sizes of a weight by chance. Then its position among the inputs decides. A matrix multiplication does
-    /// one of two things. Either it multiplies samples (first input) by a weight (second input), or it multiplies the
-    /// samples of both inputs and sums the products into a weight gradient. All other kernels of a pass process
-    /// samples.
+    /// happen to have the sizes of a weight. In that case, its position among the inputs decides. A matrix
+    /// multiplication does one of two things. Either it multiplies samples (first input) by a weight (second input), or
+    /// it multiplies the samples of both inputs and sums the products into a weight gradient. All other kernels of a
+    /// pass process samples.
     fn find_parameter_tensors(
         &self,
         product: KernelMatmulWeightRole,
@@ -369,8 +369,7 @@ impl KernelWorkAndTimeScaler {
         tensors.map(is_parameter).collect()
     }
 
-    /// Returns the factor by which a tensor grows with the numbers of samples and tokens; `None` for
-    /// parameters.
+    /// Returns the factor by which a tensor grows as the numbers of samples and tokens grow; `None` for parameters.
     fn tensor_growth_by_tokens(
         &self,
         shape: &[u64],
@@ -401,7 +400,7 @@ impl KernelWorkAndTimeScaler {
         Some(by.batch.to_f64() * by.sequence.to_f64().powi(sequences))
     }
 
-    /// Scales the nodes that `which` selects, starting from their values before all edits.
+    /// Scales the nodes that `which` selects, starting from the values that they had before all edits.
     pub fn scale_items(
         &self,
         program: &mut RankProgram<'_>,
@@ -532,8 +531,8 @@ impl KernelWorkAndTimeScaler {
         }
         let call = self.call_time_of_kernel(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        // Bytes limit a kernel with FLOPs if it moves them at half of the highest rate or faster. An example
-        // is a multiplication of few rows by weights. FLOPs limit all other kernels with FLOPs.
+        // A kernel with FLOPs is limited by its bytes if it moves them at no less than half of the highest rate. An
+        // example is a multiplication of few rows by weights. All other kernels with FLOPs are limited by their FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,
@@ -547,7 +546,7 @@ impl KernelWorkAndTimeScaler {
         let before = weight(old.flops as f64, old.bytes as f64);
         let ratio = match before > 0.0 {
             true => weight(flops, bytes) / before,
-            // If the work is unknown, assume that it grows with the tokens and the hidden size.
+            // If the work is unknown, assume that it grows with the number of tokens and with the hidden size.
             false => by.token_growth() * hidden,
         };
         let ns = old.profiler as f64 + fixed + (old.ns as f64 - fixed) * ratio;
@@ -622,7 +621,7 @@ impl KernelWorkAndTimeScaler {
         gathered.filter(|&gathered| gathered <= bytes).unwrap_or(0)
     }
 
-    /// Scales work on parameters and parameter transfers to the new hidden size.
+    /// Scales the work on parameters, and the transfers of parameters, to the new hidden size.
     fn widen_parameter_work(
         &self,
         program: &mut RankProgram<'_>,
@@ -799,7 +798,7 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShap
         && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
 }
 
-/// Returns the shapes of a kernel's tensors. If it has none, they come from the operator that launched it.
+/// Returns the shapes of a kernel's tensors. If the kernel has no shapes, they come from the operator that launched it.
 fn tensor_shapes_of_kernel(
     program: &RankProgram<'_>,
     node: u32,
@@ -829,7 +828,7 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
     ) || names.any(|name| name.contains("attention") || name.contains("flash_attn"))
 }
 
-/// Returns a kernel's work and time before all edits.
+/// Returns the work and time that a kernel had before all edits.
 fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedKernelWorkAndTime {
     let view = program.view_of_node(node);
     let unedited = ValuesReplacedByEdits::parse(program.facts[node as usize].unedited);
@@ -847,8 +846,8 @@ fn unedited_work_of_kernel(program: &RankProgram<'_>, node: u32) -> UneditedKern
     let profiler = view.profiler.0 / 1000;
     let profiler = match program.has_work_time_in_delay(node) {
         true => profiler,
-        // The delay includes the profiler's overhead, so subtract it from the delay first, and only the rest from the
-        // duration.
+        // The delay includes the profiler's overhead, so subtract the overhead from the delay first, and only the
+        // remainder from the duration.
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);

@@ -6,8 +6,8 @@
 //! repetitions, but the optimizer may have a different number. Added layers are copies of an inner layer; removed
 //! layers are inner layers. The gradient reductions are divided into new buckets.
 //!
-//! Work on parameters that does not occur once per layer (such as a fused optimizer, or copies out of buckets) is
-//! scaled by the number of parameters.
+//! Work on parameters that is not done once per layer (such as a fused optimizer, or copies out of buckets) is scaled
+//! by the number of parameters.
 
 use super::EditCounts;
 use super::gradients::{self, CollectiveTimesPerKib, StepGradientReductions};
@@ -34,7 +34,7 @@ use repetition::{NodeRepetitionPeriodAndCount, longest_repetition};
 /// The repeated layers on all ranks of a job. A stage may contain several parts of the model, each with its own layers.
 #[derive(Debug, Default)]
 pub(super) struct JobRepeatedLayerLabels {
-    /// Number of pipeline stages, multiplied by the number of parts per stage.
+    /// Number of pipeline stages times the number of parts per stage.
     parts: u64,
     labels: AddedLayerCountByLabelRange,
 }
@@ -69,8 +69,8 @@ impl JobRepeatedLayerLabels {
         Ok(())
     }
 
-    /// Returns the number of layers to add to a part that has `old` layers. Fails if the parts would have different
-    /// numbers of layers.
+    /// Returns the number of layers to add to a part that has `old` layers. Fails if the parts would end up with
+    /// different numbers of layers.
     fn compute_added_layers(
         &self,
         old: u64,
@@ -96,8 +96,8 @@ impl JobRepeatedLayerLabels {
     }
 }
 
-/// Returns the longest repetition in a step's forward passes, which gives the layers, and all repetitions with this
-/// length and number of layers, each with the index of its pass.
+/// Returns the longest repetition in a step's forward passes, which gives the layers, and all repetitions of the same
+/// length and count, each with the index of its pass.
 fn find_forward_layer_runs(
     passes: &StepPasses,
 ) -> Option<(
@@ -262,8 +262,8 @@ fn change_layers_in_step(
         layer_bytes,
     )?;
     if !blocks.is_empty() {
-        // Transfers start late on some ranks, so their order in the traces differs. Move each to the position after its
-        // launch, so that all ranks have the same order.
+        // On some ranks, transfers start late, so the traces list them in different orders. Move each transfer to
+        // directly after its launch, so that all ranks have the same order.
         program.move_transfers_after_launches(step);
     }
     let optimizer = longest_repetition(&passes.optimizer.signatures, Some(layers.times));

@@ -16,12 +16,12 @@ use chakram_trace::format::{Op, TraceError, TrainingPhase, origin, work_amounts}
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTrace};
 use std::collections::BTreeMap;
 
-/// The phase of a step that a node belongs to.
+/// The phase of the step to which a node belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StepPhase {
-    /// Work outside the training iteration, such as barriers between steps, and work of unknown purpose.
+    /// Work outside the training iteration, such as barriers between steps, and work whose purpose is unknown.
     Outside,
-    /// The forward pass, including the loading of its input.
+    /// The forward pass, which includes loading its input.
     Forward,
     /// The backward pass.
     Backward,
@@ -66,7 +66,7 @@ impl<'a> NodeRetention<'a> for WholeNodeViewRetention {
     }
 }
 
-/// New value of an attribute of a record.
+/// New value for a record's attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NewAttributeValueOrRemoval {
     Count(u64),
@@ -74,11 +74,11 @@ pub(super) enum NewAttributeValueOrRemoval {
     Removed,
 }
 
-/// Facts about a node that are missing in its view.
+/// Facts about a node that its view lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFactsOutsideView<'a> {
     pub phase: StepPhase,
-    /// Index of the step in program order, from 0; `None` for a node outside all steps.
+    /// Index of the step in program order, counted from 0; `None` for a node outside all steps.
     pub step: Option<u32>,
     /// The node that encloses or launched this node.
     pub caller: Option<u32>,
@@ -117,11 +117,11 @@ pub(super) struct NodeOrNodeCopy {
     pub made: Option<Vec<u8>>,
 }
 
-/// Attribute of a node with the values that edits replaced.
+/// Node attribute that stores the values that edits replaced.
 pub(super) const UNEDITED: &str = "unedited";
 /// Attribute of the metadata record that lists all edits that were applied to the trace.
 const EDITS: &str = "edits";
-/// Metadata attributes that describe only the captured job, each with its name in the trace of an edited job.
+/// Metadata attributes that describe only the captured job, each with the name that it gets in an edited job's trace.
 const HIDDEN: [(&str, &str); 2] = [
     ("captured_ns", "unedited_captured_ns"),
     (work_amounts::ATTRIBUTE, "unedited_work_amounts"),
@@ -149,11 +149,11 @@ pub(super) struct RankProgram<'a> {
     pub has_layers: bool,
 }
 
-/// The thread or stream of a node: true for the host, and the lane.
+/// The thread or stream of a node: a flag that is true for the host, and the lane.
 pub(super) type HostFlagAndLane = (bool, Option<i64>);
 
 impl<'a> RankProgram<'a> {
-    /// Parses a trace. Fails on a trace that a replay would reject.
+    /// Parses a trace. Fails if a replay would reject the trace.
     pub fn read_program(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw: RawTrace<'a, WholeNodeViewRetention> =
             RawTrace::read_trace_retaining(contents);
@@ -228,7 +228,7 @@ impl<'a> RankProgram<'a> {
         &self.raw.nodes[node as usize].view
     }
 
-    /// Returns the view of an item's node, or for a copy, of the copied node.
+    /// Returns the view of an item's node; for a copy, this is the view of the copied node.
     pub fn view_of_item(&self, item: u32) -> &NodeView<'a> {
         self.view_of_node(self.items[item as usize].node)
     }
@@ -256,7 +256,7 @@ impl<'a> RankProgram<'a> {
     pub fn callers_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         let mut left = self.facts.len();
         std::iter::successors(Some(node), move |&node| {
-            // The limit ends the loop if callers in the file form a cycle.
+            // The limit ends the loop if the file's callers form a cycle.
             left = left.checked_sub(1)?;
             self.facts[node as usize].caller
         })
@@ -309,8 +309,8 @@ impl<'a> RankProgram<'a> {
             .node_indices()
             .map(|i| self.callers_of(i).find_map(|node| own[node as usize]))
             .collect();
-        // The training iteration is the range that encloses the optimizer or, without one, the range that encloses the
-        // backward pass.
+        // The training iteration is the range that encloses the optimizer or, if there is no optimizer, the backward
+        // pass.
         let mut scopes: BTreeMap<Option<u32>, Option<u32>> = BTreeMap::new();
         for phase in [StepPhase::Backward, StepPhase::Optimizer] {
             for i in self.raw.node_indices() {
@@ -404,7 +404,7 @@ impl<'a> RankProgram<'a> {
         forward
     }
 
-    /// Moves each transfer of `step` that an item launches to the position directly after this item.
+    /// Moves each transfer of `step` that an item launches to directly after this item.
     pub fn move_transfers_after_launches(&mut self, step: u32) {
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -476,7 +476,8 @@ impl<'a> RankProgram<'a> {
         item
     }
 
-    /// Removes the items that `gone` selects. Items that depended on a removed item then depend on its dependencies.
+    /// Removes the items that `gone` selects. Items that depended on a removed item then depend on that item's
+    /// dependencies.
     pub fn remove_items(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -545,7 +546,7 @@ impl<'a> RankProgram<'a> {
             for dep in &own.deps {
                 let on = match dep.in_turn {
                     true => fronts[at],
-                    // After a move, the target of a dependency may come after the item; drop it in this case.
+                    // After a move, the target of a dependency may come after the item; drop such a dependency.
                     false => Some(dep.on).filter(|&on| {
                         let id = ids[on as usize];
                         id > 0 && (!moved || id < ids[at])
@@ -701,15 +702,16 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns true if the node's work time is in its delay instead of its duration. This holds for a kernel that the
-    /// host's CPU ran without a recorded duration, because its caller's wait contains its time.
+    /// Returns true if the time of the node's work is in its delay instead of its duration. This is the case for a
+    /// kernel that the host's CPU ran without a recorded duration, because the kernel's time is part of its caller's
+    /// wait.
     pub fn has_work_time_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO
     }
 }
 
-/// Returns the phase that follows from a node's own name or label.
+/// Returns the phase that a node's own name or label indicates.
 fn phase_stated_by_node(view: &NodeView<'_>) -> Option<StepPhase> {
     if let Some(phase) = view.labels.phase {
         return Some(match phase {
@@ -745,8 +747,8 @@ fn phase_stated_by_node(view: &NodeView<'_>) -> Option<StepPhase> {
     }
 }
 
-/// Returns the pass that begins at a node, if the node's name is a mark of `torch.distributed.pipelining`: the
-/// micro-batch, and true for backward.
+/// Returns the pass that begins at a node whose name is a mark of `torch.distributed.pipelining`: the micro-batch, and
+/// a flag that is true for a backward pass.
 pub(super) fn pass_begun_by_mark(name: &str) -> Option<(u32, bool)> {
     let number = |rest: &str| rest.parse().ok();
     match (
@@ -821,7 +823,7 @@ fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, Tr
     Ok(found)
 }
 
-/// Returns the attribute's message, with its name changed to `name`.
+/// Returns the attribute's message with its name changed to `name`.
 fn with_name(message: &[u8], at: usize, name: &str) -> Result<ProtobufMessageBuilder, TraceError> {
     let mut out = ProtobufMessageBuilder::default();
     let mut fields = WireCursor::new(message, at);

@@ -12,8 +12,9 @@ use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Repeats the forward and backward passes `times` times before each optimizer step. Only the last backward pass
-/// reduces gradients. From the second backward pass on, each parameter's gradient is added to the previous sum, which
-/// needs one addition per parameter. An addition is assumed to take as long as copying the gradient into its bucket.
+/// reduces gradients. Starting with the second backward pass, each parameter's gradient is added to the sum so far,
+/// which takes one addition per parameter. An addition is assumed to take as long as copying the gradient into its
+/// bucket.
 pub(super) fn repeat_passes_before_optimizer(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -144,9 +145,9 @@ pub(super) fn repeat_passes_before_optimizer(
     Ok(counts)
 }
 
-/// Makes a pass start after the last kernel of the previous pass `before`. A dependency on a node in `starts` (marks
-/// before the step) is moved to that kernel. If the pass's first node has no dependencies, it depends on that kernel
-/// too.
+/// Makes a pass start after `before`, the last kernel of the previous pass. A dependency on a node in `starts` (marks
+/// before the step) is moved to that kernel. If the pass's first node has no dependencies, it gets a dependency on that
+/// kernel too.
 fn start_pass_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
@@ -182,7 +183,7 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
-/// A pass of a micro-batch: the micro-batch's number, and true for the backward pass.
+/// A pass of a micro-batch: the micro-batch's number, and a flag that is true for the backward pass.
 type MicroBatchPass = (u32, bool);
 
 /// Returns the passes of all micro-batches in a step with their nodes, in program order.
@@ -199,8 +200,8 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
         let labelled = facts.micro_batch.and_then(|number| match facts.phase {
             StepPhase::Forward => Some((number, false)),
             StepPhase::Backward => Some((number, true)),
-            // In generated jobs, a gather of parameters belongs to the pass that needs it, and so do reductions if each
-            // pass reduces its own gradients.
+            // In generated jobs, a parameter gather belongs to the pass that needs it; reductions also belong to a pass
+            // if each pass reduces its own gradients.
             StepPhase::Parameters => {
                 let name = program.view_of_item(item).name;
                 let backward = name.contains("/bwd/") || each && name.contains("/gradients/");
@@ -216,8 +217,8 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
         let inside = program
             .callers_of(node)
             .find_map(|c| pass_begun_by_mark(program.view_of_node(c).name));
-        // On the last stage, work after a forward pass (the loss) belongs to it. Work of the optimizer and on
-        // parameters after the last backward pass belongs to no pass.
+        // On the last stage, work after a forward pass (the loss) belongs to that pass. After the last backward pass,
+        // the optimizer's work and work on parameters belong to no pass.
         let follows = match facts.phase {
             StepPhase::Optimizer | StepPhase::Parameters => None,
             _ => last_named,
@@ -316,8 +317,8 @@ pub(super) fn split_micro_batches(
     Ok(counts)
 }
 
-/// Looks at the first step with several micro-batches. Returns the number of micro-batches, and the number of forward
-/// passes before the first backward pass. Returns `Some(None)` if the pass order is neither GPipe nor 1F1B.
+/// Examines the first step that has several micro-batches. Returns the number of micro-batches, and the number of
+/// forward passes before the first backward pass. Returns `Some(None)` if the pass order is neither GPipe nor 1F1B.
 /// Returns `None` if no step has several micro-batches.
 pub(super) fn micro_batches_and_warm_up(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
@@ -347,7 +348,7 @@ pub(super) struct NextStageRanksAndPassOrder {
 pub(super) struct StageCountToPipelineEnd {
     /// Number of stages from the rank's own stage to the last stage, inclusive.
     pub stages: u32,
-    /// True if the pass order of one of these stages is certainly 1F1B.
+    /// True if one of these stages certainly runs its passes in 1F1B order.
     pub alternates: bool,
 }
 
@@ -393,8 +394,8 @@ impl NextStageRanksAndPassOrder {
     }
 }
 
-/// Changes the pass order of a step's micro-batches. `stages` is the number of stages from the rank's own stage to
-/// the last stage, inclusive.
+/// Changes the order in which a step runs its micro-batches' passes. `stages` is the number of stages from the rank's
+/// own stage to the last stage, inclusive.
 pub(super) fn reorder_passes(
     program: &mut RankProgram<'_>,
     order: PassOrder,
@@ -460,7 +461,7 @@ pub(super) fn reorder_passes(
     Ok(counts)
 }
 
-/// The end of each pass except the last: the node that the next pass's start depends on.
+/// The end of each pass except the last: the node on which the start of the next pass depends.
 #[derive(Debug, Default)]
 struct PassEndItems {
     /// The end of each pass.
@@ -493,8 +494,8 @@ fn find_pass_ends(
 
 /// Reorders the nodes of all passes, updates their dependencies, and returns the nodes. A dependency on the same
 /// micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow the new
-/// order. A dependency on the previous pass's end is moved to the end of the pass that now precedes it, possibly on
-/// another lane. Any other dependency is moved to the last node before the pass on the old target's thread.
+/// order. A dependency on the end of the previous pass moves to the end of the pass that now comes before it, possibly
+/// on another lane. Any other dependency moves to the last node that the old target's thread runs before the pass.
 fn reorder_pass_items(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,
@@ -518,7 +519,7 @@ fn reorder_pass_items(
             .into_iter()
             .flat_map(|items| items.iter());
         let items: Vec<u32> = items.map(|item| parts[part][item]).collect();
-        // True if `on` is the end of the previous pass, or the copy of this end in a part of a divided micro-batch.
+        // True if `on` is the end of the previous pass, or a copy of that end in a part of a divided micro-batch.
         let was_front = |on: u32| {
             let before = ends.before.get(&pass);
             before.is_some_and(|before| parts.iter().any(|part| part.get(before) == Some(&on)))
@@ -531,7 +532,8 @@ fn reorder_pass_items(
                 let of = pass_of.get(&dep.on).copied();
                 let own = of.is_none_or(|of| of == pass || of == (number, false));
                 if let Some(front) = front.filter(|_| was_front(dep.on)) {
-                    // Nodes of one thread run in order anyway, so only an end on another thread needs a dependency.
+                    // Nodes on one thread run in order anyway, so a dependency is needed only if the end is on another
+                    // thread.
                     let in_turn = dep.in_turn
                         && program.thread_of(program.items[front as usize].node) == thread;
                     let on_front = ItemDependency {
@@ -596,8 +598,8 @@ fn replace_items_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, or
     program.order = order;
 }
 
-/// Returns the pass order of `micro_batches` micro-batches: `warm_up` forward passes, then alternating backward and
-/// forward passes, then the remaining backward passes.
+/// Returns the order in which the passes of `micro_batches` micro-batches run: `warm_up` forward passes, then
+/// alternating backward and forward passes, then the remaining backward passes.
 fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     let mut passes: Vec<MicroBatchPass> = (0..warm_up).map(|number| (number, false)).collect();
     for number in 0..micro_batches {

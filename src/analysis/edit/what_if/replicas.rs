@@ -17,7 +17,7 @@ use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bucket size in bytes at which DistributedDataParallel reduces by default.
+/// Bucket size, in bytes, at which DistributedDataParallel reduces gradients by default.
 const DEFAULT_BUCKET: u64 = 25 << 20;
 
 /// Changes a job's number of replicas to `replicas`.
@@ -47,7 +47,7 @@ pub(super) fn scale_replicas(
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         format_grid_of_members(&members, ranks)?
     } else {
-        // Give each rank a group for its future replicas, with the rank as the only member so far.
+        // Give each rank a group for its future replicas; so far, the rank is its only member.
         for (rank, trace) in &mut traces {
             let mut program = RankProgram::read_program(trace)?;
             let group = format!("replicas-{rank}");
@@ -112,7 +112,7 @@ pub(super) fn scale_replicas(
     Ok((new, scaling.scale_groups()))
 }
 
-/// Multiplies the work and memory of optimizer shards by `ratio`. Returns true if there are any.
+/// Multiplies the optimizer shards' work and memory by `ratio`. Returns true if there are any optimizer shards.
 fn scale_sharded_optimizer(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     let shards = program.order.iter().copied().find(|&item| {
         gradients::is_reduction(program, item)
@@ -184,8 +184,8 @@ fn replica_ranks_of_first_rank(
         let members = name.and_then(|name| declared.get(&name).cloned());
         let members = members.filter(|members| !members.is_empty());
         let members = members.unwrap_or_else(|| (0..ranks).collect());
-        // The largest group is the group of replicas. Smaller groups may serve another purpose, such as an embedding
-        // that stages share.
+        // The largest group is the group of replicas. Smaller groups may serve another purpose: for example, stages may
+        // share an embedding.
         if members.len() > found.len() {
             found = members;
         }
@@ -193,7 +193,7 @@ fn replica_ranks_of_first_rank(
     Ok(found)
 }
 
-/// Returns the text form of a rank grid in which one dimension consists of the ranks in `members`.
+/// Returns the text form of a rank grid with a dimension that consists of the ranks in `members`.
 fn format_grid_of_members(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refuse_edit(

@@ -1,20 +1,19 @@
-//! Creates traces for ranks without a trace, from the traces of captured ranks with the same role.
+//! Creates traces for ranks that have none, from the traces of captured ranks with the same role.
 //!
-//! The ranks form a grid with three kinds of dimensions. The first is the *stage* of a pipeline: neighbouring stages
-//! are as far apart as sender and receiver of a forward message. The second is the *replica*: neighbouring replicas are
-//! as far apart as ranks that reduce gradients with each other. The remaining dimension contains all other positions,
-//! such as shards of tensors. A captured rank t serves as the model of an absent rank m, which copies its trace. The
-//! model is a rank of the same stage and, if possible, with the same coordinate in the remaining dimension. If m is in
-//! a middle stage, its model may also be in another middle stage. In this case, 1F1B passes are reordered for the stage
-//! of m. The trace of t is changed as follows:
+//! The ranks form a grid with three kinds of dimensions. The first is the pipeline's *stage*: neighbouring stages are
+//! as far apart as the sender and the receiver of a forward message. The second is the *replica*: neighbouring replicas
+//! are as far apart as ranks that reduce gradients with each other. The remaining dimension contains all other
+//! positions, such as shards of tensors. A captured rank t serves as the model of an absent rank m, which copies the
+//! trace of t. The model is a rank of the same stage and, if possible, with the same coordinate in the remaining
+//! dimension. If m is in a middle stage, its model may also be in another middle stage. In this case, 1F1B passes are
+//! reordered for the stage of m. The trace of t is changed as follows:
 //!
-//! - If t sends a message to a rank at distance d, then m sends a message to the rank at distance d from m. The
-//!   message's tag changes from stage to stage as those of t do.
-//! - Along each dimension, if the coordinates of t's group include the coordinate of m, the group keeps its
-//!   coordinates. Otherwise, the group moves to the coordinate of m, or to the block of the same size
-//!   around it.
+//! - If t sends a message to a rank at distance d, then m sends a message to the rank at distance d from m. From stage
+//!   to stage, the message's tag changes as the tags of t do.
+//! - Along each dimension, the group keeps its coordinates if those of t's group include the coordinate of m.
+//!   Otherwise, the group moves to the coordinate of m, or to the block of the same size that contains it.
 //!
-//! In the completed job, every send must have a receive, and all members of a group must make equally many calls.
+//! In the completed job, every send must have a receive, and all members of a group must make the same number of calls.
 
 use super::EditCounts;
 use super::gradients;
@@ -95,8 +94,8 @@ struct CapturedRank {
     /// stage.
     next: Option<u32>,
     peers: BTreeSet<u32>,
-    /// Groups that reduce the rank's gradients. Each entry has the distance between adjacent members and
-    /// the number of members.
+    /// Groups that reduce the rank's gradients. Each entry consists of the distance between adjacent members and the
+    /// number of members.
     reductions: BTreeSet<(u32, u32)>,
     /// Time of all kernels of the rank, in picoseconds.
     kernels: u64,
@@ -331,7 +330,7 @@ pub(super) fn derive_missing_ranks(
     Ok((all, table.declared))
 }
 
-/// Makes ranks with equal traces share the bytes.
+/// Makes ranks with equal traces share one copy of the bytes.
 fn share_equal_traces(traces: &mut RankTraces) {
     let mut shared: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
     for (_, trace) in traces {
@@ -340,8 +339,8 @@ fn share_equal_traces(traces: &mut RankTraces) {
     }
 }
 
-/// Checks that the available memory suffices for `count` traces as large as the largest of `traces`; `fewer` is the
-/// error's advice.
+/// Checks that `count` traces as large as the largest of `traces` fit into the available memory; `fewer` is the advice
+/// that the error gives.
 fn check_memory(
     traces: &RankTraces,
     count: u32,
@@ -354,8 +353,8 @@ fn check_memory(
         .map_err(|error| super::refuse_edit(error.to_string(), fewer))
 }
 
-/// Adds a note about the differences in kernel time among captured ranks with the same role. The times of added ranks
-/// may be wrong by as much.
+/// Adds a note about how much the kernel times of captured ranks with the same role differ. The times of added ranks
+/// may be wrong by as much as that.
 fn note_role_time_differences(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {

@@ -1,9 +1,9 @@
-//! Parses tensor shapes, which are nested lists of sizes in records.
+//! Parses tensor shapes, which records store as nested lists of sizes.
 
 /// The sizes of a tensor's dimensions.
 pub(super) type TensorShape = Vec<u64>;
 
-/// Parses the shapes in a string such as `[[8, 64], [[256], [256]], []]`. The tensors of a list are returned
+/// Parses the shapes in a string such as `[[8, 64], [[256], [256]], []]`. Each tensor in a list of tensors is returned
 /// separately. Scalars and arguments other than tensors are skipped.
 pub(super) fn parse_shapes(text: &str) -> Vec<TensorShape> {
     let mut shapes = Vec::new();
@@ -29,8 +29,8 @@ pub(super) fn parse_shapes(text: &str) -> Vec<TensorShape> {
     shapes
 }
 
-/// Parses the shape of each argument of a call. An argument without a shape has an empty shape. The first shape of a
-/// list of tensors represents the whole list.
+/// Parses the shape of each argument of a call. An argument without a shape has an empty shape. For a list of tensors,
+/// the first shape stands for the whole list.
 pub(super) fn parse_argument_shapes(text: &str) -> Vec<TensorShape> {
     let (mut depth, mut found, mut start) = (0_u32, Vec::new(), 0);
     for (at, byte) in text.bytes().enumerate() {

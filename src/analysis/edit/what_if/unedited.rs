@@ -2,7 +2,7 @@
 
 use super::program::NewAttributeValueOrRemoval;
 
-/// Returns the value of an attribute before all edits; `None` if no edit replaced the value.
+/// Returns the value that an attribute had before all edits; `None` if no edit replaced the value.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
     ValuesReplacedByEdits::parse(unedited).unedited_count(name)
 }

@@ -1,10 +1,11 @@
-//! Finds the tensor sizes that grow with a model's hidden size (widths), and with which power of it each tensor grows.
+//! Finds the tensor sizes that grow with a model's hidden size (the widths), and the power of the hidden size with
+//! which each tensor grows.
 //!
 //! The sizes of weights in matrix multiplications are widths. The exception is the size of the vocabulary, which occurs
 //! only in the embedding and the loss. The sizes of an activation tensor are the numbers of samples and tokens,
-//! followed by a width. The width is one size, or two sizes (number of heads, and width of a head). Multiplications
-//! with weights grow with the square of the hidden size, and all other work in proportion to it. Attention gets more
-//! heads of the same width if their number is then an integer. Otherwise, the heads become wider.
+//! followed by a width. The width is either one size or two (the number of heads and the width of a head). The work of
+//! multiplications with weights grows with the square of the hidden size, and all other work in proportion to it.
+//! Attention gets more heads of the same width if their number is then an integer. Otherwise, the heads become wider.
 
 use super::gradients;
 use super::grammar::{HiddenSizeChange, ScaleFactor};
@@ -23,25 +24,25 @@ pub(super) struct ModelWidths {
     /// Sizes of weights that are proportional to the hidden size.
     widths: BTreeSet<u64>,
     hidden: Option<u64>,
-    /// Size of the whole vocabulary, and size of a rank's vocabulary shard.
+    /// Size of the whole vocabulary, and of a rank's shard of it.
     vocabulary: BTreeSet<u64>,
     heads: BTreeSet<u64>,
     kv_heads: BTreeSet<u64>,
     /// Sizes that count samples or tokens: number of samples, number of tokens per sequence, and row counts of matrix
     /// multiplications.
     leading: BTreeSet<u64>,
-    /// Numbers of weight elements: per layer of a generated job, and in total under the key `None`. The first
-    /// number is for weights with one width, the second for weights with two widths.
+    /// Numbers of weight elements: per layer of a generated job, and the total under the key `None`. The first number
+    /// counts elements of weights with one width, the second those of weights with two widths.
     weights: BTreeMap<Option<u32>, [u64; 2]>,
-    /// Bytes of all weights, and of all gradients, as recorded in a generated job.
+    /// Bytes of all weights and of all gradients, as a generated job states them.
     stated: [u64; 2],
-    /// Bytes per weight element, derived from the number format of matrix multiplications.
+    /// Bytes per weight element, derived from the number format that matrix multiplications use.
     element: u64,
 }
 
 impl ModelWidths {
-    /// Derives the widths from the matrix multiplications of a program; `samples` contains the number of samples and
-    /// the number of tokens, where known.
+    /// Derives the widths from a program's matrix multiplications; `samples` contains the number of samples and the
+    /// number of tokens, where these are known.
     pub fn learn_widths(program: &RankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
         let mut this = Self {
             leading: samples.into_iter().flatten().collect(),
@@ -193,7 +194,7 @@ impl ModelWidths {
         if rest.iter().any(|size| self.vocabulary.contains(size)) {
             return 0;
         }
-        // Remove the numbers of samples and tokens: the first size, and then known sizes one by one.
+        // Remove the numbers of samples and tokens: first the leading size, then known sizes one by one.
         if rest.len() > 1 {
             rest.remove(0);
         }
@@ -212,7 +213,7 @@ impl ModelWidths {
     }
 
     /// Returns the power of the hidden size with which the FLOPs of a matrix multiplication grow. If one input is a
-    /// weight, it is the power of the weight's size. Otherwise, both inputs determine it.
+    /// weight, this is the power with which the weight's size grows. Otherwise, both inputs determine the power.
     pub fn hidden_size_power_of_product(
         &self,
         inputs: &[TensorShape],
@@ -235,8 +236,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the shape of a kernel for a hidden size that is `by` times as large. `samples` has one entry per size
-    /// of a multiplication: true if the size is a number of samples.
+    /// Returns the shape of a kernel for a hidden size that is `by` times as large. `samples` has one entry per size of
+    /// a multiplication; the entry is true if the size is a number of samples.
     pub fn widen_kernel(
         &self,
         kernel: KernelShape,
@@ -271,8 +272,9 @@ impl ModelWidths {
     }
 
     /// Returns the factor by which the parameters of `layers` grow in a generated job. If `gradients` is true, returns
-    /// the factor for their gradients. An empty set of layers means all layers. `bytes` is the size of these parameters
-    /// on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion to the hidden size.
+    /// the factor for these parameters' gradients. An empty set of layers means all layers. `bytes` is the size that
+    /// these parameters have on a rank. Parameters that no multiplication uses (biases and norms) grow in proportion to
+    /// the hidden size.
     pub fn growth_of_weights(
         &self,
         layers: &BTreeSet<u32>,
@@ -323,7 +325,7 @@ impl ModelWidths {
     }
 }
 
-/// If `item` reduces gradients or gathers parameters, returns their layers in a generated job.
+/// If `item` reduces gradients or gathers parameters in a generated job, returns the layers to which these belong.
 pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeSet<u32> {
     let own = program.facts_of(item).layer;
     if program.has_layers && own.is_none() {

@@ -7,10 +7,10 @@ use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
 use proptest::prelude::*;
 
-/// A node: true for a collective; delay, wait and duration in ns; lane; dependencies.
+/// A node: true for a collective; its delay, wait and duration in ns; its lane; its dependencies.
 type TestNodeFields = (bool, [u64; 3], i64, Vec<u64>);
 
-/// Builds the trace of a rank from `lines`, one node per line, with ids from 1.
+/// Builds a rank's trace from `lines`, with one node per line and ids starting at 1.
 fn track(rank: u32, lines: &[TestNodeFields]) -> RankTimesForCriticalPath {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::start_with_metadata(Vec::new(), &captured).unwrap();
@@ -89,8 +89,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         ]
     );
     assert_eq!((path.changes, ns(path.total_time())), (1, 120));
-    // Compute comes first, because its 100 ns (including the delay) are more than the all-reduce's
-    // time.
+    // Compute comes first, because its 100 ns (including the delay) exceed the all-reduce's time.
     let spent = sum_path_time_by_key(&path, |piece| piece.class_of_node(&tracks));
     let all: Vec<_> = spent
         .iter()

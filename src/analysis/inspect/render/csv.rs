@@ -7,7 +7,7 @@ use crate::inspect::{
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
-/// Names of the sum columns, which most tables have.
+/// Names of the columns for sums, which most tables have.
 const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,min_ps,min_rank,\
                     max_ps,max_rank";
 

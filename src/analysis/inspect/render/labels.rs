@@ -18,7 +18,7 @@ pub fn format_short_count(count: u64) -> String {
     }
 }
 
-/// Formats the faults of files: one line per kind with the ranks, most serious kind first.
+/// Formats the faults of files, one line per kind with its ranks, the most serious kind first.
 pub fn format_faults<'a>(
     ranks: impl Iterator<Item = (u32, &'a RejectedAndRepairedFaults)> + Clone,
 ) -> (Vec<String>, Vec<String>) {
@@ -41,8 +41,7 @@ pub fn format_faults<'a>(
     )
 }
 
-/// Describes the source of a rank's times; `end` is the rank's computed end, and `captured` the end in the
-/// capture.
+/// Describes where a rank's times come from; `end` is the rank's computed end, and `captured` its end in the capture.
 pub fn describe_time_basis(
     basis: NodeStartTimesSource,
     whole_micros: bool,

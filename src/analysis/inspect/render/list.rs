@@ -1,4 +1,4 @@
-//! Renders a list of nodes row by row while reading traces.
+//! Renders a list of nodes, row by row, while reading traces.
 
 use super::json::build_view_document;
 use crate::inspect::NodeRow;
@@ -41,7 +41,7 @@ impl NodeListFormat {
         }
     }
 
-    /// Renders `rows`, one line per row. Returns the text, and the offset of each line's end. In JSON, every line
+    /// Renders `rows`, one line per row. Returns the text, and the offset at which each line ends. In JSON, every line
     /// ends with a comma.
     pub fn render_lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
@@ -146,7 +146,7 @@ fn append_csv_row(rows: &mut CsvRows, row: &NodeRow<'_>) {
     ]);
 }
 
-/// Creates the table for the text form, with fixed column widths, because each row is written as soon as it is read.
+/// Creates the table for the text form; its column widths are fixed, because each row is written as soon as it is read.
 fn create_text_table(width: usize) -> TextTable<'static> {
     let columns = [
         right_aligned_column("rank", 5),
@@ -197,7 +197,7 @@ fn render_text_row(
     )
 }
 
-/// Formats the group or the peer of a node, as in `, all ranks` or `, rank 3 tag 1`.
+/// Formats a node's group or peer, as in `, all ranks` or `, rank 3 tag 1`.
 pub(super) fn format_group_or_peer(row: &NodeRow<'_>) -> String {
     match (&row.group, row.peer) {
         (Some(group), _) => format!(", {}", escape_name(group)),

@@ -35,13 +35,13 @@ pub struct CriticalPathAndRankInputs<'a> {
     pub path: CriticalPath,
 }
 
-/// Returns the paths to show: a single path if the times of all ranks share one origin, otherwise one path per rank.
+/// Returns the paths to show: a single path if all ranks measure time from one origin, otherwise one path per rank.
 pub fn find_paths(
     tracks: &[RankTimesForCriticalPath],
     find: fn(&[RankTimesForCriticalPath], bool) -> Option<CriticalPath>,
 ) -> Vec<CriticalPathAndRankInputs<'_>> {
     let parts: Vec<&[RankTimesForCriticalPath]> = if share_one_clock(tracks) {
-        // Only a path through ranks with a common clock may change ranks.
+        // Only if the ranks share a clock may a path change ranks.
         vec![tracks]
     } else {
         tracks.chunks(1).collect()
@@ -59,7 +59,7 @@ pub fn find_paths(
         .collect()
 }
 
-/// Returns true if the times of all ranks share one origin.
+/// Returns true if all ranks measure time from one origin.
 fn share_one_clock(tracks: &[RankTimesForCriticalPath]) -> bool {
     let kept = |track: &RankTimesForCriticalPath| {
         track.basis == NodeStartTimesSource::Kept && track.captured.is_some()
@@ -67,7 +67,7 @@ fn share_one_clock(tracks: &[RankTimesForCriticalPath]) -> bool {
     tracks.len() == 1 || tracks.iter().all(kept)
 }
 
-/// Data for rendering paths.
+/// Data that rendering paths needs.
 pub struct PathRenderInput<'a> {
     /// Title of the job.
     pub title: &'a str,
@@ -204,7 +204,7 @@ impl CriticalPathAndRankInputs<'_> {
         })
     }
 
-    /// Returns true if both paths stay on one rank and have equal parts (times and names).
+    /// Returns true if each path stays on one rank and their parts have the same times and names.
     fn is_equal_to(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)

@@ -1,5 +1,4 @@
-//! Compares formulas with closed forms and with results computed by hand, and tests the choice
-//! among algorithms.
+//! Compares formulas with closed forms and with results computed by hand, and tests which algorithms are chosen.
 
 use super::*;
 use crate::collective::CollectiveStage;
@@ -64,7 +63,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
             let phase = &extent.phases[0];
             let line = LineMessageCosts::new(&extent, phase, &topology);
             for (algorithm, _) in A::ALL {
-                // The path of every message, if all have the same.
+                // The path of every message, if all messages have the same path.
                 let path = match algorithm {
                     A::Ring => extent.common_path_to_neighbour(phase, &topology),
                     _ => extent.common_path_between_any(phase, &topology),
@@ -121,7 +120,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
         // The messages have 1, 2 and 4 shares of 400 ns each, and latencies of 500, 1,000 and 2,000 ns.
         (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
         (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
-        // Two messages of size S pass at each of two levels, and one message passes at the root's level: 5 x 3,200 ns.
+        // At each of two levels, two messages of size S pass; at the root's level, one message passes: 5 x 3,200 ns.
         (A::Tree, P::Reduce, 3500 + 5 * 3200),
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
@@ -175,8 +174,8 @@ fn size_decides() {
         choose(DimensionShape::Ring, 16, P::AllGather, 1000),
         A::Direct
     );
-    // With 10 MB, the same three algorithms take 15 x 12,500 ns, 4 x 400,000 ns and 64 x 25,000 ns, each plus
-    // latencies.
+    // With 10 MB, the same three algorithms take 15 x 12,500 ns, 4 x 400,000 ns and 64 x 25,000 ns; latencies come on
+    // top.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
         A::Ring
@@ -254,7 +253,7 @@ fn choices_do_not_depend_on_the_scale() {
 
 /// Two members exchange 1,001 B over a switch without latency, at 1 ps per byte. A broadcast takes 1,001 ps, either as
 /// one message of 1,001 ps or as two messages of 500.5 ps. Two rounded messages would take 1,002 ps. Formulas are not
-/// rounded, so the times tie, and the ring, as the first, is chosen at any scale.
+/// rounded, so the times tie at any scale, and the ring is chosen because it comes first.
 #[test]
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {

@@ -47,7 +47,8 @@ type ScriptOpId = (u32, u32);
 type ChannelSendsAndReceives = (Vec<ScriptOpId>, Vec<ScriptOpId>);
 
 impl ScriptedAlgorithm {
-    /// Returns the algorithm with a unique label for each message; the message's send and receive share this label.
+    /// Returns the algorithm with relabelled messages: each message's send and receive share a label that no other
+    /// message uses.
     ///
     /// # Errors
     ///

@@ -52,9 +52,9 @@ fn flexible_chunks_close_the_gap() {
     // to the dimension that it visits first, and s/4 to the other. Chunk 0 adds 1/2 and 1/4. Chunk 1 must add 1/4 to
     // dimension 1, so its size is 1/2; the loads become 1/2 + 1/8 and 1/2. Chunk 2 must add 1/8 to dimension 1, so its
     // size is 1/4; the loads become 11/16 and 5/8. Chunk 3 must add 1/16, so its size is 1/8; the loads become 23/32
-    // and 11/16. Chunk 4 must add 1/32, so its size is 1/16, the minimum; the loads become 47/64 and 23/32. The
-    // remaining gap of 1/64 would need a size of 1/32, below the minimum, so chunk 5 visits the dimensions in ascending
-    // order. It gets the 1/16 that remains of the two whole chunks.
+    // and 11/16. Chunk 4 must add 1/32, so its size is 1/16, the minimum; the loads become 47/64 and 23/32. To close
+    // the remaining gap of 1/64, chunk 5 would need a size of 1/32, which is below the minimum, so it visits the
+    // dimensions in ascending order. Its size is the 1/16 that remains of the two whole chunks.
     assert_eq!(
         cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
         [
@@ -188,10 +188,10 @@ fn flexible_chunks_keep_the_rule() {
 #[test]
 fn chunks_go_where_the_load_is_least() {
     // The dimensions have 4 and 2 members and equal rates. Chunk 0 visits the dimensions in ascending order, and adds
-    // 3/4 and 1/4 · 1/2 = 1/8. Chunk 1 visits dimension 1 first, because the gap of 5/8 is more than 1/16 of 1/2. The
-    // loads become 1/8 + 1/2 = 5/8 in dimension 1, and 3/4 + 1/2 · 3/4 = 9/8 in dimension 0. Chunk 2 also visits
-    // dimension 1 first; the loads become 9/8 in dimension 1 and 12/8 in dimension 0. Chunk 3 also visits dimension 1
-    // first, which still has less load.
+    // 3/4 and 1/4 · 1/2 = 1/8. Chunk 1 visits dimension 1 first, because the gap of 5/8 exceeds 1/16 of 1/2. The loads
+    // become 1/8 + 1/2 = 5/8 in dimension 1, and 3/4 + 1/2 · 3/4 = 9/8 in dimension 0. Chunk 2 also visits dimension 1
+    // first; the loads become 9/8 in dimension 1 and 12/8 in dimension 0. Chunk 3 also visits dimension 1 first,
+    // because that dimension still has the lower load.
     let ascending = vec![0, 1];
     let other = vec![1, 0];
     let themis = of(DimensionVisitOrder::Themis, CollectiveKind::AllReduce, 4);

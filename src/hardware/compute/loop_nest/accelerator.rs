@@ -10,7 +10,7 @@ pub enum LevelCapacity {
     Unbounded,
     /// All tensors share this number of bytes.
     Shared(u64),
-    /// Each tensor has this number of words for itself.
+    /// Each tensor has this number of words of its own.
     Words(u64),
 }
 
@@ -23,7 +23,7 @@ pub struct MemoryLevel {
     pub keeps: [bool; 3],
     /// Capacity of the level.
     pub capacity: LevelCapacity,
-    /// Bytes per cycle through the level's port, both directions together, or `None` if the port never limits a
+    /// Bytes per cycle through the level's port, counting both directions, or `None` if the port never limits a
     /// mapping.
     pub bytes_per_cycle: Option<f64>,
     /// Energy of an access, in picojoules per byte.
@@ -38,13 +38,13 @@ pub type RowAndColumnLoopDimensions = [LoopDimension; 2];
 pub struct LoopNestAccelerator {
     /// Levels, innermost first; the last level keeps all tensors.
     pub levels: Vec<MemoryLevel>,
-    /// Number of inner levels that each unit has for itself. All units of the array share the outer levels.
+    /// The number of inner levels of which each unit has its own copy. All units of the array share the outer levels.
     pub own_levels: usize,
     /// Numbers of rows and columns in the array of units.
     pub array: [u32; 2],
     /// Possible assignments of loop dimensions to rows and columns.
     pub choices: Vec<RowAndColumnLoopDimensions>,
-    /// Bytes per word of each [`LayerTensor`]. A word of the outputs is a partial sum.
+    /// Bytes per word of each [`LayerTensor`]. For outputs, a word is a partial sum.
     pub word: [u64; 3],
     /// Bytes of a finished output in the outermost level.
     pub output_word: u64,
@@ -70,8 +70,8 @@ impl LoopNestAccelerator {
 /// Energies are for 45 nm at 0.9 V (Horowitz, "Computing's Energy Problem", ISSCC 2014). An 8-bit multiplication takes
 /// 0.2 pJ, and a 32-bit addition takes 0.1 pJ. An access to 64 bits of SRAM takes 10 pJ at 8 KiB, 20 pJ at 32 KiB and
 /// 100 pJ at 1 MiB; other capacities are interpolated or extrapolated on logarithmic scales. An access to 64 bits of
-/// DRAM takes 1.3 nJ. Registers take 0.42564 pJ per byte: Accelergy's value for a register file of 64 bytes in the
-/// outputs of Timeloop's tutorial.
+/// DRAM takes 1.3 nJ. Registers take 0.42564 pJ per byte. This is Accelergy's value for a register file of 64 bytes,
+/// from the outputs of Timeloop's tutorial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemminiSettings {
     /// Numbers of rows and columns in the array.
@@ -86,7 +86,7 @@ pub struct GemminiSettings {
     pub clock: Frequency,
 }
 
-/// Energy of SRAM: (capacity in bytes, picojoules per byte).
+/// SRAM energies, as pairs (capacity in bytes, picojoules per byte).
 const SRAM: [(f64, f64); 3] = [
     (8192.0, 10.0 / 8.0),
     (32768.0, 20.0 / 8.0),
@@ -101,7 +101,7 @@ const REGISTER: f64 = 0.42564;
 
 impl GemminiSettings {
     /// Returns an array of `side` x `side` units at 700 MHz, with Gemmini's defaults: 256 KiB of scratchpad, 64 KiB of
-    /// accumulator, and a main memory with 128 bit per cycle. Returns `None` if `side` is 0 or above 1024.
+    /// accumulator, and a main memory that transfers 128 bit per cycle. Returns `None` if `side` is 0 or above 1024.
     pub fn square_array(side: u32) -> Option<Self> {
         let clock = Frequency::new(700e6)?;
         (1..=1024).contains(&side).then_some(Self {

@@ -21,7 +21,7 @@ pub struct TensorLevelAccesses {
 pub struct MappingCost {
     /// Cycles: the larger of the units' cycles and the busiest port's cycles.
     pub cycles: u64,
-    /// Number of cycles during which the units compute, without waiting for memory.
+    /// Number of cycles for which the units compute, not counting waits for memory.
     pub compute_cycles: u64,
     /// Accesses of each level, innermost first, by [`LayerTensor`].
     pub accesses: Vec<[TensorLevelAccesses; 3]>,
@@ -33,7 +33,7 @@ pub struct MappingCost {
     pub multiplications: u64,
 }
 
-/// A loop in time, and the step by which each iteration advances its dimension.
+/// A loop that runs in time, and the step by which each iteration advances its dimension.
 #[derive(Clone, Copy, Debug)]
 struct TemporalLoop {
     level: usize,
@@ -141,7 +141,7 @@ impl LoopNestAccelerator {
         }
     }
 
-    /// Returns the loops in time, innermost first.
+    /// Returns the loops that run in time, innermost first.
     fn place_temporal_loops(&self, mapping: &LoopMapping) -> Vec<TemporalLoop> {
         let mut extents = [1_u64; 7];
         let mut placed = Vec::new();
@@ -294,8 +294,8 @@ impl MappedLayerLoops<'_> {
         self.count_distinct_words(tensor, &one, None)
     }
 
-    /// Returns the number of words that enter a level's tile, summed over all steps. For outputs, the same number of
-    /// words leaves the tile.
+    /// Returns the number of words that enter a level's tile, summed over all steps. For outputs, this is also the
+    /// number of words that leave the tile.
     fn count_tile_loads(&self, tensor: LayerTensor, level: usize) -> UnitAndTotalFillWords {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
@@ -335,8 +335,8 @@ impl MappedLayerLoops<'_> {
         loads
     }
 
-    /// Returns the direction in which inputs are new when `dimension` advances by `step` (0 along a row, 1 along a
-    /// column), and their number.
+    /// Returns the direction in which new inputs appear when `dimension` advances by `step` (0 along a row, 1 along a
+    /// column), and how many are new.
     fn direction_of_new_inputs(
         &self,
         tile: &[u64; 7],
@@ -405,7 +405,7 @@ impl MappedLayerLoops<'_> {
             * self.count_covered_inputs(1, lengths[1])
     }
 
-    /// Returns the number of inputs along a row or column that are covered by any unit's interval of `length` inputs.
+    /// Returns the number of inputs along a row or column that the units' intervals of `length` inputs cover together.
     fn count_covered_inputs(&self, along: usize, length: u64) -> u64 {
         let own = self.accelerator.own_levels;
         let inside = own.checked_sub(1).map_or([1; 7], |level| self.tiles[level]);

@@ -67,9 +67,9 @@ impl LayerTensor {
 pub struct LayerShape {
     /// Size of each loop, by [`LoopDimension`], at least 1.
     pub sizes: [u64; 7],
-    /// Step between windows along a row and along a column, in inputs.
+    /// Distance between neighbouring windows along a row and along a column, in inputs.
     pub stride: [u64; 2],
-    /// Step between weights along a row and along a column, in inputs.
+    /// Distance between neighbouring weights along a row and along a column, in inputs.
     pub dilation: [u64; 2],
 }
 
@@ -106,7 +106,8 @@ impl LayerShape {
         self.sizes.iter().product()
     }
 
-    /// Returns the number of `tensor`'s words that are accessed if each loop runs for its iterations in `extents`.
+    /// Returns the number of words of `tensor` that are accessed if each loop runs for as many iterations as `extents`
+    /// states.
     pub fn count_tensor_words(&self, tensor: LayerTensor, extents: &[u64; 7]) -> u64 {
         let [n, k, c, p, q, r, s] = *extents;
         match tensor {

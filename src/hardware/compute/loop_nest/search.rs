@@ -117,7 +117,7 @@ impl MappingDraw {
     }
 }
 
-/// Returns the smallest bound that divides `left` iterations into the same number of rounds as `bound`.
+/// Returns the smallest bound that divides `left` iterations into the same number of rounds as `bound` does.
 fn smallest_equivalent_bound(left: u64, bound: u64) -> u64 {
     let rounds = left.div_ceil(bound.min(left).max(1));
     left.div_ceil(rounds)
@@ -136,8 +136,8 @@ impl MappingChoiceSampler<'_> {
         ((u128::from(split_mix(&mut self.state)) * u128::from(limit)) >> 64) as u64
     }
 
-    /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise a number that is uniform on a
-    /// logarithmic scale.
+    /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise a number that is uniformly distributed
+    /// on a logarithmic scale.
     fn draw_bound(&mut self, size: u64) -> u64 {
         match self.draw_below(8) {
             0..=2 => 1,
@@ -231,7 +231,7 @@ impl MappingChoiceSampler<'_> {
     /// Moves loops outwards until the tiles of all levels fit. A tensor that never fits a level bypasses it.
     fn shrink_to_fit(&mut self, choices: &mut MappingDraw) {
         for level in 0..self.accelerator.levels.len() - 1 {
-            // If a level keeps single words, the loops that its tensors depend on must run in outer levels.
+            // If a level keeps single words, the loops that the words' tensors depend on must run in outer levels.
             if self.accelerator.levels[level].capacity == LevelCapacity::Words(1) {
                 for (tensor, _) in LayerTensor::ALL {
                     let keeps = self.accelerator.levels[level].keeps[tensor as usize];

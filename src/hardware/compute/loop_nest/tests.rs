@@ -18,7 +18,7 @@ fn cut_level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> M
     }
 }
 
-/// Returns an accelerator with registers in each unit, a buffer, and memory of half a byte per cycle.
+/// Returns an accelerator with registers in each unit, a buffer, and a memory that transfers half a byte per cycle.
 fn small(
     array: [u32; 2],
     buffer: u64,
@@ -58,8 +58,8 @@ fn permutations(loops: &[LoopDimensionBound]) -> Vec<Vec<LoopDimensionBound>> {
     (0..loops.len()).flat_map(first).collect()
 }
 
-/// Returns every mapping of a layer: all divisions of loops over levels and the array, all orders, and all choices of
-/// kept tensors.
+/// Returns every mapping of a layer: all ways to divide loops among the levels and the array, all loop orders, and all
+/// choices of kept tensors.
 fn every_mapping(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -177,8 +177,8 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
         let (steps, accesses) = counter::count(accelerator, layer, &mapping);
         assert_eq!(cost.accesses, accesses, "{mapping:?}");
         assert_eq!(cost.compute_cycles, steps, "{mapping:?}");
-        // Main memory passes half a byte per cycle, so each byte takes two cycles. Partial sums have two bytes, except
-        // the last sum of each output.
+        // Main memory transfers half a byte per cycle, so each byte takes two cycles. Partial sums have two bytes,
+        // except the last sum of each output.
         let [weights, inputs, outputs] = accesses.last().unwrap();
         let words = |one: &TensorLevelAccesses| one.reads + one.fills + one.updates;
         let finished: u64 = {
@@ -228,7 +228,8 @@ fn convolutions_cost_what_loops_that_run_count() {
     assert!(holds(&accelerator, &layer, 101, 20_000) > 100_000);
 }
 
-/// Returns an array of 16 x 16 at 700 MHz with 32 MB of local memory, and 128 bit per cycle from main memory.
+/// Returns an array of 16 x 16 units at 700 MHz, with 32 MB of local memory and a main memory that transfers 128 bit
+/// per cycle.
 fn gemmini() -> GemminiSettings {
     GemminiSettings {
         scratchpad: Bytes(32_000_000),
@@ -237,8 +238,8 @@ fn gemmini() -> GemminiSettings {
 }
 
 /// Cycles are never below multiplications ÷ units or bytes ÷ bandwidth, and trying more mappings never gives a worse
-/// result. If memory is no limit, a mapping takes no more cycles than SCALE-Sim's formula gives. There, each fold also
-/// takes cycles to skew operands in and to drain results.
+/// result. If memory does not limit it, a mapping takes no more cycles than SCALE-Sim's formula gives. In that formula,
+/// each fold also takes cycles to skew operands in and to drain results.
 #[test]
 fn found_mappings_keep_their_bounds() {
     let mut accelerator = gemmini().build_accelerator(1);
@@ -305,8 +306,8 @@ fn layers_that_cannot_be_are_refused() {
 }
 
 /// Attention takes the energy of both matrix products for each head. The backward pass takes twice this energy, plus
-/// that of a fifth product. A kernel without a mapping takes 0.3 pJ for two operations and 162.5 pJ per byte of memory.
-/// An empty kernel takes no energy.
+/// the energy of a fifth product. A kernel without a mapping takes 0.3 pJ for every two operations and 162.5 pJ for
+/// each byte of memory. An empty kernel takes no energy.
 #[test]
 fn energy_of_kernels_is_that_of_their_mappings() {
     let model = LoopNestModel {

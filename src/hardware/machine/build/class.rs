@@ -31,10 +31,10 @@ const KEYS: &[&str] = &[
 /// An example of a rate, for error messages.
 const RATE: &str = "989.4 TFLOP/s";
 
-/// Maximum number of rows or columns in an array, and of arrays along either side of a result.
+/// Maximum number of rows or columns in an array, and maximum number of arrays along either side of a result.
 const MAX_SIDE: u32 = 1 << 16;
 
-/// Maximum number of NPU lanes, and of host lanes.
+/// Maximum number of NPU lanes, and also of host lanes.
 const MAX_LANES: u32 = 1 << 16;
 
 /// Parses every class in the order of the file, or returns one unknown class if the file has none. For an edited file,

@@ -98,7 +98,7 @@ pub(super) fn parse_curves(
     Ok(curves)
 }
 
-/// Returns the points of a curve whose buffer sizes grow by a constant factor, the key `factor`.
+/// Returns the points of a curve whose buffer sizes grow by a constant factor, which the key `factor` states.
 fn parse_regular_curve_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let Bytes(first) = super::parse_size(table, "first", CAPACITY)?;
     let factor = f64::from(table.read_count("factor", MOST)?);
@@ -247,7 +247,8 @@ pub(super) fn parse_protocols(
     Ok(protocols)
 }
 
-/// Parses the key `across_share`: the fraction of the links' rate that the library reaches over several nodes.
+/// Parses the key `across_share`: the fraction of the links' rate that the library reaches when a group spans several
+/// nodes.
 pub(super) fn parse_across_nodes(
     dimension: &ConfigTable<'_>,
     measured_at: Option<MeasurementLinks>,

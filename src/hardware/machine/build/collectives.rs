@@ -1,4 +1,4 @@
-//! The `collectives` table: chunking of collectives.
+//! The `collectives` table: how collectives are split into chunks.
 
 use crate::collective::{ChunkCountOrderAndOverlap, DimensionVisitOrder, WaitingChunkPriority};
 use chakram_base::config::{ConfigError, ConfigTable};

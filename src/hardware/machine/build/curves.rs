@@ -76,7 +76,8 @@ fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<PowerLimitedRateFact
     })
 }
 
-/// Returns the curve for matrix multiplications that run only briefly, without the slowdown under continuous load.
+/// Returns the curve for matrix multiplications that run only briefly, and therefore without the slowdown under
+/// continuous load.
 pub(super) fn derive_short_run_curve(
     class: &ConfigTable<'_>,
     curve: GemmCurve,
@@ -226,7 +227,7 @@ fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
         .collect()
 }
 
-/// Parses one fraction for all memory-bound kernels, or a table with one for each kind.
+/// Parses either one fraction for all memory-bound kernels, or a table with one fraction for each kind.
 fn parse_bandwidth_fractions(
     table: &ConfigTable<'_>,
 ) -> Result<[f64; MemoryBoundKernelClass::ALL.len()], ConfigError> {

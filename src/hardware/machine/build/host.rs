@@ -1,4 +1,4 @@
-//! The `host` table: times to launch work.
+//! The `host` table: how long it takes to launch work.
 
 use super::LATENCY;
 use crate::machine::{Host, HostBlockingOperations};
@@ -17,7 +17,7 @@ const KEYS: &[&str] = &[
     "jitter",
 ];
 
-/// Relative error of launch times if the file states none.
+/// Relative error of launch times, used if the file states none.
 const UNSTATED_ERROR: f64 = 0.4;
 
 /// Maximum number of launches that a host may issue ahead of its device.

@@ -47,7 +47,7 @@ pub(super) struct NetworkBuiltFromTables {
     pub algorithms: Vec<DimensionAlgorithmChoice>,
     /// Time curves of measured collectives, by dimension.
     pub curves: Vec<Vec<CollectiveCurve>>,
-    /// Protocols of collectives in each dimension.
+    /// Protocols for collectives in each dimension.
     pub protocols: Vec<Vec<FittedCollectiveProtocol>>,
     /// The library's rings and trees over several nodes, by dimension.
     pub across_nodes: Vec<Option<CrossNodeNcclParameters>>,
@@ -106,7 +106,7 @@ pub(super) fn parse_network(
         }
         if let Some(field) = table.get("scalable") {
             scalable = field.read_flag()?;
-            // `NAMExN` replaces the size in the last `dimension` table, so only that one can be scalable.
+            // `NAMExN` replaces the size in the last `dimension` table, so only the last dimension can be scalable.
             if scalable && index + 1 < tables.len() {
                 let found = "true on an inner dimension";
                 return Err(field.invalid_value_error(
@@ -136,9 +136,9 @@ pub(super) fn parse_network(
     };
     let settings = parse_network_settings(root, usual)?;
     if let Some(graph) = topology.explicit_links() {
-        // Store-and-forward is impossible in two cases. If a message takes several paths, a device where they meet
-        // would receive its parts separately. If links are derived from shapes, the devices between links are not
-        // modelled.
+        // Store-and-forward is impossible in two cases. First, if a message takes several paths, a device where the
+        // paths meet would receive its parts separately. Second, if links are derived from shapes, the devices between
+        // links are not modelled.
         let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.can_store_and_forward();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
@@ -178,7 +178,8 @@ fn parse_rank_domain(
     })
 }
 
-/// Parses the network table, in which every key is optional. `default` is the model if the table states none.
+/// Parses the network table, in which every key is optional. `default` is the network model that applies if the table
+/// states none.
 pub(super) fn parse_network_settings(
     root: &ConfigTable<'_>,
     default: NetworkModelKind,

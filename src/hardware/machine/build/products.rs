@@ -10,11 +10,11 @@ use chakram_base::units::Span;
 
 const KEYS: &[&str] = &["format", "shapes", "error"];
 
-/// Adds the measured GEMMs in a class's table to `curves`, the class's curves.
+/// Adds the measured GEMMs in a class's table to `curves`, which are the class's curves.
 ///
-/// The GEMMs were measured one after another in short runs, so their times are compared with a curve without slowdown
-/// under continuous load, for NPUs with the rates `measured_at`. For an edited file, this curve uses the constants of
-/// `before`, the class before the edit.
+/// The GEMMs were measured one after another in short runs. Their times are therefore compared with a curve for NPUs
+/// with the rates `measured_at`, without the slowdown under continuous load. For an edited file, this curve uses the
+/// constants of `before`, the class before the edit.
 pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,

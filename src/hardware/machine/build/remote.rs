@@ -11,7 +11,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
 use std::collections::BTreeSet;
 
-/// Keys that are common to all pools with a network of their own.
+/// Keys that all pools with a network of their own have in common.
 macro_rules! pool_keys {
     ($($own:literal),*) => {
         &["attachment", $($own,)* "group_bandwidth", "chunk", "latency", "capacity", "through"]
@@ -40,7 +40,7 @@ const RING: &[&str] = pool_keys!("groups", "link_bandwidth", "npu_bandwidth");
 const PORTS: &[&str] = &["attachment", "at", "bandwidth", "latency", "capacity"];
 const MESH: &[&str] = pool_keys!("columns", "rows", "link_bandwidth", "npu_bandwidth");
 
-/// Maximum number of memories, and of switches.
+/// Maximum number of memories, and also of switches.
 const MOST: u32 = 1 << 20;
 
 /// An example of a chunk, for error messages.
@@ -85,8 +85,8 @@ pub(super) fn parse_remote_memory(
 ) -> Result<RemoteMemory, ConfigError> {
     let npus = topology.npu_count();
     let names = MemoryAttachment::NAMES.map(|name| (name, name));
-    // Open the table twice: with all keys to find the attachment, then with only the attachment's keys, to reject all
-    // others.
+    // Open the table twice: first with all keys, to find the attachment, and then with only the attachment's keys, to
+    // reject all others.
     let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH, PORTS].concat();
     let table = field.read_table(Some(&all))?;
     let chosen = table.read_choice("attachment", &names)?;
@@ -135,7 +135,8 @@ pub(super) fn parse_remote_memory(
         attachment,
         bandwidth: parse_rate(&table, bandwidth)?,
         latency: table.read_quantity("latency", LATENCY)?,
-        // NPUs share the capacity of memory at ports and of a pool with its own network, so the table must state it.
+        // NPUs share the capacity of memory at ports and of a pool with its own network, so the table must state that
+        // capacity.
         capacity: match keys == CHANNEL {
             true => parse_optional_capacity(&table, "capacity")?,
             false => Some(parse_capacity(&table, "capacity")?),
@@ -176,7 +177,7 @@ fn parse_attached_dimension(
     }
 }
 
-/// Returns the bandwidth of the NPUs' ports: from `dimension` if given, otherwise from `key`.
+/// Returns the bandwidth of the NPUs' ports, which comes from `dimension` if given, and otherwise from `key`.
 fn parse_port_bandwidth(
     table: &ConfigTable<'_>,
     key: &str,

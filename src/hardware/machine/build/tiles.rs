@@ -174,7 +174,7 @@ fn parse_core_coordinates<const N: usize>(
         .map_err(|_| field.invalid_value_error(format_args!("{count} numbers"), expected))
 }
 
-/// Returns the link between two neighbouring cores as (core at its lower end, dimension), or `None`.
+/// Returns the link between two cores as (core at its lower end, dimension), or `None` if they are not neighbours.
 fn find_link_between_cores(
     grid: &DieAndCoreLayout,
     shape: DimensionShape,

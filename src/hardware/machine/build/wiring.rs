@@ -1,4 +1,4 @@
-//! Links that a dimension's shape cannot describe: Clos networks, graphs, and links that differ from others of the
+//! Links that a dimension's shape cannot describe: Clos networks, graphs, and links that differ from the others in the
 //! dimension.
 
 use super::super::class_assignment;
@@ -97,8 +97,8 @@ const INTERPOLATIONS: [(LinkRateInterpolation, &str); 3] = [
     (LinkRateInterpolation::Logarithmic, "log"),
 ];
 
-/// Parses the bandwidth of a dimension. Links of a graph may take theirs from a table that gives the rate for each
-/// number of links per NPU. All links use one technology, so the NPU with the most links determines all rates.
+/// Parses the bandwidth of a dimension. A graph's links may take their bandwidth from a table that states the rate for
+/// each number of links per NPU. All links use one technology, so the NPU with the most links determines all rates.
 pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {
@@ -141,7 +141,7 @@ pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, Conf
     })
 }
 
-/// Returns `topology` with the explicit links of its dimensions, changed as the `link` tables require.
+/// Returns `topology` with the explicit links of its dimensions, and with the changes that the `link` tables require.
 pub(super) fn add_wiring(
     root: &ConfigTable<'_>,
     dimensions: &[ConfigTable<'_>],

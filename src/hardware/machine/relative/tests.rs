@@ -96,8 +96,8 @@ fn given_numbers_are_in_place_of_the_machines() {
     ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    // bf16 is 1.5 times as fast, and the memory 4.8 / 3.35 times, so q = 2 / 3. The error of the derived machine is the
-    // root of the sum of two squares: the preset's error of matrix products, and 0.23 (1 - q).
+    // bf16 is 1.5 times as fast and the memory 4.8 / 3.35 times as fast, so q = 2 / 3. The derived machine's error is
+    // the root of the sum of two squares: the preset's error for matrix products, and 0.23 (1 - q).
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()
@@ -110,7 +110,7 @@ fn given_numbers_are_in_place_of_the_machines() {
         "{} for {expected}",
         error(&machine)
     );
-    // Curves of collectives state the old links, so their times are converted to the new ones.
+    // Curves of collectives state the old links, so their times are converted to the new links.
     let curve = &machine.collective_curves()[0][0];
     assert_eq!(curve.measured_at.unwrap().bandwidth, gb(450.0).unwrap());
 }
@@ -148,7 +148,7 @@ fn what_a_machine_lacks_is_refused() {
     }
 }
 
-/// A machine that is derived from a derived machine still names the machine on which times were measured. The second
+/// If a machine is derived from a derived machine, it still names the machine on which times were measured. The second
 /// derivation increases the errors again.
 #[test]
 fn relatives_have_relatives() {

@@ -9,7 +9,7 @@ use crate::topology::{MemoryAtNpuOrFabric, MemorySiteAndLink};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// Returns [`GOOD`], a machine of 8 NPUs, with this `remote_memory` table from line 41 on.
+/// Returns [`GOOD`], a machine of 8 NPUs, with this `remote_memory` table starting at line 41.
 pub(super) fn with(remote: &str) -> String {
     let (rest, _) = GOOD.split_once("[remote_memory]").unwrap();
     format!("{rest}[remote_memory]\n{remote}latency = \"2 us\"\ncapacity = \"1 TB\"\n")

@@ -68,7 +68,7 @@ fn importers_cannot_come_through_what_is_no_port() {
         remote.fits_topology(topology)
     };
     assert!(fits(|_| {}));
-    // The port's rate must equal the dimension's, and a ring has no port.
+    // The port's rate must equal the dimension's rate, and a ring has no port.
     assert!(!fits(|remote| {
         if let MemoryAttachment::Switch(design) = &mut remote.attachment {
             design.npu_bandwidth = Bandwidth::new(1e9).unwrap();

@@ -84,7 +84,7 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
     // chunk 4 (arrived at 8 us) by 10.5 us, and chunk 5 (arrived at 10 us) by 11.5 us. Chunk 6 arrives at 12 us, when
     // the port is free, so it is not delayed.
     assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
-    // A store's first chunk waits for 6.5 us, and the memory, the slowest stage, cannot catch up, so the store ends
+    // A store's first chunk waits for 6.5 us. The memory is the slowest stage and cannot catch up, so the store ends
     // 6.5 us later.
     assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
     // A memory of 20 GB/s takes 0.5 us per chunk, and the port takes 10 us in all. If the port is busy until 6.5 us, it
@@ -115,8 +115,8 @@ fn ports_go_both_ways_at_once() {
 #[test]
 fn rates_change_between_chunks() {
     // A memory of 10 GB/s serves NPU 0 alone until 5 us (50 kB), and then each NPU at 5 GB/s. NPU 0's other 50 kB have
-    // passed through the memory at 15 us, and its last chunk arrives 1 us later. NPU 1 has received 50 kB by then, and
-    // receives the rest until 20 us.
+    // passed through the memory at 15 us, and its last chunk arrives 1 us later. By then, NPU 1 has received 50 kB, and
+    // it receives the rest by 20 us.
     let late = [(0, 0, false), (5000, 1, false)];
     assert_eq!(ends(&two(10.0), &late, 0), [16_000.0, 21_000.0]);
     // A memory of 16 GB/s takes 0.625 us per chunk, so a chunk counts as streamed when 3.75 kB of it are left. NPU 0's

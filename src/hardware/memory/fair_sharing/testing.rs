@@ -114,8 +114,8 @@ fn latency_comes_on_top_and_nothing_takes_no_time() {
 #[test]
 fn what_one_leaves_another_takes() {
     // Of the 4 busy NPUs, 3 are below one switch and 1 below another. Each switch has a link of 6 GB/s, and the
-    // memories have 10 GB/s. Equal shares of the memories would be 2.5 GB/s each, but the three NPUs get only 2 GB/s
-    // each through their link. The memories then have 4 GB/s left for the fourth NPU. 12 kB take 6 us for the three
+    // memories have 10 GB/s. Equal shares of the memories would be 2.5 GB/s each, but the link of the three NPUs gives
+    // each of them only 2 GB/s. The memories then have 4 GB/s left for the fourth NPU. 12 kB take 6 us for the three
     // NPUs and 3 us for the fourth. Chunks are negligibly small.
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
     let level = crate::memory::SwitchLevel {

@@ -2,15 +2,15 @@
 //!
 //! Random text differs from names in its letter frequencies and in how often the character class changes. The score of
 //! a string is a sum over its letters, and over the steps between adjacent letters or digits. Each letter or step adds
-//! the logarithm of its frequency in random text divided by its frequency in names, in quarters of a bit. Names score
-//! far below zero, and random text far above. A letter adds `log2((1/26) / frequency)` bits, but at most 13/4. Letter
-//! frequencies in names are taken from English. In random text, a step between two letters has one of four combinations
-//! of cases, each with probability 1/4. In names, a step has these probabilities: 4/5 from lower case to lower case,
-//! 1/16 from lower case to a capital, and 1/8 after a capital.
+//! the logarithm of a ratio, its frequency in random text divided by its frequency in names, in quarters of a bit.
+//! Names score far below zero, and random text far above. A letter adds `log2((1/26) / frequency)` bits, but at most
+//! 13/4. Letter frequencies in names are taken from English. In random text, a step between two letters has one of four
+//! combinations of cases, each with probability 1/4. In names, a step has these probabilities: 4/5 from lower case to
+//! lower case, 1/16 from lower case to a capital, and 1/8 after a capital.
 
 use super::{LeakKind, PrivateTextPart};
 
-/// Minimum length, in characters, at which random text can be distinguished from names.
+/// Minimum length at which random text can be distinguished from names, in characters.
 const SHORTEST: usize = 32;
 /// Text with at least this score, in quarters of a bit, counts as random. The threshold is 3.6 standard
 /// deviations below the mean score of 40 random characters.
@@ -21,8 +21,8 @@ const LETTERS: [i32; 26] = [
     -4, 4, -1, -1, -6, 2, 2, 1, -4, 13, 7, -1, 1, -4, -4, 1, 13, -3, -3, -5, 1, 7, 6, 9, 7, 13,
 ];
 
-/// For each kind of key: its prefix, the characters (besides letters and digits) that may follow the prefix, and the
-/// minimum number of characters after the prefix.
+/// For each kind of key: its prefix, the characters besides letters and digits that may follow the prefix, and the
+/// minimum number of characters after it.
 const BEGINNINGS: [(&str, &str, usize); 18] = [
     ("AKIA", "", 16),
     ("ASIA", "", 16),
@@ -70,7 +70,7 @@ pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<PrivateTextPart<'a
     }
 }
 
-/// Searches a run of characters from either base64 alphabet.
+/// Searches a run of characters from one of the two base64 alphabets.
 fn find_secrets_in_run<'a>(run: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     let mut add = |text: &'a str| {
         found.push(PrivateTextPart {
@@ -105,7 +105,7 @@ fn find_secrets_in_run<'a>(run: &'a str, found: &mut Vec<PrivateTextPart<'a>>) {
     }
 }
 
-/// Returns true if a run with letters of both cases looks random.
+/// Returns true if a run that mixes upper and lower case looks random.
 fn looks_random(run: &str) -> bool {
     let count = |test: fn(&u8) -> bool| run.bytes().filter(test).count();
     let lower = count(u8::is_ascii_lowercase);

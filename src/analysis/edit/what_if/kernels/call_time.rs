@@ -1,15 +1,16 @@
 //! Estimates the fixed time of a kernel call, which does not depend on the call's work.
 
-/// Fixed time per call of the kernels with one name, in nanoseconds, and true if it is the intercept of a fitted line.
+/// Fixed time per call of the kernels with one name, in nanoseconds, and a flag that is true if it is the intercept of
+/// a fitted line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FixedKernelCallTime {
     pub fixed: f64,
     pub by_line: bool,
 }
 
-/// Fits a line to `points` (work, time) by least squares of relative errors. Returns the line's value at zero work, in
-/// the unit of the points' times. The result is limited to between 0 and nine tenths of the shortest time. Returns
-/// `None` if the largest work is less than twice the smallest work.
+/// Fits a line to `points` (work, time) by minimizing the squares of the relative errors. Returns the line's value at
+/// zero work, in the unit of the points' times. The result is at least 0 and at most nine tenths of the shortest time.
+/// Returns `None` if the largest work is less than twice the smallest work.
 pub(super) fn fit_intercept(points: &[(f64, f64)]) -> Option<f64> {
     let works = points.iter().map(|point| point.0);
     let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));

@@ -1,12 +1,12 @@
-//! Finds how much memory whole gradients need from their computation to their reduction.
+//! Finds how much memory whole gradients take between their computation and their reduction.
 
 use super::super::program::{RankProgram, StepPhase};
 use super::super::unedited::ValuesReplacedByEdits;
 use chakram_trace::format::Op;
 use std::collections::BTreeMap;
 
-/// Returns the bytes of whole gradients that each kernel of a backward pass allocates. A reduction frees all bytes that
-/// kernels have allocated since the previous reduction.
+/// Returns how many bytes for whole gradients each kernel of a backward pass allocates. A reduction frees all bytes
+/// that kernels have allocated since the previous reduction.
 pub(super) fn bytes_of_whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     let mut waiting: Vec<(u32, u64)> = Vec::new();

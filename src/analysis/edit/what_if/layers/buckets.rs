@@ -12,8 +12,8 @@ use std::fmt;
 
 /// The buckets of gradients that a step reduces.
 pub(super) enum StepGradientBuckets {
-    /// The step does not reduce gradients. `elements` is the total number of parameter elements, or 0 if no hooks show
-    /// it.
+    /// The step does not reduce gradients. `elements` is the total number of elements in all parameters, or 0 if no
+    /// hooks show it.
     None { elements: u64 },
     /// Buckets of a captured job with parameter hooks: the bucket limit in bytes, the bytes per element, and the total
     /// number of parameter elements.
@@ -28,7 +28,7 @@ pub(super) enum StepGradientBuckets {
 
 pub(super) struct GeneratedJobBuckets {
     limit: u64,
-    /// Gradient bytes of one repeated layer, if a bucket shows them.
+    /// Gradient bytes of one repeated layer, if a bucket shows how many there are.
     layer: Option<u64>,
     /// For each layer: the bytes of its gradients. The key is the layer's label before the edit.
     sizes: BTreeMap<u32, u64>,
@@ -36,7 +36,7 @@ pub(super) struct GeneratedJobBuckets {
     producers: BTreeSet<u32>,
     /// For each backward pass that reduces gradients: its reductions, and its nodes.
     passes: Vec<(Vec<u32>, BTreeSet<u32>)>,
-    /// Gradient bytes in total.
+    /// Total bytes of gradients.
     bytes: u64,
     /// True if reductions run only after the backward pass.
     at_end: bool,
@@ -54,8 +54,8 @@ fn refuse_unknown_buckets() -> TraceError {
 }
 
 impl StepGradientBuckets {
-    /// Finds the buckets of one step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` is the size
-    /// in bytes of the weights in one layer's matrix multiplications, if known.
+    /// Finds the buckets of one step. Layers whose labels are in the ranges `repeated` are equal; `layer_bytes` is the
+    /// size, in bytes, of the weights in one layer's matrix multiplications, if known.
     pub fn find_buckets(
         program: &RankProgram<'_>,
         step: u32,
@@ -169,7 +169,7 @@ pub(in super::super) struct BucketLimitAndLayerBytes {
 }
 
 impl BucketLimitAndLayerBytes {
-    /// Parses the sizes that an earlier edit of layers stored in the list of edits.
+    /// Parses the sizes that an earlier layer edit stored in the list of edits.
     fn from_edit_notes(edits: Option<&str>) -> Option<Self> {
         let mut words = edits.unwrap_or_default().split_ascii_whitespace();
         let word = words.find_map(|word| word.strip_prefix(BUCKETS))?;
@@ -227,7 +227,7 @@ impl GeneratedJobBuckets {
                 };
                 this.producers.insert(program.items[dep.on as usize].node);
                 pass = Some(index);
-                // If a node copies gradients into a buffer before the reduction, its dependencies compute the
+                // If a node copies gradients into a buffer before the reduction, that node's dependencies compute the
                 // gradients.
                 let copies = program.facts_of(dep.on).phase == StepPhase::Parameters;
                 let own = [dep.on];

@@ -2,9 +2,9 @@
 //!
 //! A *layer run* lists a pass's layers in execution order. Added layers are copies of one layer, the template, and come
 //! after it in the run. Removed layers are those after the template. If a node depends on a node `n` layers earlier in
-//! the same pass, the distance is still `n` layers after the edit. A dependency on another pass is shifted by the same
-//! number of layers as the node itself. For example, parameters that are gathered two layers ahead still are after the
-//! edit.
+//! the same pass, the distance is still `n` layers after the edit. A dependency on another pass shifts by as many
+//! layers as the node itself. For example, parameters that are gathered two layers ahead are still gathered two layers
+//! ahead after the edit.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -13,9 +13,9 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Identifies a part of a layer. Corresponding parts of different layers have equal keys. A key has three parts: a
-/// hash of the node's name without numbers; how many layers the node is ahead of the running layer; and an index
-/// among nodes with equal hash and lead.
+/// Identifies a part of a layer. Corresponding parts of different layers have equal keys. A key has three parts: a hash
+/// of the node's name without numbers, how many layers the node is ahead of the running layer, and an index among nodes
+/// with the same hash and lead.
 type LayerItemKey = (u64, i64, u32);
 
 /// A pass's layers.
@@ -28,8 +28,7 @@ pub(super) struct PassLayers {
     pub template: usize,
 }
 
-/// Position of a node: the run, the position of the layer in the run, and the node's key in the
-/// layer.
+/// Position of a node: the run, the layer's position in the run, and the node's key in the layer.
 #[derive(Clone, Copy)]
 struct NodePlaceInLayerRun {
     run: usize,
@@ -53,11 +52,11 @@ pub(super) struct LayerEditor {
     /// For each layer of each run, the nodes by key.
     keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
     places: BTreeMap<u32, NodePlaceInLayerRun>,
-    /// The nodes to copy, by run; only for runs that leave out some nodes of the template.
+    /// The nodes to copy, by run; present only for runs that leave out some of the template's nodes.
     template_items: BTreeMap<usize, Vec<u32>>,
     /// For each run and each added layer: the copied nodes, in the order of the template's nodes.
     copies: Vec<Vec<Vec<u32>>>,
-    /// For each node that remains after the edit: the old and new position of its layer.
+    /// For each node that remains after the edit, its layer's old and new position.
     pub moves: BTreeMap<u32, LayerPositionBeforeAfter>,
 }
 
@@ -149,8 +148,8 @@ impl LayerEditor {
         layer.get(&key).copied()
     }
 
-    /// If a node in the layer at position `old` depends on `target`, returns the node that the corresponding node in
-    /// the layer at position `new` depends on.
+    /// If a node in the layer at position `old` depends on `target`, returns the node on which the corresponding node
+    /// in the layer at position `new` depends.
     fn find_moved_target(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
         let Some(of) = self.places.get(&target) else {
             return Some(target);
@@ -177,7 +176,8 @@ impl LayerEditor {
         self.item_in_edited_layer(of.run, position, of.key)
     }
 
-    /// If the first layer is the template, copies only its last gather, because several layers' gathers run before it.
+    /// If the first layer is the template, copies only its last gather, because gathers for several layers run before
+    /// it.
     fn trim_template_gathers(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template_layer(run) > 0 || self.by <= 0 {
             return;
@@ -346,7 +346,7 @@ impl LayerEditor {
     }
 
     /// Updates the dependencies of nodes outside the layers. A node that depended on the last layer depends on the new
-    /// last layer. A node that depended on all layers also depends on the added ones.
+    /// last layer. A node that depended on all layers now depends on the added ones too.
     fn relink_items_outside_layers(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for item in program.order.clone() {
             if self.places.contains_key(&item) || gradients::is_bucket_reduction(program, item) {
@@ -395,7 +395,7 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the runs of the step, with the layers before the edit.
+    /// Returns the step's runs, with the layers as they were before the edit.
     pub fn edited_runs(&self) -> &[PassLayers] {
         &self.runs
     }
@@ -419,7 +419,7 @@ fn hash_part_name(program: &RankProgram<'_>, item: u32) -> u64 {
     }
 }
 
-/// Hashes a name without its digits, because names contain numbers of modules, layers and micro-batches.
+/// Hashes a name without its digits, because names contain module, layer and micro-batch numbers.
 pub(super) fn hash_name(name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     let parts = name.split(|c: char| c.is_ascii_digit());
@@ -443,7 +443,7 @@ pub(super) fn are_layers_equal(program: &RankProgram<'_>, one: &[u32], other: &[
 }
 
 /// Returns the nodes of each layer, in program order. A layer contains the nodes of its entry in `parts`, the transfers
-/// that they launch, and transfers without a launching node that run between them.
+/// that they launch, and those transfers between them that no node launches.
 pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {
@@ -451,7 +451,7 @@ pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) 
     }
     let mut left: Vec<usize> = parts.iter().map(|part| part.len()).collect();
     let mut layers = vec![Vec::new(); parts.len()];
-    // A gather between two layers is for the second or for a later layer.
+    // A gather between two layers is for the second of them or for a later layer.
     let mut front: Vec<u32> = Vec::new();
     let (mut current, mut before): (Option<usize>, bool) = (None, true);
     for &item in &program.order {

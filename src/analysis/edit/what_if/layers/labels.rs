@@ -1,4 +1,4 @@
-//! Renumbers the labels of layers in generated jobs. Labels number the layers of the whole model.
+//! Renumbers the labels of layers in generated jobs. The labels count the layers of the whole model.
 
 use super::super::program::{NewAttributeValueOrRemoval, RankProgram};
 use super::copies::{LayerEditor, LayerPositionBeforeAfter, label_of_layer};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub(in super::super) struct AddedLayerCountByLabelRange(pub BTreeMap<(u32, u32), i64>);
 
 impl AddedLayerCountByLabelRange {
-    /// Returns the number of layers that the edit adds before layer `label`.
+    /// Returns how many layers the edit adds before the layer with the label `label`.
     fn label_shift(&self, label: u32) -> i64 {
         let below = self.0.iter().filter(|((_, last), _)| *last < label);
         below.map(|(_, by)| by).sum()

@@ -8,8 +8,8 @@ use super::repetition::NodeRepetitionPeriodAndCount;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
-/// Returns the bytes of all weights and of one layer's weights in a generated job. The latter are derived from the
-/// matrix multiplications that compute the gradients of the layer's weights.
+/// Returns how many bytes all weights, and one layer's weights, take in a generated job. The layer's bytes are derived
+/// from the matrix multiplications that compute the gradients of its weights.
 pub(super) fn stated_weight_bytes(
     program: &RankProgram<'_>,
     passes: &StepPasses,
@@ -64,7 +64,7 @@ pub(super) fn scale_resident_memory(program: &mut RankProgram<'_>, ratio: f64) {
     }
 }
 
-/// Multiplies times and sizes of the work on parameters after the backward pass by `ratio`, the factor by which the
+/// For work on parameters after the backward pass, multiplies times and sizes by `ratio`, the factor by which the
 /// parameters grow.
 pub(super) fn scale_parameter_work(
     program: &mut RankProgram<'_>,

@@ -7,8 +7,8 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The nodes of a pass. Each node has a signature of its structure. Excludes transfers, and nodes that only launch
-/// reductions.
+/// The nodes of a pass. Each node has a signature of its structure. Transfers are excluded, and so are nodes that only
+/// launch reductions.
 #[derive(Default)]
 pub(super) struct PassItemsWithSignatures {
     pub items: Vec<u32>,
@@ -39,7 +39,7 @@ impl PassItemsWithSignatures {
     }
 }
 
-/// The passes of a step in order: the forward and backward passes of all micro-batches, and the optimizer.
+/// A step's passes in order: the forward and backward passes of all micro-batches, then the optimizer.
 pub(super) struct StepPasses {
     pub forward: Vec<PassItemsWithSignatures>,
     pub backward: Vec<PassItemsWithSignatures>,
@@ -125,8 +125,8 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 /// example if only some layers gather their parameters ahead.
 type BackwardLayerNodes = Vec<Vec<u32>>;
 
-/// Returns the layers of a forward pass: the longest repetition. If the repeated part contains a whole pass over the
-/// layers (as in decoding token by token), returns the repetition inside it.
+/// Returns a forward pass's layers, which are the longest repetition. If the repeated part contains a whole pass over
+/// the layers (as when tokens are decoded one by one), returns the repetition inside it.
 pub(super) fn layers_of(pass: &PassItemsWithSignatures) -> Option<NodeRepetitionPeriodAndCount> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
@@ -195,8 +195,8 @@ impl StepPasses {
         let times = forward.first()?.1.times;
         let mut blocks = Vec::new();
         for pass in of.iter().map(|&index| &self.backward[index]) {
-            // A node belongs to the layer of its enclosing autograd function or, without one, to the layer of the
-            // previous node.
+            // A node belongs to the layer of the autograd function that encloses it or, if there is none, to the
+            // previous node's layer.
             let functions = pass.items.iter().filter_map(|&item| {
                 let number = program.facts_of(item).sequence?;
                 let layer = layer_of.get(&number)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// Maximum number of candidate layer lengths, which are distances between equal nodes.
 const MAX_PERIODS: usize = 64;
 
-/// A repeated part of a node list: its start, the length of one repetition, and the number of repetitions.
+/// A repeated part of a node list: its start, the length of one repetition, and how often it repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeRepetitionPeriodAndCount {
     pub start: usize,
@@ -20,7 +20,7 @@ impl NodeRepetitionPeriodAndCount {
 }
 
 /// Returns the repetition that covers the largest part of `signatures`. If `times` is given, considers only parts with
-/// exactly this number of repetitions. Among repetitions that cover the same length, returns the one with the shortest
+/// exactly this number of repetitions. If several repetitions cover the same length, returns the one with the shortest
 /// period.
 pub(super) fn longest_repetition(
     signatures: &[u64],

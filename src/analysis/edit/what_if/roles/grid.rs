@@ -1,5 +1,4 @@
-//! The rank grid of a job. Converts the peers and groups of a captured rank, the model, to the peers and groups of the
-//! new rank.
+//! The rank grid of a job. Converts the peers and groups of the model, a captured rank, to those of the new rank.
 
 use super::{CapturedRank, PipelineStagePosition, refuse_missing_role};
 use chakram_trace::format::TraceError;
@@ -55,8 +54,8 @@ impl RoleGrid {
                 Some(shared) => shared.intersection(&one.reductions).copied().collect(),
             });
         }
-        // Replicas form the largest group. Smaller groups may serve another purpose, such as an embedding that stages
-        // share.
+        // Replicas form the largest group. Smaller groups may serve another purpose: for example, stages may share an
+        // embedding.
         let largest = shared
             .unwrap_or_default()
             .into_iter()
@@ -173,8 +172,8 @@ impl RoleGrid {
         PipelineStagePosition::from_stage(self.stage_of(rank), self.stage_count())
     }
 
-    /// Returns the grid with its stage count changed to `stages`; `None` if the grid has no stage dimension, or if
-    /// there would be too many ranks.
+    /// Returns the grid with `stages` stages instead of its own number; `None` if the grid has no stage dimension, or
+    /// if there would be too many ranks.
     pub(super) fn grid_with_stage_count(&self, stages: u32) -> Option<Self> {
         let at = self.stages?;
         let mut dimensions = self.dimensions.clone();
@@ -195,7 +194,7 @@ impl RoleGrid {
         self.dimensions.iter().map(|one| one.size).product()
     }
 
-    /// Returns the rank in stage `stage` of this grid that equals `rank` of the grid `other` in all other coordinates.
+    /// Returns the rank in stage `stage` of this grid whose other coordinates are those of `rank` in the grid `other`.
     pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
         let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
         let offsets = dimensions.map(|(at, (own, of_other))| {
@@ -271,7 +270,7 @@ impl RoleGrid {
                 let x = dimension.coordinate_of(member);
                 let x = match all[..] {
                     [_] => new,
-                    // A group over several stages must consist of the first and last stage, which share weights.
+                    // A group that spans several stages must consist of the first and last stage, which share weights.
                     _ if is_restaged => match x {
                         _ if all != [first, last] => return None,
                         0 => 0,
@@ -311,7 +310,7 @@ mod tests {
             grid.corresponding_members(&[9, 13], 9, 26, &grid),
             Some(vec![26, 30])
         );
-        // The result keeps the member order of the original group.
+        // The result keeps the order of the original group's members.
         assert_eq!(
             grid.corresponding_members(&[1, 0, 2, 3], 1, 31, &grid),
             Some(vec![29, 28, 30, 31])
@@ -333,12 +332,13 @@ mod tests {
         assert_eq!(grid.corresponding_peer(1, 0, 3, &grid), Some(0));
     }
 
-    /// With six instead of four stages, again rank = 8 stage + 4 replica + shard; the last stage begins at rank 40.
+    /// With six stages instead of four, rank = 8 stage + 4 replica + shard still holds; the last stage begins at rank
+    /// 40.
     #[test]
     fn more_stages_keep_the_other_coordinates() {
         let (grid, more) = (grid(), grid().grid_with_stage_count(6).unwrap());
         assert_eq!((more.rank_count(), more.stage_of(47)), (48, 5));
-        // Rank 47 is shard 3 of replica 1 in the last stage, as is rank 31 with four stages.
+        // Rank 47 is shard 3 of replica 1 in the last stage, as rank 31 is with four stages.
         assert_eq!(grid.rank_at(3, &more, 47), 31);
         assert_eq!(grid.corresponding_peer(23, 31, 47, &more), Some(39));
         assert_eq!(grid.corresponding_peer(16, 8, 40, &more), None);

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct CapturedAndAddedGroupNames<'g> {
     captured: &'g [CapturedRank],
     pub(super) declared: DeclaredGroups,
-    /// For each member list, the names of its groups.
+    /// For each list of members, the names of the groups with these members.
     names: BTreeMap<Vec<u32>, BTreeSet<String>>,
     /// Names that denote different groups in different traces.
     ambiguous: BTreeSet<String>,
@@ -103,8 +103,8 @@ impl<'g> CapturedAndAddedGroupNames<'g> {
         Ok((new.clone(), moved))
     }
 
-    /// Returns the members of the group `name` of a captured rank. Also returns true if the group is declared
-    /// outside the traces.
+    /// Returns the members of the group `name`, which a captured rank uses. Also returns a flag that is true if the
+    /// group is declared outside the traces.
     pub(super) fn members_of(&self, captured: usize, name: &str) -> Option<(Vec<u32>, bool)> {
         if let Some(members) = self.declared.get(name) {
             return Some((members.clone(), true));

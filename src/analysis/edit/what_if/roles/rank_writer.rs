@@ -25,15 +25,15 @@ fn states_rank_count(record: RawRecord<'_>) -> Result<bool, TraceError> {
     Ok(false)
 }
 
-/// Returns the differences between the message tags of neighbouring stages: first for messages down the pipeline, then
-/// for messages up the pipeline. A difference is 0 if it is unknown or if all stages use the same tags.
+/// Returns how message tags differ between neighbouring stages: first for messages down the pipeline, then for messages
+/// up the pipeline. A difference is 0 if it is unknown or if all stages use the same tags.
 pub(super) fn tag_steps(
     grid: &RoleGrid,
     rank: u32,
     contents: &[u8],
 ) -> Result<[i64; 2], TraceError> {
-    // Smallest message tag in each direction (down or up the pipeline), for messages with the previous and with the
-    // next stage.
+    // Smallest message tag in each direction (down or up the pipeline), for messages to and from the previous stage and
+    // the next stage.
     let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
     let own = grid.stage_of(rank);
     let mut frames = FrameCursor::new(contents);

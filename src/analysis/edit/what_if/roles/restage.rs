@@ -2,8 +2,8 @@
 //!
 //! Each new stage copies a captured stage of the same role. The role is first, last or middle stage; captured middle
 //! stages are copied in turn. Each stage keeps its number of layers, so a pipeline with more stages has more layers.
-//! Peers, groups and tags change as for added ranks. In addition, 1F1B passes are reordered for the new stage, and the
-//! labels of layers are renumbered.
+//! Peers, groups and tags change as they do for added ranks. In addition, 1F1B passes are reordered for the new stage,
+//! and the labels of layers are renumbered.
 
 use super::super::layers::shift_layer_labels;
 use super::{
@@ -20,8 +20,8 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Stage `stage` of a pipeline with `stages` stages copies a captured stage. Returns its index among `captured`
-/// captured stages.
+/// In a pipeline with `stages` stages, the stage `stage` copies a captured stage. Returns the index of that stage among
+/// the `captured` captured stages.
 fn captured_stage_to_copy(stage: u32, stages: u32, captured: u32) -> u32 {
     match PipelineStagePosition::from_stage(stage, stages) {
         PipelineStagePosition::Only | PipelineStagePosition::First => 0,
@@ -161,7 +161,7 @@ fn unknown_pass_order_error(stages: u32) -> TraceError {
     )
 }
 
-/// Returns the number of different layer labels on each stage's ranks.
+/// Returns how many different layer labels the ranks of each stage have.
 fn count_layer_labels_by_stage(
     grid: &RoleGrid,
     traces: &RankTraces,

@@ -37,8 +37,8 @@ impl SummaryWriter<'_> {
         }
     }
 
-    /// Formats the shortest time and its rank, or the number of ranks without nodes in this row. If all ranks have the
-    /// same time, returns an empty string.
+    /// Formats the shortest time and its rank, or how many ranks have no nodes in this row. If all ranks have the same
+    /// time, returns an empty string.
     fn describe_shortest_rank(&self, row: &RankSpreadRow) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),
@@ -221,7 +221,7 @@ impl SummaryWriter<'_> {
         self.write_operator_table("OPERATORS ON HOSTS", &host)
     }
 
-    /// Writes the operators with the longest times, each with its share of the total operator time.
+    /// Writes the operators that take longest, each with its share of the total operator time.
     fn write_operator_table(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
         let mut table = TextTable::new([
             left_aligned_column(title, 33),

@@ -17,7 +17,8 @@ enum ExpectedDifference {
     Removed,
     Added,
     Fields(Vec<String>),
-    /// True if the dependency was added; id of the predecessor; true for a control dependency.
+    /// A flag that is true if the dependency was added, the predecessor's id, and a flag that is true for a control
+    /// dependency.
     Edge(bool, u64, bool),
 }
 
@@ -143,7 +144,7 @@ fn fields_that_change() {
         Some((node.id, field("name")))
     });
     check("another type", |random, nodes| {
-        // A kernel becomes a load. A load has bytes too, but no FLOPs.
+        // The change turns a kernel into a load. A load has bytes too, but no FLOPs.
         let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
         let node = one(random, nodes, compute)?;
         node.r#type = 2;
@@ -259,8 +260,8 @@ fn inputs_and_outputs_that_change() {
     });
 }
 
-/// Tests attributes with values of every kind. The attribute is added, removed, changed, or converted to a value of
-/// another kind.
+/// Tests attributes whose values are of every kind. The attribute is added, removed, changed, or converted to a value
+/// of another kind.
 fn attributes(how: usize) {
     for kind in 0..KINDS {
         for seed in 0..TIMES / KINDS as u64 + 1 {

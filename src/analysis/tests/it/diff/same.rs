@@ -18,7 +18,8 @@ fn assert_same(edges: &[(u64, u64)], count: u64) {
 
 #[test]
 fn chains_side_by_side_are_the_same() {
-    // The graph consists of 7 chains of 9 nodes; a second graph also has a common start and a common end.
+    // The graph consists of 7 chains of 9 nodes; in a second graph, the chains also have a common start and a common
+    // end.
     let chain = |c: u64| (0..8).map(move |i| (9 * c + i, 9 * c + i + 1));
     let mut edges: Vec<_> = (0..7).flat_map(chain).collect();
     assert_same(&edges, 63);
@@ -44,8 +45,8 @@ fn butterflies_are_the_same() {
 
 #[test]
 fn rings_of_neighbours_are_the_same() {
-    // Each level has a ring of n nodes: as in a halo exchange, node i depends on nodes i - 1, i and i + 1 of the
-    // previous level. In a second graph, node i depends only on nodes i and i + 1.
+    // Each level has a ring of n nodes, where node i depends on nodes i - 1, i and i + 1 of the previous level, as in a
+    // halo exchange. In a second graph, node i depends only on nodes i and i + 1.
     for n in [3, 4, 5, 6, 8, 11_u64] {
         let three = |l: u64| {
             (0..n).flat_map(move |i| [n - 1, 0, 1].map(|d| (n * l + (i + d) % n, n * (l + 1) + i)))

@@ -44,7 +44,7 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// Number of attribute value kinds.
+/// Number of kinds of attribute values.
 pub const KINDS: usize = 30;
 
 /// Returns a value of the kind with index `kind`. Different seeds below 100 give different values.
@@ -105,7 +105,7 @@ pub fn value(kind: usize, seed: u8) -> Value {
     }
 }
 
-/// Operations of nodes in random traces.
+/// Operations that nodes in random traces run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RandomNodeOperation {
     Compute,
@@ -183,7 +183,7 @@ pub fn node(random: &mut Random, id: u64, what: RandomNodeOperation) -> Node {
     }
 }
 
-/// Builds a trace with mostly unique nodes: each has some property that no other node has.
+/// Builds a trace in which most nodes are unique: each has some property that no other node has.
 pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
     let count = 3 + random.below(most - 2);
     let dense = 1 + random.below(3);
@@ -206,7 +206,7 @@ pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
         .collect()
 }
 
-/// Builds a trace of nodes with equal contents, which differ only in their dependencies.
+/// Builds a trace whose nodes have equal contents and differ only in their dependencies.
 pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     let mut nodes: Vec<Node> = (0..count)
         .map(|id| Node {
@@ -260,9 +260,9 @@ pub fn file(nodes: &[Node]) -> Vec<u8> {
 pub struct FoundDifferences {
     pub removed: Vec<u64>,
     pub added: Vec<u64>,
-    /// Changed nodes: the id in each trace, and the names of the changed fields.
+    /// Changed nodes: each node's id in both traces, and the names of its changed fields.
     pub changed: Vec<(u64, u64, Vec<String>)>,
-    /// Changed dependencies: true if added; the node and its predecessor (both as ids in the first trace); true for a
+    /// Changed dependencies: true if added; the node and its predecessor, both as ids in the first trace; true for a
     /// control dependency.
     pub edges: Vec<(bool, u64, Option<u64>, bool)>,
 }

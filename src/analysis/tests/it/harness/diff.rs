@@ -1,5 +1,5 @@
 //! Compares arbitrary bytes as two traces. The differences must account for every node and dependency of both traces,
-//! must be reproducible, and must be empty if a trace is compared with itself.
+//! must be reproducible, and must be empty when a trace is compared with itself.
 
 use chakram_analysis::diff::render::{
     DiffFailureThresholds, JobNamesAndDiffStyle, csv, json, text,
@@ -9,7 +9,8 @@ use chakram_analysis::diff::{self, TraceDiff};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::graph::RawTrace;
 
-/// Runs the target on `data`: two bytes with the length of the first trace, then the first trace, then the second.
+/// Runs the target on `data`, which consists of the first trace's length in two bytes, the first trace, and the second
+/// trace.
 pub fn run(data: &[u8]) {
     let [low, high, rest @ ..] = data else { return };
     let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
@@ -45,8 +46,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(rendered(&found), rendered(&diff::compare_traces(a, b)));
 }
 
-/// Checks that every node is either paired, removed or added. Among paired nodes, the first trace's dependencies,
-/// without the removed and with the added ones, must equal the second trace's.
+/// Checks that every node is either paired, removed or added. For paired nodes, the first trace's dependencies, minus
+/// the removed ones and plus the added ones, must equal the second trace's.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.node_indices() {
@@ -72,7 +73,7 @@ fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
         let Some(partner) = found.pairs.partner_of_node(0, node) else {
             continue;
         };
-        // Dependencies, expressed by nodes of the first trace; `None` for a missing node.
+        // Dependencies, expressed through nodes of the first trace; `None` stands for a missing node.
         let mut before: Vec<(Option<u32>, bool)> = Vec::new();
         for dep in a.dependencies_of(node) {
             match dep.target() {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 type WordCoordinates = [u64; 4];
 type TileWordSet = BTreeSet<WordCoordinates>;
 
-/// A loop in time or over the array; lists of loops begin with the outermost.
+/// A loop that runs in time or over the array; lists of loops begin with the outermost.
 #[derive(Clone, Copy)]
 struct ExecutedLoop {
     level: usize,
@@ -242,7 +242,7 @@ pub fn count(
             break;
         }
     }
-    // The words that remain at the end leave their levels.
+    // The words that remain at the end are removed from their levels.
     let of = LayerTensor::Outputs as usize;
     let keepers: Vec<usize> = (0..levels)
         .filter(|level| keeps(*level, LayerTensor::Outputs))

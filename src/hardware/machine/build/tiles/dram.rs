@@ -28,8 +28,8 @@ pub(super) fn parse_dram(
     let tiles = topology.tile_grid().expect("they are being built");
     let around = [(true, "die"), (false, "grid")];
     let each_die = table.read_or_default("around", true, |field| field.read_choice(&around))?;
-    // Ports are at the edges of each die or of the whole grid. `count` is the number of dies or grids; `size` is their
-    // number of cores along x and y.
+    // Ports are at the edges of each die or of the whole grid. `count` is the number of dies or grids, and `size` is
+    // the number of cores in each along x and y.
     let (count, size) = if each_die {
         (tiles.dies, tiles.cores)
     } else {

@@ -77,8 +77,8 @@ fn parse_route_policy(
     }
 }
 
-/// Parses `levels = "2x2x4"` and `oversubscription`, either one number for all levels or a list with one for each level
-/// except the highest.
+/// Parses `levels = "2x2x4"`, and `oversubscription`, which is one number for all levels or a list with a number for
+/// each level except the highest.
 fn parse_clos_levels(
     table: &ConfigTable<'_>,
 ) -> Result<ChildrenAndUplinksByClosLevel, ConfigError> {
