@@ -71,8 +71,8 @@ pub struct ObjectHashAndChunksRow {
 /// - offset of the chunk's zstd frame from the start of the segment;
 /// - length of the frame;
 /// - coding (0 plain, 1 bytes, 2 columns, 3 lines);
-/// - unpacked bytes of the frame;
-/// - number of the object's bytes that the chunk contains;
+/// - size of the frame's unpacked contents, in bytes;
+/// - how many of the object's bytes the chunk holds;
 /// - number of records in the chunk;
 /// - object and chunk of the chunk's base, both -1 if the chunk has no base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ pub struct ChunkFrameAndBaseRow(
 );
 
 impl ChunkFrameAndBaseRow {
-    /// Returns two indices that identify the chunk's base: its object and its chunk.
+    /// Returns the two indices that identify the chunk's base: the index of its object, and that of its chunk.
     pub fn base_chunk(&self) -> Option<(usize, usize)> {
         let number = |number: i64| usize::try_from(number).ok();
         Some((number(self.6)?, number(self.7)?))
@@ -115,7 +115,7 @@ pub struct WorkloadEntry {
     /// Other files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<NonTraceFileRow>,
-    /// Recorded predictions, latest last.
+    /// Recorded predictions, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub baselines: Vec<BaselinePrediction>,
     /// Measured step times of the job.
@@ -131,8 +131,8 @@ pub struct Provenance {
     pub tool_version: String,
     /// Paths that the user gave to the program.
     pub sources: Vec<String>,
-    /// Archive that the workload was merged from, and the tool version that had added it there; empty if it was added
-    /// directly.
+    /// Archive that the workload was merged from, and the version of the program that had added it there; empty if it
+    /// was added directly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged_from: Vec<String>,
 }
@@ -169,17 +169,17 @@ pub struct NonTraceFileRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BaselinePrediction {
-    /// Machine: a preset, or a file of the workload.
+    /// The machine: a preset's name, or a file of the workload.
     pub machine: String,
-    /// Hash of the object with the machine file's text.
+    /// Hash of the object that holds the machine file's text.
     pub machine_blake3: String,
     /// Size of the machine file's text, in bytes.
     pub machine_bytes: u64,
-    /// Options of the replay, as on the command line.
+    /// Options of the replay, as given on the command line.
     pub arguments: Vec<String>,
     /// Hash of all traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
     pub contents: String,
-    /// Time that the replay took, in milliseconds, rounded up. Later checks use it to plan their work.
+    /// How long the replay took, in milliseconds, rounded up. Later checks use it to plan their work.
     pub replay_ms: u64,
     /// Features of the job that the prediction exercises: operators, groups, size, schema, machine.
     pub features: Vec<String>,
@@ -187,11 +187,11 @@ pub struct BaselinePrediction {
     pub tool_version: String,
     /// Predicted makespan in picoseconds.
     pub makespan_ps: u64,
-    /// Hash of the object with the report, as JSON.
+    /// Hash of the object that holds the report, as JSON.
     pub report: String,
     /// Size of the report, in bytes.
     pub report_bytes: u64,
-    /// Reason that the user gave for the recording.
+    /// Reason that the user gave for recording the prediction.
     pub reason: String,
 }
 
@@ -246,7 +246,7 @@ impl WorkloadEntry {
         latest.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
-    /// Fails if a name leads outside a folder, a rank occurs twice, or a hash is malformed.
+    /// Fails if a name leads out of the folder, a rank occurs twice, or a hash is malformed.
     pub fn check_names(&self) -> Result<(), ArchiveError> {
         let wrong = |found: String| {
             Err(ArchiveError::broken_archive_error(format!(
@@ -288,7 +288,7 @@ impl WorkloadEntry {
     }
 }
 
-/// Returns true if `name` is a valid file name without a folder.
+/// Returns true if `name` is a valid file name that names no folder.
 fn is_file_name(name: &str) -> bool {
     let special = name.is_empty() || name == "." || name == "..";
     !special && !name.contains(['/', '\\']) && !name.chars().any(char::is_control)

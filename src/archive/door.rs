@@ -61,7 +61,7 @@ pub fn find_workload(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
     find_workload_traces(&archive, name).map(Some)
 }
 
-/// Finds the traces of the workload `name` of an open archive.
+/// Finds the traces of the workload `name` in an open archive.
 pub fn find_workload_traces(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceError> {
     let entry = archive.find_workload(name)?;
     archive.check_ranks(entry, None)?;

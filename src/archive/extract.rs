@@ -25,13 +25,12 @@ pub struct RankOrNodeRange {
 pub struct RanksAndNodesToExtract {
     /// Range of ranks to extract, or `None` for all ranks.
     pub ranks: Option<RankOrNodeRange>,
-    /// Nodes of each rank to extract, as indices (from 0) into the rank's trace, or `None` for all
-    /// nodes.
+    /// Nodes of each rank to extract, as indices into the rank's trace (starting at 0), or `None` for all nodes.
     pub nodes: Option<RankOrNodeRange>,
 }
 
 impl WorkloadEntry {
-    /// Returns each rank of the workload with the row of its trace.
+    /// Returns each rank of the workload, with the row that describes its trace.
     pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &RankRangeTraceRow)> {
         self.traces.iter().flat_map(|row| {
             (row.rank..row.rank.saturating_add(row.ranks)).map(move |rank| (rank, row))
@@ -43,11 +42,11 @@ impl WorkloadEntry {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
-    /// Returns the minimum disk space for the traces of `ranks`, in bytes: for all names, and for one file per distinct
-    /// trace. Ranks with the same trace share one file under several names.
+    /// Returns the minimum disk space that the traces of `ranks` need, in bytes: space for all names, and for one file
+    /// per distinct trace. Ranks with the same trace share one file under several names.
     fn min_extracted_bytes(&self, ranks: RankOrNodeRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
-            // Between prefix and ending, a name has at least a dot and a digit.
+            // Between the prefix and the ending, a name has at least a dot and a digit.
             let letters = (self.prefix.len() + row.ending.len() + 2) as u64;
             let names = row.count_ranks_within(ranks);
             names.saturating_mul(NAME_BYTES + letters) + INODE_BYTES * names.min(1)
@@ -71,18 +70,18 @@ impl RankRangeTraceRow {
     }
 }
 
-/// Minimum size of a file in any file system: an inode of ext4.
+/// Minimum size of a file in any file system: one ext4 inode.
 const INODE_BYTES: u64 = 256;
 
-/// Size of a folder entry in addition to its name, as in ext4.
+/// Size of a folder entry without its name, as in ext4.
 const NAME_BYTES: u64 = 8;
 
-/// Checks that a file with hash `hash` can be written to `path` without overwriting other contents;
-/// `hash` is `None` if the hash is unknown before the file is written.
+/// Checks that writing a file with hash `hash` to `path` would overwrite no other contents; `hash` is `None` if the
+/// hash is not known before the file is written.
 ///
 /// # Errors
 ///
-/// Fails if `path` is a file with other contents: extraction replaces only files with the same contents.
+/// Fails if `path` is a file with other contents, because extraction replaces a file only if its contents are the same.
 fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -104,12 +103,12 @@ fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError
 }
 
 impl Archive {
-    /// Checks that the archive is large enough for the traces of `ranks`: a damaged catalogue may claim any number of
-    /// ranks in `entry`.
+    /// Checks that the archive is large enough to hold the traces of `ranks`: in a damaged catalogue, `entry` may claim
+    /// any number of ranks.
     ///
     /// # Errors
     ///
-    /// Fails if these traces are larger than an archive of this size may unpack to.
+    /// Fails if these traces are larger than anything that an archive of this size can unpack to.
     pub(super) fn check_ranks(
         &self,
         entry: &WorkloadEntry,
@@ -132,9 +131,9 @@ impl Archive {
         })
     }
 
-    /// Writes the traces of `part` and the other files of `entry` into `folder`. Writes either all
-    /// files or none, and returns the files. If `part` selects only some ranks or nodes, the job
-    /// file is omitted, because it describes the whole job.
+    /// Writes the traces of `part` and the other files of `entry` into `folder`. Writes either all files or none, and
+    /// returns the files that it wrote. If `part` selects only some ranks or nodes, leaves out the job file, because it
+    /// describes the whole job.
     pub fn extract_workload(
         &self,
         entry: &WorkloadEntry,
@@ -166,7 +165,7 @@ impl Archive {
         for (name, hash, nodes) in all {
             let path = folder.join(&name);
             check_replaceable(&path, nodes.is_none().then_some(&**hash))?;
-            // Ranks with the same trace get one file under several names, as in the source.
+            // Ranks with the same trace share one file under several names, as in the source.
             let same = before.filter(|(own, _)| *own == hash);
             let same = same.map(|(_, handle)| outputs.duplicate_as(handle, &path, true));
             if let Some(handle) = same.transpose()?.flatten() {
@@ -192,7 +191,7 @@ impl Archive {
         Ok(written)
     }
 
-    /// Passes a trace's metadata and selected nodes to `out`, with length prefixes.
+    /// Passes a trace's metadata and the selected nodes to `out`, each with a length prefix.
     fn copy_nodes(
         &self,
         hash: &str,

@@ -18,7 +18,7 @@ use std::path::Path;
 
 /// Name of the manifest.
 const MANIFEST: &str = "manifest";
-/// Name of the file that writers lock to exclude one another.
+/// Name of the file that writers lock to keep each other out.
 pub const LOCK: &str = "lock";
 const PACKS: &str = "packs";
 
@@ -102,8 +102,8 @@ pub fn open_archive(
             "chakram archive create",
         ));
     }
-    // Maximum number of attempts to open the packs. An attempt fails if a `gc` removes packs after the manifest was
-    // read.
+    // Maximum number of attempts to open the packs. An attempt fails if a `gc` removes packs after this function has
+    // read the manifest.
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {

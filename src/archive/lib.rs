@@ -60,7 +60,7 @@ pub type ObjectProgressCallback<'a> = &'a dyn Fn();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompressionLevel {
-    /// Traces as consecutive zstd frames, which `zstd -d` can also read.
+    /// Traces, as consecutive zstd frames that `zstd -d` can also read.
     Plain,
     /// Columns, compressed with zstd level 3.
     Default,

@@ -9,7 +9,7 @@ use super::{ArchiveError, ObjectProgressCallback};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Result of a merge: the workloads that were added or already known.
+/// Result of a merge: which workloads were added, and which were already known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergedAndKnownWorkloads {
     /// Names of added workloads.

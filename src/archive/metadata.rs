@@ -28,7 +28,7 @@ enum MetadataType {
     Date,
 }
 
-/// Keys whose type is fixed and does not depend on the value.
+/// Keys that have a fixed type, whatever the value.
 const KEYS: [(&str, MetadataType); 12] = [
     ("cluster", MetadataType::Text),
     ("commit", MetadataType::Text),
@@ -135,8 +135,8 @@ pub fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// Splits a version into parts that sort as versions do. Numbers are compared by length, then by
-/// digits, and other text comes last.
+/// Splits a version into parts that sort in version order. Numbers are compared by length and then by digits; all other
+/// text sorts last.
 fn version_parts(text: &str) -> Vec<(usize, &str)> {
     let mut parts: Vec<(usize, &str)> = text
         .split(['.', '+', '-'])
@@ -189,10 +189,10 @@ pub enum QueryComparisonOperator {
     Contains,
 }
 
-/// Maximum nesting of parentheses and negations.
+/// Maximum nesting depth of parentheses and negations.
 const DEPTH: usize = 64;
 
-/// Facts about a workload, for queries.
+/// Facts about a workload that queries can use.
 pub trait QueryableWorkload {
     /// Returns the workload's name.
     fn workload_name(&self) -> &str;

@@ -26,19 +26,19 @@ use std::sync::{Arc, Mutex};
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
-/// Version of the format that this program writes. Version 1 had no decimal numbers in templates, and version 2 no
+/// Version of the format that this program writes. Version 1 had no decimal numbers in templates, and version 2 had no
 /// predictor that adds columns.
 pub const VERSION: u32 = 3;
 /// Size of a segment's end, in bytes.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
-/// First letters of each kind of frame.
+/// The letters that begin each kind of frame.
 pub const START: [u8; 4] = *b"CKST";
 pub const OBJECT: [u8; 4] = *b"CKOB";
 pub const CATALOGUE: [u8; 4] = *b"CKCT";
 pub const INDEX: [u8; 4] = *b"CKIX";
 pub const END: [u8; 4] = *b"CKEN";
 
-/// The end of a segment, which locates its catalogue and index.
+/// The end of a segment, which says where the catalogue and the index are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentFooter {
     /// Size of the segment, including its end, in bytes.
@@ -69,8 +69,8 @@ impl SegmentFooter {
         out
     }
 
-    /// Parses the end of a segment from a file's last bytes. Returns `None` if they are not the end of a segment, and
-    /// `Err` with the version if this program does not know it.
+    /// Parses the end of a segment from a file's last bytes. Returns `None` if these bytes are not the end of a
+    /// segment, and `Err` with the version if this program does not know that version.
     pub fn parse(bytes: &[u8]) -> Option<Result<Self, u32>> {
         let (body, crc) = bytes.split_last_chunk::<4>()?;
         let head = [&MAGIC[..], &(END_BYTES as u32 - 8).to_le_bytes(), &END].concat();
@@ -175,7 +175,7 @@ impl<W: Write> SegmentWriter<W> {
         self.hashes.contains(hash)
     }
 
-    /// Writes the chunks of an object that has `bytes` bytes.
+    /// Writes the chunks of an object whose size is `bytes` bytes.
     pub fn write_object(
         &mut self,
         hash: String,

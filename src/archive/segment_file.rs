@@ -6,7 +6,7 @@ use super::segment::SegmentWriter;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Function that writes a segment's objects, and returns its catalogue changes.
+/// Function that writes a segment's objects, and returns the segment's changes to the catalogue.
 pub type SegmentObjectsWriteCallback<'b> = dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<SegmentCatalogueChanges, ArchiveError>
     + 'b;
 

@@ -22,7 +22,8 @@ pub fn find_segments(
     // may still grow.
     let lock = file.try_lock_shared();
     let (found, bytes) = match lock {
-        // Search again: bytes that looked like a tail before the lock was acquired may have been committed since.
+        // Search again: bytes that looked like a tail before this function acquired the lock may have been committed
+        // since.
         Ok(_) => committed_segments(&file)?,
         Err(_) => (found, tail),
     };
@@ -41,8 +42,8 @@ pub fn find_segments(
 
 /// Finds the segments of a file in order, and returns how many bytes follow them.
 ///
-/// A segment end counts as the last one only if a chain of segment ends leads from it back to byte 0: a tail may
-/// contain another archive with its own segment ends.
+/// A segment end counts as the last one only if a chain of segment ends leads from it back to byte 0, because a tail
+/// may contain another archive with its own segment ends.
 fn committed_segments(
     file: &Arc<MultiSegmentFile>,
 ) -> Result<(Vec<ArchiveFileSegment>, u64), ArchiveError> {
@@ -65,8 +66,8 @@ fn committed_segments(
     }
 }
 
-/// Follows the ends of segments from byte `end` back to byte 0. If the chain does not lead there, adds its offsets to
-/// `failed` and fails.
+/// Follows the chain of segment ends from byte `end` back to byte 0. If the chain does not lead there, adds its offsets
+/// to `failed` and fails.
 fn follow_segment_chain(
     file: &Arc<MultiSegmentFile>,
     end: u64,
@@ -108,7 +109,7 @@ fn follow_segment_chain(
     Ok(found)
 }
 
-/// Returns the offset after the last segment end within the first `length` bytes, or 0 if there is no segment
+/// Returns the offset just after the last segment end within the first `length` bytes, or 0 if they include no segment
 /// end.
 fn find_last_segment_end(file: &MultiSegmentFile, length: u64) -> Result<u64, ArchiveError> {
     /// Maximum number of bytes that are searched at once.

@@ -1,6 +1,6 @@
 //! Bytes after the last committed segment: a segment that is being written, unfinished or damaged.
 //!
-//! If a command is killed or a copy truncated, the tail consists of a segment's first frames. Any other tail was
+//! If a command was killed or a copy was cut short, the tail consists of a segment's first frames. Any other tail was
 //! modified after it was written. Commands never remove such a tail: it may contain the only copy of a workload.
 
 use super::ArchiveError;
@@ -22,15 +22,15 @@ pub enum UncommittedTailState {
     /// The tail ends before the segment's end is complete, because a command was interrupted or a
     /// copy was truncated.
     Unfinished,
-    /// The tail cannot result from an interruption: the segment's end is present but invalid, or
-    /// the frames are in the wrong order.
+    /// No interruption leaves such a tail: the segment's end is present but invalid, or the frames are in the wrong
+    /// order.
     Damaged,
 }
 
 /// Bytes after the last committed segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UncommittedArchiveTail {
-    /// File of the tail.
+    /// File that contains the tail.
     pub file: PathBuf,
     /// Offset of the tail's first byte in the file.
     pub at: u64,
@@ -47,7 +47,7 @@ pub struct UncommittedArchiveTail {
 }
 
 impl UncommittedArchiveTail {
-    /// Examines the tail of `bytes` bytes at offset `at` of `file`.
+    /// Examines the tail of `file`, which has `bytes` bytes and begins at offset `at`.
     pub(super) fn examine_tail(
         file: &MultiSegmentFile,
         at: u64,
@@ -93,7 +93,8 @@ impl UncommittedArchiveTail {
         self.tail_state() == UncommittedTailState::Damaged
     }
 
-    /// Fails if the tail is damaged, because a writer must not remove it then. The caller must have the writers' lock.
+    /// Fails if the tail is damaged, because a writer must not remove a damaged tail. The caller must have the writers'
+    /// lock.
     pub(super) fn check_removable(&self) -> Result<(), ArchiveError> {
         if self.is_cut {
             return Ok(());
@@ -111,7 +112,7 @@ impl UncommittedArchiveTail {
         Err(ArchiveError::broken_archive_error(found).in_file(&self.file))
     }
 
-    /// Copies the tail to a new file next to `beside`, with a name derived from it, and returns this file.
+    /// Copies the tail to a new file next to `beside`, under a name derived from `beside`, and returns the new file.
     pub(super) fn copy_to_new_file(&self, beside: &Path) -> Result<PathBuf, ArchiveError> {
         let name = beside.file_name().unwrap_or_default();
         for number in 1u32.. {

@@ -6,7 +6,7 @@ use super::segment::SegmentWriter;
 use super::{Archive, ArchiveError};
 use std::time::Instant;
 
-/// Writes an archive with one object that has these chunks.
+/// Writes an archive with one object, which consists of these chunks.
 fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
     let start = SegmentWriteIntent {
         schema: SCHEMA.to_owned(),

@@ -1,5 +1,4 @@
-//! Reads and writes varints, which must be minimally encoded, and reads encoded data with limits on
-//! counts.
+//! Reads and writes varints, which must use the shortest encoding; also reads encoded data with limits on counts.
 
 use chakram_trace::format::wire::decode_varint;
 
@@ -46,7 +45,7 @@ impl<'a> ByteStringReader<'a> {
         Ok(value)
     }
 
-    /// Reads a count of at most `most`.
+    /// Reads a count, which must not exceed `most`.
     pub fn read_count(&mut self, most: usize) -> Result<usize, WireError> {
         let value = usize::try_from(self.read_varint()?).ok();
         value

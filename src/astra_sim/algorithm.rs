@@ -24,7 +24,7 @@ pub enum AstraAlgorithm {
 pub struct CollectiveAlgorithmEntry {
     /// Algorithm that the entry selects.
     pub algorithm: AstraAlgorithm,
-    /// True for `oneRing`, `oneDirect<W>` and `oneHalvingDoubling`: these run once over all NPUs, not once per
+    /// True for `oneRing`, `oneDirect<W>` and `oneHalvingDoubling`, which run once over all NPUs instead of once per
     /// dimension.
     pub one: bool,
 }

@@ -1,4 +1,4 @@
-//! Rejects collectives that ASTRA-sim cannot run, before the replay, with an error that states the reason.
+//! Rejects collectives that ASTRA-sim cannot run. It does so before the replay, with an error that states the reason.
 
 use super::collectives::AstraCollectiveBackend;
 use super::program::halving_doubling;
@@ -8,16 +8,16 @@ use chakram_trace::format::CollectiveKind;
 /// Maximum number of chunks in flight on all NPUs together.
 const MOST_CHUNKS: u64 = 1 << 26;
 
-/// Maximum number of members of a ring. An all-to-all around a ring of n members has n(n-1)/2
-/// messages, which must stay below 2^32.
+/// Maximum number of members of a ring. An all-to-all around a ring of n members sends n(n-1)/2 messages, which must
+/// stay below 2^32.
 const MOST_ROUND: u32 = 92_681;
 
 /// Describes the problem in one sentence, with advice to the user.
 pub(super) type CollectiveProblemAndAdvice = (String, &'static str);
 
 impl AstraCollectiveBackend {
-    /// Checks that a collective of `bytes` among `members` (`None` for all NPUs, without a named group) can run along
-    /// the dimensions that a mask selects.
+    /// Checks that a collective of `bytes` among `members` can run along the dimensions that a mask selects; `None`
+    /// stands for all NPUs, without a named group.
     pub(super) fn check_collective(
         &self,
         kind: CollectiveKind,
@@ -65,7 +65,7 @@ impl AstraCollectiveBackend {
                 "more `preferred-dataset-splits`, or \"model-shared-bus\": 0",
             ));
         }
-        // Groups may run collectives at the same time, so the bound applies to the sum over all groups.
+        // Groups may run collectives at the same time, so the bound applies to all groups together.
         let lines = u64::from(self.npu_count());
         if u64::from(count) * lines > MOST_CHUNKS {
             return Err((
@@ -150,8 +150,8 @@ impl AstraCollectiveBackend {
 
     /// Returns the dimensions that the node's mask `mask` selects for a collective. The collective divides all NPUs
     /// into parts along these dimensions. Returns `None` if the mask has no effect. A custom algorithm has no
-    /// dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in the list. The second returned
-    /// value is false if the mask includes no entry of the list, so that ASTRA-sim skips the collective.
+    /// dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in the list. The second value
+    /// returned is false if the mask includes no entry of the list; ASTRA-sim then skips the collective.
     pub(super) fn dimensions_of_mask(
         &self,
         kind: CollectiveKind,

@@ -1,4 +1,4 @@
-//! ASTRA-sim's collective backend: it determines chunks, phases, queues and times.
+//! ASTRA-sim's collective backend, which computes chunks, phases, queues and times.
 //!
 //! # Chunks
 //!
@@ -20,8 +20,8 @@
 //! # Costs
 //!
 //! An endpoint adds its delay (10 ns in named groups) before it sends the first message and after it receives each
-//! message. If a member reduces a received message of m bytes, the reduction takes another 3⌊m / bandwidth⌋ ns for two
-//! reads and a write.
+//! message. A member that reduces a received message of m bytes needs another 3⌊m / bandwidth⌋ ns for two reads and a
+//! write.
 //!
 //! # Corrected quirks
 //!
@@ -68,7 +68,7 @@ pub struct AstraCollectiveBackend {
     /// Number of NPUs along each dimension.
     sizes: Vec<u32>,
     queues: u32,
-    /// Maximum number of chunks that a queue admits to a stage at once.
+    /// Maximum number of chunks that a queue lets into a stage at once.
     capacity: u32,
     endpoint: Span,
     /// Bytes that a reduction processes per second, or `None` if reductions take no time.
@@ -78,10 +78,10 @@ pub struct AstraCollectiveBackend {
     /// Bus of each NPU; empty if buses are not modelled.
     buses: Vec<NpuInnerAndOuterBus>,
     scripts: CustomCollectiveAlgorithms,
-    /// Numbers of chunks that NPUs have issued. `None` unless every quirk is on.
+    /// How many chunks the NPUs have issued. `None` unless every quirk is on.
     issued: Option<EndlessCollectiveWaitDetector>,
-    /// First (NPU, node) that would have had an endpoint delay at time 0 if a scale had not reduced it to 0. `None`
-    /// unless every quirk is on.
+    /// First (NPU, node) that would have had an endpoint delay at time 0 if a scale had not reduced the delay to 0.
+    /// `None` unless every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
 }
 
@@ -141,13 +141,13 @@ impl AstraCollectiveBackend {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
-    /// Returns the first NPU that started a collective at time 0 while a scale reduced the endpoint delay to 0, and the
-    /// collective's node, at which ASTRA-sim aborts.
+    /// Returns the first NPU that started a collective at time 0 with an endpoint delay that a scale had reduced to 0.
+    /// Also returns the collective's node, at which ASTRA-sim aborts.
     pub fn first_undelayed_collective(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
 
-    /// Extends each list to all dimensions by repeating its last algorithm, or a ring where that algorithm cannot run.
+    /// Extends each list to all dimensions: repeats the last algorithm, or a ring where that algorithm cannot run.
     fn extend_algorithm_lists(&mut self) {
         let mut lists = std::mem::take(&mut self.implementations);
         for (kind, list) in [
@@ -265,8 +265,8 @@ impl AstraCollectiveBackend {
             size = self.splits * chunk;
         }
         let count = match chunk {
-            // An all-gather with fewer bytes than splits has chunks of 0 bytes. `check_collective` rejects it if it has
-            // several members.
+            // If an all-gather has fewer bytes than splits, its chunks have 0 bytes. `check_collective` rejects such an
+            // all-gather if it has several members.
             0 => 0,
             _ => size.div_ceil(chunk),
         };
@@ -276,17 +276,17 @@ impl AstraCollectiveBackend {
         )
     }
 
-    /// Returns true if the extent belongs to a named group that lacks some ranks. A named group of some ranks either is
-    /// a single line with an irregular extent, or spans dimensions. In the latter case, the extent's last phase
-    /// contains all members, and its index is beyond the machine's dimensions.
+    /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group either is a single line
+    /// with an irregular extent, or spans dimensions. If it spans dimensions, the extent's last phase holds all
+    /// members, and its index is beyond the machine's dimensions.
     fn is_named(&self, extent: &GroupPlacement) -> bool {
         let beyond =
             |phase: &group::PhaseDimensionSizeAndStride| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
-    /// Returns a collective's phases, innermost dimension first: the index in the extent, the level whose queues the
-    /// phase uses, and the algorithm.
+    /// Returns a collective's phases, innermost dimension first; each has its index in the extent, the level whose
+    /// queues it uses, and its algorithm.
     fn phases_of_collective(
         &self,
         kind: CollectiveKind,

@@ -6,12 +6,13 @@
 //! shorter direction, or the upward direction if both are equally short. A switch is a separate device, so a message
 //! crosses two links.
 //!
-//! If all NPUs run a collective together and each link has one user at a time, no message waits. A message then takes
-//! the sum of its hop times, and the collective has the same closed form as without congestion. On a full connection,
-//! no message waits in any algorithm except trees. On rings and switches, no message waits in the ring and
+//! If all NPUs run a collective together and each link has one user at a time, no message waits. A message's time is
+//! then the sum of its hop times, and the collective has the same closed form as without congestion. On a full
+//! connection, messages wait only in tree algorithms. On rings and switches, no message waits in the ring and
 //! halving-doubling algorithms, because each member sends one message at a time. With the direct algorithm on a switch,
-//! a message waits only for earlier messages of its own sender. With the direct algorithm on a ring, messages of
-//! several senders queue for a link. Messages that reach it at the same instant enter it in the order of their events.
+//! a message waits only for earlier messages of its own sender. With the direct algorithm on a ring, messages from
+//! several senders queue for a link. Messages that reach the link at the same instant enter it in the order of their
+//! events.
 //!
 //! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message. If it is
 //! corrected, messages use [`LinkCutThroughNetwork`](super::LinkCutThroughNetwork).
@@ -61,7 +62,7 @@ pub struct CongestionAwareModel {
     latency: f64,
     bytes_per_ns: f64,
     quirks: QuirkSet,
-    /// Links of each device. A device's links are allocated when it first sends a message.
+    /// Links of each device. Allocated when the device first sends a message.
     links: Vec<Box<[LinkQueueState]>>,
     /// Messages in flight, by op index.
     carried: Vec<ForwardedMessage>,
@@ -89,7 +90,7 @@ impl CongestionAwareModel {
     }
 
     /// Returns the next link on the way from device `at` to `to`, as an index among the links of `at`, and the device
-    /// at the link's end.
+    /// at the end of that link.
     #[inline]
     fn next_link_towards(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;
@@ -141,8 +142,8 @@ impl CongestionAwareModel {
         self.carried[op.index()].next = NONE;
     }
 
-    /// Sends a message from its current device over a link to the device at the link's end. The link is busy
-    /// afterwards.
+    /// Sends a message over a link, from the device that it has reached to the device at the link's end. The link is
+    /// busy afterwards.
     #[inline]
     fn transmit_over_link(
         &mut self,
@@ -165,8 +166,7 @@ impl CongestionAwareModel {
         agenda.schedule_event(free, NetworkEvent::LinkFree(number));
     }
 
-    /// Returns the time until a message that enters a free link has arrived completely at the next
-    /// device.
+    /// Returns how long a message that enters a free link needs to arrive completely at the next device.
     #[inline]
     fn hop_time(&self, bytes: f64) -> Span {
         self.quirks
@@ -191,9 +191,9 @@ impl NetworkBackend for CongestionAwareModel {
 
     /// A full connection has a link for each pair of NPUs, so no messages share a link. In other shapes, each link has
     /// one user at a time if all NPUs send over the same distance at the same time. All messages then cross the h-th
-    /// links of their routes simultaneously, in ⌊latency + m / bandwidth⌋ ns. The messages cross different links, and
+    /// links of their routes simultaneously, in ⌊latency + m / bandwidth⌋ ns. No two messages cross the same link, and
     /// each link is free again after ⌊m / bandwidth⌋ ns. On a switch, NPUs may send the next message before that time,
-    /// because messages reach a receiver's link in sending order, from one sender at a time.
+    /// because messages reach a receiver's link in the order in which they were sent, from one sender at a time.
     fn is_conflict_free(&self, _: usize, members: u32, pattern: LineSendPattern) -> bool {
         let all = members == self.npus;
         match pattern {

@@ -27,7 +27,7 @@ struct CongestionUnawareDimension {
     bytes_per_ns: f64,
 }
 
-/// Returns the rate of a single message along a dimension without contention, in bytes per ns.
+/// Returns the rate of a single message that crosses a dimension without contention, in bytes per ns.
 pub(super) fn uncontended_rate(dimension: &network_file::AstraDimension, quirks: QuirkSet) -> f64 {
     let rate = quirks.bytes_per_ns(dimension.bandwidth);
     match dimension.shape {
@@ -185,8 +185,8 @@ mod tests {
     #[test]
     fn all_dimensions_count_where_that_is_corrected() {
         let stack = network(&STACK, QuirkSet::ALL.without_quirk(Quirk::FirstDimension));
-        // From 0 to 63, the latencies are 50 + 500 + 2 * 2,000 ns. At the slowest rate (50 GB/s, where a GB is 2^30 B),
-        // 2^20 B take 19,531.25 ns.
+        // From 0 to 63, the latencies add up to 50 + 500 + 2 * 2,000 ns. At the slowest rate (50 GB/s, where a GB is
+        // 2^30 B), 2^20 B take 19,531.25 ns.
         assert_eq!(ns(&stack, 0, 63), 24_081);
         // Message times along one dimension are unchanged.
         assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));

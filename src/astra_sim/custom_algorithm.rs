@@ -2,10 +2,10 @@
 //!
 //! Rank r of the group executes `PREFIX.p.et`, where p is the rank's index among the group's ranks *in ascending
 //! order*. Peer number a in this trace is the a-th rank of the group *in the order of the group file*. There are no
-//! lanes, so a node is issued as soon as its dependencies are complete; nodes that become ready together are issued in
-//! order of id. A compute node takes its recorded duration, but at least 1 ns. The algorithm's file contains the
-//! message sizes, so the collective's size is ignored. The collective completes at a rank when all nodes of its trace
-//! are complete.
+//! lanes, so a node is issued as soon as its dependencies are complete. Nodes that become ready together are issued in
+//! the order of their ids. A compute node takes its recorded duration, or 1 ns if that duration is shorter. The
+//! algorithm's file contains the message sizes, so the collective's size is ignored. The collective completes at a rank
+//! when all nodes of its trace are complete.
 
 use chakram_base::units::Span;
 use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
@@ -52,12 +52,12 @@ impl AstraOrRecordedScriptDurations {
     }
 }
 
-/// Builds an algorithm from the contents of its traces, which are in order of the members' positions.
+/// Builds an algorithm from the contents of its traces, which must be in the order of the members' positions.
 ///
 /// # Errors
 ///
-/// Fails with the errors of [`Graph::read_graph`], or if a node is not a compute node, a send or a receive. The error
-/// includes the trace's position.
+/// Returns the errors of [`Graph::read_graph`]; also fails if a node is not a compute node, a send or a receive. The
+/// error includes the trace's position.
 pub fn read_custom_algorithm<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: AstraOrRecordedScriptDurations,

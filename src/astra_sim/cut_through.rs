@@ -2,10 +2,10 @@
 //!
 //! If the first byte of an m-byte message arrives at a server at time t, service begins at b = max(t, free), where
 //! `free` is the time at which the server becomes free. The message occupies the server for m / occupied_rate. The
-//! first byte reaches the next server after the latency between the two servers. The message queues at that server only
-//! when its first byte arrives. The last byte leaves at max(b + m / rate, departure from the previous server plus the
-//! latency in between), because a server cannot forward bytes that have not arrived. `occupied_rate` and `rate` differ
-//! if a server consists of several links, of which a message can use only one.
+//! first byte reaches the next server after the latency between the two servers. The message joins that server's queue
+//! only when its first byte arrives there. The last byte leaves at max(b + m / rate, departure from the previous server
+//! plus the latency in between), because a server cannot forward bytes that have not arrived. `occupied_rate` and
+//! `rate` differ if a server consists of several links, of which a message can use only one.
 
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
@@ -44,7 +44,7 @@ pub trait ServerRouting {
     /// Name of the network in reports.
     const NAME: &'static str;
 
-    /// Returns the next server for a message at `at` to NPU `to`, or `None` if it has arrived.
+    /// Returns the next server for a message that is at `at` and goes to NPU `to`, or `None` if it has arrived.
     fn next_hop(&self, at: MessageRoutePosition, to: u32) -> Option<ServerHop>;
 
     /// Returns the number of servers of an NPU.
@@ -116,7 +116,7 @@ impl<W: ServerRouting> NetworkBackend for CutThroughNetwork<W> {
     const NAME: &'static str = W::NAME;
     const SHARED: bool = true;
 
-    // The answer `false` is always safe, because this network uses no closed form.
+    // Answering `false` is always safe, because this network uses no closed form.
     fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {
         false
     }

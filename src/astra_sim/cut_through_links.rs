@@ -34,8 +34,8 @@ impl CutThroughLinkDimension {
         npu / self.stride % self.size
     }
 
-    /// Returns the number of link indices reserved for an NPU: two on a ring or a switch, otherwise one for each NPU in
-    /// the dimension.
+    /// Returns the number of link indices reserved for an NPU: two on a ring or a switch, otherwise one per NPU in the
+    /// dimension.
     fn links_per_npu(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh | DimensionShape::Switch => 2,
@@ -43,7 +43,7 @@ impl CutThroughLinkDimension {
         }
     }
 
-    /// Returns the next coordinate on the ring from `x` to `y`, and true if the direction is upward.
+    /// Returns the next coordinate on the ring on the way from `x` to `y`, and true if the direction is upward.
     fn next_around_ring(&self, x: u32, y: u32) -> (u32, bool) {
         let n = self.size;
         let up = if y >= x { y - x } else { n - x + y };

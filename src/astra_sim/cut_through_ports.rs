@@ -1,5 +1,5 @@
-//! The congestion-unaware network with ports: a message occupies ports, so other messages wait for them. In each
-//! dimension, an NPU sends through one port and receives through another, each of which passes one message at a time.
+//! The congestion-unaware network with ports: while a message occupies a port, other messages wait for it. In each
+//! dimension, an NPU sends through one port and receives through another; each port passes one message at a time.
 //! Replaces the original network if [`Quirk::FreePorts`] is corrected.
 //!
 //! Latencies and bandwidths are as in [`CongestionUnawareModel`](super::CongestionUnawareModel). With [`Quirk::FirstDimension`],

@@ -1,5 +1,5 @@
-//! Reads a file of keys and values, in JSON or YAML. Every value is parsed as the expected type; errors name the key
-//! and the line.
+//! Reads a file of keys and values, in JSON or YAML. Parses every value as the expected type; errors name the key and
+//! the line.
 
 use super::error::{InputError, InputNote, did_you_mean, escape_key};
 use super::input_entry::{InputEntry, InputValue};
@@ -144,7 +144,8 @@ impl<'f> ValidatedInputDocument<'f> {
         }
     }
 
-    /// Builds the error that `key` has the value `found` although `expected` was required. `hint` is advice, or empty.
+    /// Builds an error that says that `key` has the value `found` although `expected` was required. `hint` is advice,
+    /// or empty.
     pub(super) fn invalid_value(
         &self,
         key: &str,
@@ -176,7 +177,7 @@ impl<'f> ValidatedInputDocument<'f> {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// Returns the whole number at `key`, which must be from `least` to `most`, or `None` if the key is absent.
+    /// Returns the whole number at `key`, or `None` if the key is absent. The number must be from `least` to `most`.
     /// Truncates fractions as ASTRA-sim does, and adds a note.
     pub(super) fn read_whole_number(
         &mut self,

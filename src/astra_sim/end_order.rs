@@ -1,20 +1,20 @@
-//! Computes the order in which members end a phase at the same instant, if all members begin the phase together.
+//! Computes the order of members that end a phase at the same instant, if all of them begin the phase together.
 //!
 //! At each instant of such a phase, all members perform the same actions, one after another in an order σ. If several
-//! delays of an NPU end at one instant, they form one event in the place of the first delay. The order σ therefore
-//! changes only when messages arrive. Arrivals follow the order of sends, and the first message that reaches a member
-//! determines the member's place. If each member p sends one message to f(p), the next order is f(σ). In a ring, f is
-//! the next member, so K messages rotate the order by K places. In halvingDoubling, f swaps partners. In `direct`, if
-//! all messages take equal time, the first message that another member receives comes from the line's first member
-//! σ₀, which sends to its successor first. σ₀ receives its first message from the second member. Chunks in the
-//! same phase send to the same members one after another, so the order in which members end does not change. The next
-//! chunk begins in the event that ends the previous chunk.
+//! delays of an NPU end at one instant, they become one event, which takes the place of the first delay. The order σ
+//! therefore changes only when messages arrive. Messages arrive in the order in which they were sent, and the first
+//! message that reaches a member sets the member's place. If each member p sends one message to f(p), the next order is
+//! f(σ). In a ring, f maps a member to the next one, so K messages rotate the order by K places. In halvingDoubling, f
+//! swaps partners. In `direct`, if all messages take equally long, the first message that any other member receives
+//! comes from the line's first member σ₀, which sends to its successor first. σ₀ itself receives its first message from
+//! the second member. Chunks in the same phase send to the same members one after another, so the order in which
+//! members end the phase does not change. The next chunk begins in the event that ends the previous chunk.
 //!
 //! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a chunk's
-//! stage in the order in which they end the stage that admits the chunk. The admitting stage is the chunk's own
-//! previous stage, or the stage of another chunk whose place it takes. Delays of two chunks that end at one instant
-//! form one event. Delays registered later adopt the order of delays registered earlier. All members of a collective
-//! handle a chunk's event before the next event in the list, so [`order_of_ends`] processes one event for all members.
+//! stage in the order in which they end the stage that lets the chunk in. This is either the chunk's own previous
+//! stage, or the stage of another chunk whose place it takes. If delays of two chunks end at one instant, they become
+//! one event. Delays registered later adopt the order of delays registered earlier. All members of a collective handle
+//! a chunk's event before the next event in the list, so [`order_of_ends`] processes one event for all members.
 //!
 //! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order of
 //! such messages is proven only if both chunks are in the same step of the same stage.
@@ -32,7 +32,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-/// Maximum number of members in a line for which the message costs of all pairs are compared.
+/// Maximum number of members in a line whose message costs are compared for all pairs.
 const COMPARED: u32 = 64;
 
 /// Returns true if [`reorder_members`] is proven correct for `stage`, which must have a closed form. `sizes` are the
@@ -53,15 +53,15 @@ pub(super) fn is_proved(
     }
 }
 
-/// Maximum number of a member's delays that are compared.
+/// Maximum number of delays of a member that are compared.
 const MAX_DELAYS: usize = 1 << 20;
 
 /// An order of members, stored relative to the order in which they begin a collective. Equal orders have equal
 /// representations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberReorderingSinceStart {
-    /// Id of the last all-to-all exchange, or 0 if there was none; needed because an exchange's effect depends on the
-    /// whole order.
+    /// Id of the last all-to-all exchange, or 0 if there was none. The id is needed because an exchange's effect
+    /// depends on the whole order.
     whole: u32,
     /// Nonzero changes since the last all-to-all exchange, by phase. A change is the distance by which each member has
     /// moved along its line, or the flipped bits of the member's index in the line.
@@ -121,7 +121,7 @@ fn ring_rotation(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
     }
 }
 
-/// Returns the number of complete all-to-all exchanges in a member's `messages`.
+/// Returns how many complete all-to-all exchanges a member's `messages` make up.
 fn exchange_count(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
     messages / (stage.size - 1)
 }
@@ -129,7 +129,7 @@ fn exchange_count(stage: &CollectiveChunkPhase, messages: u32) -> u32 {
 /// An event of a chunk. Members handle it one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AllMembersChunkEvent {
-    /// Messages of a passage arrive, which ends the delay with this index.
+    /// The messages of a passage arrive and end the delay with this index.
     Arrival { passage: usize, delay: usize },
     /// The delays with this index end.
     Delays(usize),
@@ -138,7 +138,7 @@ enum AllMembersChunkEvent {
 /// Delays that end at the same instant and therefore form one event.
 #[derive(Debug)]
 struct SimultaneousDelays {
-    /// Pairs of passage and delay, in order of registration.
+    /// Pairs of passage and delay, in the order in which they were registered.
     of: Vec<(usize, usize)>,
     order: MemberReorderingSinceStart,
     /// Last change of the order; `None` if the order never changed.
@@ -153,8 +153,8 @@ struct AllMembersEventQueue {
     delays: Vec<SimultaneousDelays>,
     /// Pending delays, by the instant at which they end.
     due: BTreeMap<Span, usize>,
-    /// Order of members and last change of this order, for each sent message that has not arrived. The key is (passage,
-    /// delay).
+    /// The order of members, and its last change, for each message that was sent and has not arrived. The key is
+    /// (passage, delay).
     sent: BTreeMap<(usize, usize), (MemberReorderingSinceStart, Option<usize>)>,
 }
 
@@ -164,7 +164,7 @@ impl AllMembersEventQueue {
         self.events.push(Reverse((at, self.inserted, event)));
     }
 
-    /// Registers the same delay for every member, in the order `order`.
+    /// Registers the same delay for every member, in the order that `order` gives.
     fn register_delay(
         &mut self,
         at: Span,
@@ -186,10 +186,9 @@ impl AllMembersEventQueue {
     }
 }
 
-/// Returns how the members' order changes between the start and the end of a collective, or `None` if the change is not
-/// proven. `passages` must be sorted by the time at which they begin. `delays_of` returns the end times of a member's
-/// delays in a stage, each with the number of messages that have arrived by then. `endpoint_of` returns the delay after
-/// a message.
+/// Returns how the members' order changes from the start to the end of a collective, or `None` if the change cannot be
+/// proven. `passages` must be sorted by start time. `delays_of` returns the times at which a member's delays in a stage
+/// end, each with the number of messages that have arrived by then. `endpoint_of` returns the delay after a message.
 pub(super) fn order_of_ends(
     stages: &[CollectiveChunkPhase],
     passages: &[StageBeginAndAdmittingPassage],
@@ -197,7 +196,7 @@ pub(super) fn order_of_ends(
     endpoint_of: impl Fn(&CollectiveChunkPhase) -> Span,
 ) -> Option<Vec<MemberOrderChangeByMessages>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
-    // Delays of a member that end at one instant form one event.
+    // If several delays of a member end at one instant, they become one event.
     delays.iter_mut().for_each(Vec::dedup);
     let stage_of = |passage: usize| passages[passage].entry.stage;
     let count = (0..passages.len()).map(|passage| delays[stage_of(passage).index()].len());
@@ -269,7 +268,7 @@ pub(super) fn order_of_ends(
                 Some(&(at, _)) => {
                     let arrival = begin + at - endpoint_of(&stages[stage.index()]);
                     let step = (stage, delay);
-                    // Messages of different steps would interleave at one instant, so their order is not proven.
+                    // Messages of different steps would interleave at one instant, so their order cannot be proven.
                     if *sent.entry(arrival).or_insert(step) != step {
                         return None;
                     }
@@ -290,8 +289,8 @@ pub(super) fn order_of_ends(
     Some(found)
 }
 
-/// Returns true if all messages of `direct` take equal time. All lines of a sub-grid have equal costs, so only one line
-/// is checked, and along a dimension of the machine, only one member.
+/// Returns true if all messages of `direct` take equally long. All lines of a sub-grid have equal costs, so only one
+/// line is checked. Along a dimension of the machine, only one member is checked.
 fn costs_are_equal(
     stage: &CollectiveChunkPhase,
     extent: &GroupPlacement,
@@ -376,8 +375,8 @@ fn order_of_arrivals(
     members: &[Position],
 ) -> Vec<Position> {
     let mut order = Vec::with_capacity(members.len());
-    // `reached`: whether a message has reached each position. `left`: at the first position of each line, the number of
-    // members that no message has reached.
+    // `reached`: for each position, whether a message has reached it. `left`: at the first position of each line, how
+    // many of the line's members no message has reached.
     let mut reached = vec![false; members.len()];
     let mut left = vec![stage.size; members.len()];
     for &from in members {

@@ -1,13 +1,13 @@
 //! Detects states in which ASTRA-sim would certainly wait forever although this replay continues.
 //!
 //! - *Numbers*. In a collective of all NPUs, ASTRA-sim identifies a chunk by the number of chunks that the NPU issued
-//!   before it. The number counts chunks along all dimensions, and chunks of named groups. Members that have issued
+//!   before it. This number includes the chunks of all dimensions and of named groups. Members that have issued
 //!   different numbers of chunks therefore wait for different messages. The chunk with the lowest number never finds a
-//!   partner, because each NPU's numbers only increase and an NPU has one collective in flight at a time.
+//!   partner, because an NPU's numbers only increase and an NPU has only one collective in flight at a time.
 //! - *Alone*. If no dimension with more than one NPU takes part in a collective, it has no chunks. Without a last
-//!   chunk, it never ends.
+//!   chunk, the collective never ends.
 //! - *Asleep*. If a node ends immediately, ASTRA-sim checks its dependents only when another node of the same rank
-//!   ends. If none is in flight, it never checks them.
+//!   ends. If no other node is in flight, it never checks them.
 //!
 //! The replay reports only the first such state, because ASTRA-sim's behaviour after it is unknown.
 
@@ -65,10 +65,10 @@ impl fmt::Display for EndlessWait {
     }
 }
 
-/// Numbers of chunks that NPUs have issued.
+/// How many chunks the NPUs have issued.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndlessCollectiveWaitDetector {
-    /// Number of chunks issued so far, by NPU.
+    /// Number of chunks that each NPU has issued so far.
     issued: Vec<u64>,
     /// Collectives of all NPUs that some members have not joined yet, by index.
     open: BTreeMap<u32, FewestAndMostChunksBeforeJoin>,
@@ -78,8 +78,8 @@ pub(super) struct EndlessCollectiveWaitDetector {
     pub first: Option<EndlessWait>,
 }
 
-/// Lowest and highest number of chunks that members issued before they joined a collective. Among NPUs with equal
-/// numbers, the entry keeps the lowest, so that the order in which members join at an instant does not matter.
+/// Lowest and highest number of chunks that a member had issued when it joined a collective. With equal numbers, the
+/// lowest NPU is kept, so that the order in which members join at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
 struct FewestAndMostChunksBeforeJoin {
     /// Lowest number of chunks, the NPU that issued them, and that NPU's node.

@@ -27,7 +27,7 @@ pub enum InputError {
         line: usize,
         /// The key as spelled in the file.
         key: String,
-        /// The found and the expected value, and advice.
+        /// The value found and the value expected, with advice.
         why: String,
     },
     /// A key or a flag contradicts another file.
@@ -37,7 +37,7 @@ pub enum InputError {
         file: String,
         /// The key as spelled in the file, or the flag.
         key: String,
-        /// The found and the expected value, and advice.
+        /// The value found and the value expected, with advice.
         why: String,
     },
     /// The file cannot be read.

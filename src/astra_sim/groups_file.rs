@@ -53,8 +53,8 @@ impl CommGroupFile {
         self.0.is_empty()
     }
 
-    /// Returns the members of group `id` in file order (distinct, at least one), or `None` if the file has no such
-    /// group.
+    /// Returns the members of group `id` in file order, or `None` if the file has no such group. Members are distinct,
+    /// and there is at least one.
     pub fn get(&self, id: u32) -> Option<&[u32]> {
         self.0.get(&id).map(Vec::as_slice)
     }

@@ -15,8 +15,8 @@ pub enum AstraInputKind {
 }
 
 impl AstraInputKind {
-    /// Returns the kind of input file of `text`, or `None`. The text must contain the keys that every file of this kind
-    /// has; their values are not checked.
+    /// Returns which kind of input file `text` is, or `None` if it is none. The text must contain the keys that every
+    /// file of this kind has; their values are not checked.
     pub fn classify_text(text: &str) -> Option<Self> {
         let has = |document: ValidatedInputDocument<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())

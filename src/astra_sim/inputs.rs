@@ -50,8 +50,8 @@ pub struct AstraFlags {
 }
 
 impl AstraFlags {
-    /// Creates flags with these files and with ASTRA-sim's defaults: no groups, the congestion-unaware network, and all
-    /// quirks.
+    /// Creates flags that name these files and otherwise have ASTRA-sim's defaults: no groups, the congestion-unaware
+    /// network, and all quirks.
     pub fn new(workload: PathBuf, system: PathBuf, network: PathBuf, memory: PathBuf) -> Self {
         Self {
             model: AnalyticalCongestionModel::Unaware,
@@ -93,7 +93,7 @@ pub struct AstraInputs {
     pub per_node: AlgorithmPathsByNodeFile,
     /// Number of queues in each dimension.
     pub queues: NonZeroU32,
-    /// Scaled endpoint delay before each message and after each reception, in ns.
+    /// Scaled endpoint delay before each message sent and after each message received, in ns.
     pub endpoint_delay: u64,
     /// True if a handshake precedes every message.
     pub rendezvous: bool,
@@ -103,7 +103,7 @@ pub struct AstraInputs {
     pub notes: Vec<InputNote>,
 }
 
-/// Returns the text of a file, given the file's role and path.
+/// Function that returns a file's text, given the file's role and path.
 pub type TextLoader<'r> = dyn FnMut(&'static str, &Path) -> io::Result<String> + 'r;
 
 impl AstraInputs {

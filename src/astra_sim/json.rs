@@ -1,8 +1,8 @@
 //! Reads the keys of a JSON object, with the line of each key. Only this module uses `serde_json` for ASTRA-sim's
 //! files.
 //!
-//! Each value is a slice of the file's text, whose offset determines its line, so equal keys in different places are
-//! not confused. The code does not recurse, so deeply nested input cannot overflow the stack.
+//! Each value is a slice of the file's text. The slice's offset gives the value's line, so equal keys in different
+//! places are not confused. The code does not recurse, so deeply nested input cannot overflow the stack.
 
 use super::error::{InputError, shorten_to_one_line};
 use super::input_entry::{InputEntry, InputValue};
@@ -57,7 +57,7 @@ pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, I
     raw.map(entry).collect()
 }
 
-/// Converts a parser error about a slice that begins on line `first` of the text.
+/// Converts a parser error about a slice of the text; the slice begins on line `first`.
 pub(super) fn syntax_error(file: &str, first: usize, error: &serde_json::Error) -> InputError {
     let why = error.to_string();
     let why = why.rsplit_once(" at line ").map_or(&*why, |(why, _)| why);

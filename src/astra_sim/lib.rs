@@ -3,10 +3,10 @@
 //!
 //! Each input of ASTRA-sim has its own type: [`AstraSystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
 //! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`AlgorithmPathsByNodeFile`] (YAML). The logging
-//! configuration (TOML) has none, because it is checked and then ignored. Each parser takes the text, the file's name
-//! for errors, and a flag that is true if unknown keys cause notes instead of errors. The parser returns the value with
-//! its notes, or an [`InputError`] that names file, line and key. Parsing takes time and memory proportional to the
-//! text's length, even if the text is invalid.
+//! configuration (TOML) has no type, because it is checked and then ignored. Each parser takes the text, the file's
+//! name for errors, and a flag that is true if unknown keys cause notes instead of errors. The parser returns the value
+//! with its notes, or an [`InputError`] that names file, line and key. Parsing takes time and memory proportional to
+//! the text's length, even if the text is invalid.
 //!
 //! [`AstraInputs`] contains all inputs of an ASTRA-sim run, checked for consistency.
 //!

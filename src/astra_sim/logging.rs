@@ -1,6 +1,6 @@
-//! The logging configuration, whose format is checked, but which has no effect.
+//! The logging configuration: its format is checked, but it has no effect.
 //!
-//! A run writes its log, if any, as ASTRA-sim does without a logging configuration.
+//! If a run writes a log, it does so as ASTRA-sim does without a logging configuration.
 
 use super::error::{InputError, InputNote, shorten_to_one_line};
 

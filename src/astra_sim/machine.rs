@@ -9,8 +9,8 @@ use chakram_hardware::topology::{Topology, TopologyDimension};
 
 /// Builds a machine with the NPUs and dimensions that `inputs` describe. Each NPU has `lanes` lanes.
 ///
-/// The machine only determines where NPUs are and which memory they reach. The networks and collectives of this crate
-/// determine the times of transfers and collectives.
+/// The machine only determines where NPUs are and which memory they reach. This crate's networks and collectives
+/// compute the times of transfers and collectives.
 pub fn build_machine(inputs: &AstraInputs, lanes: u32) -> Machine {
     let one = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
     let dimensions = inputs.network.dimensions.iter().zip(1..);

@@ -2,8 +2,8 @@
 //! translate.
 //!
 //! ASTRA-sim's own models of networks and collectives use the machine of [`super::machine`]. The machine file that this
-//! module writes is for chakram's models instead. Its bandwidths are chosen so that these give the same times as
-//! ASTRA-sim's:
+//! module writes is for chakram's models instead. Its bandwidths are chosen so that chakram's models yield the same
+//! times as ASTRA-sim's:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |
 //! |---|---|---|---|
@@ -43,7 +43,8 @@ pub struct ImportedMachineFile {
     pub notes: Vec<InputNote>,
 }
 
-/// Kinds of collectives with implementations. The first kind with an algorithm for a dimension determines it.
+/// Kinds of collectives with implementations. Each dimension takes its algorithm from the first kind that has one for
+/// it.
 const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
 
 /// Writes the machine file for a network. The system file and the remote memory file are optional. Keys that a machine
@@ -376,7 +377,7 @@ fn quirk_note(
         Quirk::Padding | Quirk::WholeNs | Quirk::OneAtATime | Quirk::GroupRing => true,
         Quirk::FreePorts => bursts || system.active_chunks > 1,
         Quirk::FirstDimension => several,
-        // The machine reproduces these quirks, or notes about reductions and endpoints describe them.
+        // Either the machine reproduces these quirks, or the notes about reductions and endpoints describe them.
         _ => false,
     };
     let names: Vec<_> = Quirk::all_quirks()

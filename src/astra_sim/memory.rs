@@ -1,9 +1,9 @@
 //! Computes the memory that tensors occupy over time, from the reads and writes of nodes.
 //!
 //! A tensor occupies memory from the start of the node that writes it to the end of the last node that reads it. A
-//! tensor that is never read is never freed. A tensor that is read without being written first, such as a weight,
-//! exists from the start. At one instant, tensors are freed before others are allocated, so a tensor that replaces
-//! another does not increase the peak.
+//! tensor that is never read is never freed. A tensor that is read but was not written before, such as a weight, exists
+//! from the start. At one instant, tensors are freed before others are allocated, so a tensor that replaces another
+//! does not increase the peak.
 
 use super::tensors::{RankTensors, TensorUse};
 use chakram_base::units::Time;
@@ -41,7 +41,7 @@ struct TensorLifetime {
     to: Option<Time>,
 }
 
-/// Lifetimes of a rank's tensors, and the accesses to them.
+/// A rank's tensors: their lifetimes and the accesses to them.
 #[derive(Clone, Debug)]
 pub struct TensorLifetimesAndAccesses<'a> {
     names: &'a [String],
@@ -49,14 +49,15 @@ pub struct TensorLifetimesAndAccesses<'a> {
     lives: Vec<TensorLifetime>,
     reads: Vec<TensorAccess<'a>>,
     writes: Vec<TensorAccess<'a>>,
-    /// Number of bytes in memory after each instant at which it changes.
+    /// Number of bytes in memory after each instant at which this number changes.
     usage: BTreeMap<Time, u64>,
     /// Tensors that a node read before another node wrote them.
     early: Vec<u32>,
 }
 
 impl<'a> TensorLifetimesAndAccesses<'a> {
-    /// Computes the lifetimes of `tensors` in a run, given the rank's nodes in the order in which they completed.
+    /// Computes the lifetimes of `tensors` in a run from the rank's nodes, which must be in the order in which they
+    /// completed.
     pub fn compute_lifetimes(
         tensors: &'a RankTensors,
         ran: impl IntoIterator<Item = CompletedNode<'a>>,

@@ -13,7 +13,7 @@ pub struct AstraDimension {
     pub shape: DimensionShape,
     /// Number of NPUs along the dimension, at least 2.
     pub npus: u32,
-    /// Bandwidth that a single message gets, in GB/s of 2^30 bytes, above 0.
+    /// Bandwidth available to a single message, in GB/s of 2^30 bytes, above 0.
     pub bandwidth: f64,
     /// Latency of each hop, in ns, at least 0.
     pub latency: f64,

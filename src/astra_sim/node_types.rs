@@ -1,4 +1,4 @@
-//! Reads the node types of a trace, because ASTRA-sim's log prints them in some lines.
+//! Reads the node types of a trace; ASTRA-sim prints them in some lines of its log.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};

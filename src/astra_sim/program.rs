@@ -1,14 +1,13 @@
-//! Determines the messages that each member of a collective sends and receives in one phase, including ASTRA-sim's
-//! quirks.
+//! Computes which messages each member of a collective sends and receives in one phase, including ASTRA-sim's quirks.
 //!
 //! One state machine executes the ring, direct and halving-doubling algorithms. A member has a window of *packets*. A
 //! packet is one message, with its size and its two partners. Each received message adds a packet. The endpoint
-//! processes each packet, and may reduce it. The packet then permits the member to send one message. Packet p, counted
-//! from 0, is the message of step p. In a phase of n steps, members send only the first n packets. If the window is W,
-//! reception r, counted from 0, adds packet W + r.
+//! processes each packet, and may reduce it. The packet then permits the member to send one message. Packet p (counted
+//! from 0) is the message of step p. In a phase of n steps, members send only the first n packets. If the window is W,
+//! the received message r (counted from 0) adds packet W + r.
 //!
 //! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a reduce-scatter,
-//! all Z packets of every round are reduced. In an all-reduce, those of every second round are reduced
+//! all Z packets of every round are reduced. In an all-reduce, only every second round's Z packets are reduced
 //! ([`NeverReducedThenReduciblePackets`]). With Z = n - 1 and W = 1, this gives the expected reductions. For larger
 //! windows and for groups, ASTRA-sim's results are surprising.
 //!
@@ -183,7 +182,7 @@ impl CollectiveChunkPhase {
         }
     }
 
-    /// Returns the line position of the member that has `index` in its line and `position` in the group.
+    /// Returns the position in the line of the member that has `index` in its line and `position` in the group.
     pub(super) fn line_position_from_index(
         &self,
         index: u32,
@@ -197,7 +196,8 @@ impl CollectiveChunkPhase {
         }
     }
 
-    /// Returns one of `n` equal parts of `amount`: truncated to whole bytes with [`Quirk::Padding`], otherwise exact.
+    /// Returns one of `n` equal parts of `amount`. The part is truncated to whole bytes with [`Quirk::Padding`], and
+    /// exact otherwise.
     pub(super) fn equal_part(&self, amount: UnroundedBufferShare, n: u64) -> UnroundedBufferShare {
         if self.quirks.has_quirk(Quirk::Padding) {
             UnroundedBufferShare::from_bytes(amount.to_bytes() / n)
@@ -354,7 +354,7 @@ impl CollectiveChunkPhase {
         Some(PostedReceive { from, step })
     }
 
-    /// Returns true if members of `other` exchange the same messages along the same lines: equally many, of equal
+    /// Returns true if members of `other` exchange the same messages along the same lines: the same number, of equal
     /// sizes, with the same partners.
     pub(super) fn has_same_exchanges(&self, other: &Self) -> bool {
         let position = MemberLinePosition {
@@ -374,7 +374,7 @@ impl CollectiveChunkPhase {
             return false;
         }
         // A ring's messages all have the same size, so one comparison suffices. With other algorithms, members have at
-        // most two messages each here.
+        // most two messages each in this case.
         if (self.algorithm, other.algorithm) == (AstraAlgorithm::Ring, AstraAlgorithm::Ring) {
             return ring::message_size(self) == ring::message_size(other);
         }
@@ -387,8 +387,8 @@ impl CollectiveChunkPhase {
 
     /// Implements `CollectiveBackend::steps_before_receive`. Members in opposite directions of a ring of three or more
     /// never receive from each other. In `direct`, a member receives one message per round from every other member. The
-    /// sender's distance in the receiver's direction gives the step within the round. Members in different trees
-    /// receive only from neighbours in their own tree.
+    /// sender's distance in the receiver's direction gives the step within the round. A member in one tree receives
+    /// only from its neighbours in that tree.
     pub(super) fn steps_before_receive(
         &self,
         slot: MemberQueueDirectionAndTree,
@@ -407,8 +407,8 @@ impl CollectiveChunkPhase {
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
-                // A tree node can receive from its two children at the start, and from its parent after it has sent its
-                // message up. Each source is written as (steps taken, index).
+                // A tree node can receive from its two children from the start, and from its parent once it has sent
+                // its message up. Each source is written as (steps taken, index).
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
                     let source = self.receive_source(slot, position, taken, k)?;
@@ -470,7 +470,7 @@ impl CollectiveChunkPhase {
     }
 
     /// Returns the bus transfer that a packet causes. Packets that are not reduced leave the NPU, and all others enter
-    /// it. A packet that enters also leaves again, unless it is one of the last `idle` packets of its round.
+    /// it. A packet that enters the NPU also leaves it again, unless it is one of the last `idle` packets of its round.
     pub(super) fn bus_transfer(
         &self,
         slot: MemberQueueDirectionAndTree,
@@ -491,7 +491,7 @@ impl CollectiveChunkPhase {
             return match of {
                 BusTransferReason::Start => load(self.amount, true, false, false),
                 BusTransferReason::Reception(r) => {
-                    // A member with two children sends the result back over the bus only once, after the second child's
+                    // A member with two children returns the result over the bus only once, after the second child's
                     // message.
                     let first_child = r == 0 && role.receive_count() > 1;
                     let returns = role.reduces_data() && !first_child;
@@ -528,23 +528,24 @@ impl CollectiveChunkPhase {
         }
     }
 
-    /// Returns the size that halving-doubling uses for reception `r`, normally the received message's. With
-    /// [`Quirk::HalvingDoublingReductions`], it uses the next message's size, which is half of the received size in a
-    /// reduce-scatter.
+    /// Returns the size that halving-doubling uses for received message `r`, which is normally that message's size.
+    /// With [`Quirk::HalvingDoublingReductions`], it uses the next message's size, which is half of the received size
+    /// in a reduce-scatter.
     #[inline]
     fn halving_reception_size(&self, position: MemberLinePosition, r: u32) -> UnroundedBufferShare {
         let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));
         halving_doubling::nth_packet(self, position, r + ahead).amount
     }
 
-    /// Returns true if a member of a tree reduces its reception `r`. An inner member's third reception
-    /// comes from its parent.
+    /// Returns true if a member of a tree reduces the message `r` that it receives. The third message that an inner
+    /// member receives comes from its parent.
     #[inline]
     fn reduces_tree_reception(&self, role: tree::TreeRole, r: u32) -> bool {
         role.reduces_data() && (r < 2 || self.quirks.has_quirk(Quirk::TreeReductions))
     }
 
-    /// Returns the data that a member reduces at reception `r`, or `None` if it does not reduce the message.
+    /// Returns the data that a member reduces when it receives message `r`, or `None` if it does not reduce the
+    /// message.
     #[inline]
     pub(super) fn reduced_amount(
         &self,

@@ -1,4 +1,5 @@
-//! Quirks are ASTRA-sim behaviour that a correct model would not have. Each has a name that switches it.
+//! Quirks are behaviours of ASTRA-sim that a correct model would not have. Each has a name, by which users switch it on
+//! or off.
 //!
 //! If a quirk is on, models behave like ASTRA-sim to the nanosecond. If a quirk is off, the behaviour is *corrected*.
 //! Models read the set of quirks when they are created. Each module's documentation describes the corrections that it
@@ -22,7 +23,7 @@ pub enum Quirk {
     FreePorts,
     /// Each link between fully connected NPUs has the full bandwidth of an NPU.
     FullyConnectedLinks,
-    /// Only the lowest dimension that a message crosses determines its time.
+    /// Only the lowest dimension that a message crosses sets the message's time.
     FirstDimension,
     /// Every device stores a whole message before it forwards it.
     StoreAndForward,
@@ -40,7 +41,7 @@ pub enum Quirk {
     Gib,
     /// Times are truncated to whole ns.
     WholeNs,
-    /// Halving-doubling performs a wrong number of reductions, or reductions with wrong sizes.
+    /// Halving-doubling performs the wrong number of reductions, or reductions of the wrong size.
     HalvingDoublingReductions,
     /// `direct` starts to gather before all packets are reduced.
     EarlyReduction,
@@ -229,12 +230,12 @@ impl QuirkSet {
         self.0 >> quirk as u8 & 1 == 1
     }
 
-    /// Returns the set plus `quirk`.
+    /// Returns the set with `quirk` added.
     pub const fn with_quirk(self, quirk: Quirk) -> Self {
         Self(self.0 | 1 << quirk as u8)
     }
 
-    /// Returns the set minus `quirk`.
+    /// Returns the set without `quirk`.
     pub const fn without_quirk(self, quirk: Quirk) -> Self {
         Self(self.0 & !(1 << quirk as u8))
     }
@@ -270,8 +271,8 @@ pub(super) fn fractional_bytes(amount: UnroundedBufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
-/// Formats the set in a form that [`FromStr`] parses. Lists either the set's quirks or the missing ones, whichever are
-/// fewer.
+/// Formats the set in a form that [`FromStr`] parses. Lists either the quirks in the set or those outside it, whichever
+/// are fewer.
 impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();

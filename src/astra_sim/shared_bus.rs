@@ -1,11 +1,11 @@
 //! The bus between an NPU and its memory agent: a LogGP model that the system file can enable.
 //!
-//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is on the
-//! outer bus's NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time. With
-//! latency L, overhead o, gap g and gap per byte G, a transfer of b bytes leaves a side after offset + (b-1)G. The
-//! transfer arrives after a further L + o, truncated to whole ns. The offset is normally o. If the side's previous
-//! action was a send, the offset is the larger of o and the rest of the gap g after that send. After more than eight
-//! transfers in a row, a side yields to the other side.
+//! An NPU has two buses with two sides each. The outer bus connects the NPU and the agent. The inner bus adjoins the
+//! NPU side of the outer bus, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time.
+//! With latency L, overhead o, gap g and gap per byte G, a transfer of b bytes leaves a side after offset + (b-1)G. The
+//! transfer arrives after another L + o, truncated to whole ns. The offset is normally o. If the side's previous action
+//! was a send, the offset is either o or the remainder of the gap g after that send, whichever is larger. After more
+//! than eight transfers in a row, a side yields to the other side.
 //!
 //! A reduction begins on arrival and takes ⌊b/100⌋ · delay + 50 ns. A side runs one reduction at a time. After the
 //! reduction, a round-trip transfer crosses the bus in the other direction. Every transfer that begins or ends at the
@@ -42,7 +42,7 @@ enum BusSideSendReceiveState {
     Receiving,
 }
 
-/// Continuation of a transfer after it has crossed the inner bus.
+/// How a transfer continues after it has crossed the inner bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StepAfterInnerBus {
     /// The bus notifies the caller.
@@ -223,7 +223,7 @@ impl NpuInnerAndOuterBus {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
-            // A busy side starts its next transfer when it becomes free, so start only a free side here.
+            // A busy side starts its next transfer when it becomes free, so start one here only if the side is free.
             if other.state == BusSideSendReceiveState::Free {
                 self.start_next_transfer(now, other_side(side), clock);
             }
@@ -247,7 +247,7 @@ impl NpuInnerAndOuterBus {
         let state = &mut self.sides[side];
         let idle = now.since(state.last).0 / 1000;
         let offset = match state.before {
-            // The gap applies only between two sends of the same side. After a reception, only the
+            // The gap applies only between two sends from the same side. After a side has received a transfer, only the
             // overhead applies.
             BusSideSendReceiveState::Sending if overhead + idle <= gap => gap - idle,
             _ => overhead,
@@ -266,7 +266,7 @@ impl NpuInnerAndOuterBus {
         let mut after = |ns: f64, side: usize, what: u32| {
             clock.schedule_event(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
-        // Schedule the arrival before the departure, so that it comes first if both are at the same instant.
+        // Schedule the arrival before the departure, so that the arrival comes first if both are at the same instant.
         after(arrives, other_side(side), RECEIVED);
         after(leaves, side, SENT);
     }
@@ -279,7 +279,7 @@ impl NpuInnerAndOuterBus {
     ) -> Option<TransferCompletionToken> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
-        // If other receptions are queued, their transfers are on their way to this side, so it stays busy.
+        // If other arrivals are queued, their transfers are on their way to this side, so it stays busy.
         if state.receives.len() < 2 {
             state.state = BusSideSendReceiveState::Free;
         }

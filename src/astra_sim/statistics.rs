@@ -1,4 +1,5 @@
-//! A rank's statistics, as ASTRA-sim defines them: only values that follow from the rank's trace and the system file.
+//! A rank's statistics as ASTRA-sim defines them. They include only values that follow from the rank's trace and the
+//! system file.
 
 use super::trace::counts_as;
 use super::{AstraInputs, AstraSystemFile};
@@ -8,7 +9,7 @@ use chakram_trace::graph::{Graph, NodeKind};
 /// A rank's work, known before the rank runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankWorkKindsAndKernelTime {
-    /// Sum of the durations of kernels. ASTRA-sim does not count this time as *exposed communication*. If all nodes
+    /// Sum of the kernels' durations. ASTRA-sim does not count this time towards *exposed communication*. If all nodes
     /// take their recorded durations (a pure replay), this is the sum over all nodes except host work.
     pub busy: Span,
     /// True if any node is host work.
@@ -23,7 +24,7 @@ pub struct RankWorkKindsAndKernelTime {
     pub nothing: bool,
     /// True if [`counts_as`] classifies a [`NodeKind::Compute`] node as something other than a kernel.
     pub stand_ins: bool,
-    /// Mean utilization of the NPU by kernels; `None` unless the system file enables the roofline.
+    /// Mean utilization of the NPU by kernels; `None` unless the system file enables the roofline model.
     pub roofline: Option<RooflineMeans>,
 }
 
@@ -31,7 +32,7 @@ pub struct RankWorkKindsAndKernelTime {
 /// the total time is one nanosecond too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RooflineMeans {
-    /// Fraction of the total time that compute-bound kernels (limited by the peak FLOP/s) take.
+    /// Fraction of the total time that compute-bound kernels (those limited by the peak FLOP/s) take.
     pub compute_bound: f64,
     /// Mean FLOP/s, as a fraction of the peak.
     pub compute: f64,
@@ -83,7 +84,7 @@ impl RankWorkKindsAndKernelTime {
     }
 }
 
-/// Sums of values, weighted by durations in ns.
+/// Sums of values, each weighted by its duration in ns.
 #[derive(Default)]
 struct TimeWeightedRooflineSums {
     time: Span,
@@ -150,9 +151,9 @@ mod tests {
             "local-mem-bw": 100, "all-reduce-implementation": ["ring"]}"#;
         let inputs = inputs(system);
         // 20,000 FLOPs on 1,000 bytes give 20 FLOPs per byte. A kernel of this intensity takes 20 ns at the peak, and
-        // uses half of the bandwidth. 1,000 FLOPs on 1,000 bytes give 1 FLOP per byte. A kernel of that intensity takes
-        // 10 ns at the full bandwidth, and uses a tenth of the peak. A kernel with 2,900 bytes and no FLOPs takes 29
-        // ns. The 2,000 ns of host work count as 0 FLOPs on 0 bytes.
+        // uses half of the bandwidth. 1,000 FLOPs on 1,000 bytes give 1 FLOP per byte. A kernel of this second
+        // intensity takes 10 ns at the full bandwidth, and uses a tenth of the peak. A kernel with 2,900 bytes and no
+        // FLOPs takes 29 ns. The 2,000 ns of host work count as 0 FLOPs on 0 bytes.
         let nodes = [
             (KERNEL(20_000, 1_000), 0),
             (KERNEL(1_000, 1_000), 0),

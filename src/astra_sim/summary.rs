@@ -4,7 +4,7 @@ use super::{AstraInputs, CollectiveAlgorithmEntry, Quirk, RemoteMemorySharing};
 use std::path::PathBuf;
 
 impl AstraInputs {
-    /// Returns the sections, each with its line, in reading order, without the notes.
+    /// Returns the sections in reading order, each with its line, and without the notes.
     pub fn summarize_inputs(&self) -> Vec<(&'static str, String)> {
         let system = &self.system;
         let compute = match (system.replay_only, system.roofline) {

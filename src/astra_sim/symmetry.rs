@@ -1,10 +1,11 @@
 //! Computes the closed form of a phase that all members begin together on idle links.
 //!
-//! If a message's time depends only on its step, and not on its sender, all members act alike at the same time. A
-//! member's message then reaches its partner exactly when the member receives a message itself. One member therefore
-//! represents all members. In a ring, every step begins after the previous step. With K messages of time c, endpoint
-//! delay e, and reductions of time r after ρ of the messages, the phase takes K(c + e) + e + ρr. If all messages of a
-//! member leave over one link, a message waits there for earlier ones, equally long on every member.
+//! If a message's time depends only on its step and not on its sender, all members do the same things at the same
+//! times. Then a member's message reaches its partner exactly when the member itself receives a message. One member
+//! therefore represents all members. In a ring, every step begins after the previous step. With K messages of time c,
+//! an endpoint delay e, and reductions of time r after ρ of the messages, the phase takes K(c + e) + e + ρr. If all
+//! messages of a member leave over one link, a message waits there for earlier ones, and the wait is the same on every
+//! member.
 
 use super::AstraAlgorithm;
 use super::program::{CollectiveChunkPhase, MemberQueueDirectionAndTree, PhaseOperation};
@@ -37,14 +38,14 @@ enum MemberCreditOrArrivalEvent {
 }
 
 impl PhaseMemberLine<'_> {
-    /// Returns the duration of the phase, or `None` if the duration is not proven equal for all members.
+    /// Returns the duration of the phase, or `None` if this duration is not proven to be the same for all members.
     pub fn phase_duration(
         &self,
         endpoint: Span,
         reduction: impl Fn(UnroundedBufferShare) -> Span,
     ) -> Option<Span> {
         match self.stage.algorithm {
-            // Members of a tree have different roles, so no member represents the others.
+            // Members of a tree have different roles, so none of them can stand for the others.
             AstraAlgorithm::DoubleBinaryTree => None,
             AstraAlgorithm::Ring => self.ring_duration(endpoint, reduction),
             _ if self.costs_are_equal() => self.simulate_phase(endpoint, reduction, |_, _| ()),
@@ -52,7 +53,7 @@ impl PhaseMemberLine<'_> {
         }
     }
 
-    /// Returns the end times of a member's delays in ascending order, each with the number of messages that have
+    /// Returns the times at which a member's delays end, in ascending order, each with the number of messages that have
     /// arrived by then. [`Self::phase_duration`] must return a duration for the phase.
     pub fn member_delay_ends(
         &self,
@@ -84,7 +85,7 @@ impl PhaseMemberLine<'_> {
         Some(delays)
     }
 
-    /// Returns the number of a ring's messages that members reduce on arrival.
+    /// Returns how many of a ring's messages the members reduce on arrival.
     fn reduced_message_count(&self) -> u32 {
         match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
@@ -160,7 +161,7 @@ impl PhaseMemberLine<'_> {
         let start = self.stage.initial_credits(self.slot, position);
         let all = start + self.stage.receive_count(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
-        // Time until which the member's link is busy; zero unless all messages of the member leave over one link.
+        // Time until which the member's link is busy; zero unless the member sends all its messages over one link.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberCreditOrArrivalEvent| {
@@ -214,7 +215,7 @@ impl PhaseMemberLine<'_> {
                 push(&mut due, leaves + cost, MemberCreditOrArrivalEvent::Arrival);
                 taken += 1;
             }
-            // All receptions have been processed. Sends that are still in flight do not delay the member.
+            // All received messages have been processed. Sends that are still in flight do not delay the member.
             if credits == all {
                 return Some(now);
             }

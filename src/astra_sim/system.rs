@@ -28,7 +28,7 @@ pub enum AllReduceDecomposition {
     LocalBwAware,
 }
 
-/// One value for each kind of collective with implementations.
+/// One value for each kind of collective that has implementations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerCollectiveKind<T> {
     /// Value for all-reduce.
@@ -61,11 +61,11 @@ pub struct LogGpBusParams {
 /// Contents of a system file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraSystemFile {
-    /// Order in which chunks of several collectives start; last in, first out if absent.
+    /// Order in which chunks of several collectives start; if absent, last in, first out.
     pub scheduling: ChunkSchedulingPolicy,
     /// Decomposition of an all-reduce; the baseline if absent.
     pub optimization: AllReduceDecomposition,
-    /// `endpoint-delay`: delay before each message and after each reception, in ns. `None` if absent; see
+    /// `endpoint-delay`: delay before each message sent and after each message received, in ns. `None` if absent; see
     /// [`AstraSystemFile::endpoint_delay`].
     pub endpoint_delay: Option<u64>,
     /// `active-chunks-per-dimension`: maximum number of chunks in flight in each dimension, at least 1.
@@ -82,7 +82,7 @@ pub struct AstraSystemFile {
     pub local_memory_bandwidth: Option<f64>,
     /// `peak-perf`, in TFLOPS; 0 if absent.
     pub peak: f64,
-    /// True if the roofline determines the durations of compute nodes, and false if they keep their recorded durations.
+    /// True if the roofline model sets the durations of compute nodes, and false if they keep their recorded durations.
     pub roofline: bool,
     /// True if the log has a line for each node.
     pub trace: bool,
@@ -99,11 +99,11 @@ pub struct AstraSystemFile {
 }
 
 impl AstraSystemFile {
-    /// Default endpoint delay before each message and after each reception, in ns.
+    /// Default endpoint delay before each message sent and after each message received, in ns.
     pub const ENDPOINT_DELAY: u64 = 10;
 
-    /// Returns the endpoint delay before each message and after each reception, in ns. `scale` multiplies the file's
-    /// value but not the default, and fractions are truncated. If the result is 0 (no delay), ASTRA-sim aborts.
+    /// Returns the endpoint delay before each message sent and after each message received, in ns. `scale` multiplies
+    /// the file's value but not the default; the product is truncated. If the result is 0 (no delay), ASTRA-sim aborts.
     pub fn endpoint_delay(&self, scale: f64) -> u64 {
         match self.endpoint_delay {
             Some(delay) => (delay as f64 * scale) as u64,

@@ -1,10 +1,10 @@
 //! Reads the tensors that a trace's nodes read and write. The attributes `inputs` and `outputs` list each tensor as two
 //! strings: its name and its size in bytes.
 //!
-//! A size is the whole number at the beginning of its string, as `std::stoul` parses it: optional white space and sign,
-//! then at least one decimal digit. The number must fit in 64 bits. `std::stoul` ignores text after the digits, so
-//! `1048576.0`, STAGE's notation, is 1,048,576 bytes, and `1e6` is one byte. The parser rejects sizes below 0;
-//! ASTRA-sim takes such sizes modulo 2^64.
+//! A size is the whole number at the beginning of its string, as `std::stoul` parses it: optional white space, an
+//! optional sign, then at least one decimal digit. The number must fit in 64 bits. `std::stoul` ignores any text after
+//! the digits. Therefore `1048576.0`, which is STAGE's notation, is 1,048,576 bytes, and `1e6` is one byte. The parser
+//! rejects sizes below 0; ASTRA-sim takes such sizes modulo 2^64.
 
 use super::{InputNote, lenient};
 use chakram_base::setting::SettingKey;
@@ -28,8 +28,8 @@ pub(super) struct TensorUse {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankTensors {
     pub(super) names: Vec<String>,
-    /// Uses of tensors, in ascending order of nodes. Each node's reads come first, then its writes, both in the order
-    /// of the node's lists.
+    /// Uses of tensors, in ascending order of nodes. Each node's reads come before its writes, and both are in the
+    /// order of the node's lists.
     pub(super) uses: Vec<TensorUse>,
 }
 
@@ -37,7 +37,7 @@ pub struct RankTensors {
 const HINT: &str =
     "a list of texts, the name and the size in bytes of each tensor in turn, as STG writes it";
 
-/// Types of nodes that do nothing and so use no tensors, even if their lists contain some.
+/// Types of nodes that do nothing and therefore use no tensors, even if their lists name some.
 const IDLE: [u64; 2] = [0, 1];
 
 impl RankTensors {

@@ -1,12 +1,12 @@
-//! Interprets a rank's trace as ASTRA-sim does: determines the lane and the duration of each node.
+//! Interprets a rank's trace as ASTRA-sim does, which gives each node its lane and its duration.
 //!
 //! An NPU runs at most one host operation and one kernel at a time. Collectives, sends, loads and stores also run one
 //! at a time. Receives are not limited. Streams are ignored. A host node takes its recorded duration in whole
 //! microseconds. A kernel also takes its recorded duration if the system file disables the roofline. In a pure replay,
-//! every node takes its recorded duration. A node without a recorded duration takes 1 ns. If the roofline is enabled, a
-//! kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0 bytes is skipped. A kernel of
-//! 0 FLOPs takes ⌊b / bandwidth⌋ ns, although ASTRA-sim never finishes it. A broadcast takes its recorded duration and
-//! does not count as communication.
+//! every node takes its recorded duration. A node without a recorded duration takes 1 ns. If the roofline model is
+//! enabled, a kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0 bytes is skipped. A
+//! kernel of 0 FLOPs takes ⌊b / bandwidth⌋ ns, although ASTRA-sim never finishes it. A broadcast takes its recorded
+//! duration and does not count as communication.
 //!
 //! If [`Quirk::OneAtATime`] is corrected, loads and stores run one at a time, and each collective and send has its own
 //! lane. If [`Quirk::WholeNs`] is corrected, kernel durations are rounded to picoseconds.
@@ -23,16 +23,16 @@ use chakram_trace::graph::{
 };
 
 /// Lanes: one for kernels, one for all other work that leaves the NPU, and one for loads and stores if they are
-/// separate. Lanes for single nodes have higher numbers; receives of a pure replay, and communication that waits for no
-/// other, use them.
+/// separate. Lanes for single nodes have higher numbers. They are for receives in a pure replay, and for communication
+/// that waits for no other.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// Kinds of nodes that the replay models only by their duration, and that store their kind in their FLOPs.
+/// Kinds of nodes that the replay models by their duration alone, and whose FLOPs field stores the kind.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
-/// Returns the number of an NPU's lanes, without the lanes for single nodes.
+/// Returns the number of an NPU's lanes, not counting the lanes for single nodes.
 fn lane_count(quirks: QuirkSet) -> u32 {
     if quirks.has_quirk(Quirk::OneAtATime) {
         2
@@ -54,8 +54,9 @@ pub struct AstraRankGraphAndBinding {
     pub notes: Vec<InputNote>,
 }
 
-/// Returns ASTRA-sim's kind for a [`NodeKind::Compute`] node; an [`AstraTraceGraphReader`] must have built the graph. The
-/// node is a kernel, does nothing, or is communication or a memory access that has only a recorded duration.
+/// Returns ASTRA-sim's kind for a [`NodeKind::Compute`] node; an [`AstraTraceGraphReader`] must have built the graph.
+/// The kind is a kernel, a node that does nothing, or communication or a memory access that has only a recorded
+/// duration.
 #[inline]
 pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
@@ -95,7 +96,7 @@ impl<'a> AstraTraceGraphReader<'a> {
     ///
     /// # Errors
     ///
-    /// Fails with the errors of [`Graph::read_graph`], or if the trace has a node that ASTRA-sim cannot run.
+    /// Returns the errors of [`Graph::read_graph`]; also fails if the trace has a node that ASTRA-sim cannot run.
     pub fn read_graph(
         &self,
         contents: &[u8],
@@ -284,8 +285,8 @@ impl AstraNodeConversionState<'_> {
         i64::from(lane_count(self.reader.inputs.quirks) + self.own - 1)
     }
 
-    /// If [`Quirk::OneAtATime`] is corrected, gives each collective and each send its own lane, and puts loads and
-    /// stores on a common lane.
+    /// If [`Quirk::OneAtATime`] is corrected, gives each collective and each send its own lane, and puts all loads and
+    /// stores on one common lane.
     fn assign_separate_lane(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has_quirk(Quirk::OneAtATime) {
             return;
@@ -323,8 +324,8 @@ impl AstraNodeConversionState<'_> {
     }
 }
 
-/// Returns an operation that occupies its lane for its recorded duration, and stores in its FLOPs the kind of node that
-/// it represents.
+/// Returns an operation that occupies its lane for its recorded duration, and whose FLOPs field stores the kind of node
+/// that it stands for.
 fn timed_op(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,

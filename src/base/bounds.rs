@@ -2,11 +2,11 @@
 //! allocated.
 //!
 //! Limits are global to the process and never change a result: they either cause an error or have no effect. Code calls
-//! [`check_items_fit_memory`] before an allocation of known size, so that the error names the purpose of the
-//! allocation. The binary's allocator ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the
-//! limit. It knows only the size of an allocation, so its message cannot name a purpose. A program that must survive
-//! tasks over the limit calls [`allocator::disable_exit_at_limit`]. The allocator then only counts memory, and a task
-//! that exceeds the limit ends at its next interruption check.
+//! [`check_items_fit_memory`] before an allocation of known size, so that the error can say what the allocation is for.
+//! The binary's allocator ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit. It
+//! knows only the size of an allocation, so its message cannot say what the allocation is for. A program that must
+//! survive tasks over the limit calls [`allocator::disable_exit_at_limit`]. The allocator then only counts memory, and
+//! a task that exceeds the limit ends at its next interruption check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -17,7 +17,7 @@ pub mod allocator;
 mod machine;
 
 /// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set_process_limits`] changes
-/// it. Traces expand to 10 to 50 times their compressed size, and zeros to 30,000 times.
+/// it. Traces expand to between 10 and 50 times their compressed size, and zeros to 30,000 times.
 pub const RATIO: u64 = 200;
 
 /// Decompressed size in bytes that is always allowed, even for the smallest input.
@@ -90,7 +90,7 @@ pub struct MemoryLimitError {
 }
 
 impl MemoryLimitError {
-    /// Returns the memory that the allocation needs, or a lower bound on it.
+    /// Returns the memory that the allocation needs, or a lower bound on that memory.
     pub fn requested_memory(&self) -> Bytes {
         self.asked
     }
@@ -100,7 +100,7 @@ impl MemoryLimitError {
         self.bound
     }
 
-    /// Returns advice for reducing memory use.
+    /// Returns advice on how to use less memory.
     pub fn hint(&self) -> &str {
         &self.hint
     }
@@ -198,7 +198,7 @@ pub fn check_unpacked_size(packed: u64, unpacked: u64) -> Result<(), UnpackLimit
     })
 }
 
-/// Checks an output of known total size `unpacked` against the same limit as [`check_unpacked_size`].
+/// Checks an output whose total size is known to be `unpacked` against the same limit as [`check_unpacked_size`].
 ///
 /// # Errors
 ///

@@ -30,7 +30,7 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    /// Every collective with its name and the schema's value of `comm_type`.
+    /// Every collective, with its name and its value of `comm_type` in the schema.
     pub const ALL: [(Self, &'static str, u64); 9] = [
         (Self::AllReduce, "all-reduce", 0),
         (Self::Reduce, "reduce", 1),
@@ -56,7 +56,7 @@ impl CollectiveKind {
         Self::ALL[self as usize].2
     }
 
-    /// Returns true if one member, the root, has a special role.
+    /// Returns true if one member has a special role: the root.
     pub fn has_root(self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
 //! Configuration files in TOML. Every value keeps its key and line, so that errors can name both. The interface
 //! contains no type of the `toml` package.
 //!
-//! Every text yields either values or an error, never a panic. A table is opened with a list of allowed keys; any other
-//! key causes an error immediately.
+//! Every text yields either values or an error; no text causes a panic. A caller opens a table with a list of allowed
+//! keys, and any other key causes an error at once.
 
 use crate::units::QuantityError;
 use std::fmt::Display;
@@ -25,8 +25,8 @@ pub use file::{STANDARD_INPUT, read_input};
 pub use literal::ConfigLiteral;
 pub use nearest::{did_you_mean, find_nearest};
 
-/// Error in the text of a configuration file. Every message states the file and line, the found value and the allowed
-/// values.
+/// Error in the text of a configuration file. Every message states the file and line, the value found and the values
+/// allowed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The text is not TOML.
@@ -36,7 +36,7 @@ pub enum ConfigError {
         file: String,
         /// Line number of the error; lines count from 1.
         line: usize,
-        /// Description of the found and the expected syntax, from the TOML parser.
+        /// Description of the syntax found and the syntax expected, from the TOML parser.
         why: String,
     },
     /// A key is missing, unknown, or has an invalid value.
@@ -46,7 +46,7 @@ pub enum ConfigError {
         file: String,
         /// Line number (from 1) of the key, or of the key's table if the key is missing.
         line: usize,
-        /// The key from the root of the file, for example `dimension[1].bandwidth`.
+        /// The key's path from the root of the file, for example `dimension[1].bandwidth`.
         key: String,
         /// Clause that states the value found and the allowed values.
         why: String,
@@ -147,7 +147,7 @@ impl<'d> ConfigTable<'d> {
     /// Returns the key of entry `name`, including the keys of all tables around it.
     fn full_key(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        // Quote or truncate long or unusual keys: otherwise a malicious key could add lines to a message or make it
+        // Quote or truncate long or unusual keys. Otherwise, a malicious key could add lines to a message or make it
         // very long.
         let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
             name.to_owned()

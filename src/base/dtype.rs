@@ -10,11 +10,11 @@ pub enum Dtype {
     Fp64,
     /// IEEE single precision.
     Fp32,
-    /// 19-bit format of tensor cores, stored as single precision.
+    /// 19-bit format of tensor cores, which is stored as single precision.
     Tf32,
     /// IEEE half precision.
     Fp16,
-    /// Brain float: 8 bits of exponent and 7 of mantissa.
+    /// Brain float, with an exponent of 8 bits and a mantissa of 7 bits.
     Bf16,
     /// Eight-bit floats, E4M3 or E5M2.
     Fp8,
@@ -40,20 +40,19 @@ impl Dtype {
         (Self::Int8, "int8"),
     ];
 
-    /// Returns the number of bytes per element, including the element's share of its block's scale.
+    /// Returns the number of bytes per element, including the element's share of the scale of its block.
     pub fn element_bytes(self) -> f64 {
         match self {
             Self::Fp64 => 8.0,
             Self::Fp32 | Self::Tf32 => 4.0,
             Self::Fp16 | Self::Bf16 => 2.0,
             Self::Fp8 | Self::Int8 => 1.0,
-            // The format has a scale of one byte for each block of 16 numbers: 0.5 + 1/16.
+            // The format has a one-byte scale for each block of 16 numbers: 0.5 + 1/16.
             Self::Fp4 => 0.5625,
         }
     }
 
-    /// Parses a format's name in chakram's or PyTorch's spelling. Returns `None` for any other
-    /// string.
+    /// Parses the name of a format as chakram or PyTorch spells it. Returns `None` for any other string.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some((dtype, _)) = Self::ALL.iter().find(|(_, known)| *known == name) {
             return Some(*dtype);

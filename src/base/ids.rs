@@ -1,4 +1,4 @@
-//! Typed indices, so that an index of one kind cannot be used as another.
+//! Typed indices, so that an index of one kind cannot be mistaken for another.
 
 /// Maximum number of NPUs in a machine, and of ranks in a job.
 pub const MAX_NPUS: u32 = 1 << 22;
@@ -58,7 +58,8 @@ index!(
     NodeIndex
 );
 index!(
-    /// An operation in flight in the network: a message, load or store. The index of a completed operation is reused.
+    /// An operation in flight in the network: a message, load or store. After an operation completes, its index is
+    /// reused.
     OpIndex
 );
 index!(
@@ -74,11 +75,13 @@ index!(
     MemberIndex
 );
 index!(
-    /// A member's index in the order of placement on the machine. The index in the innermost phase varies fastest.
+    /// A member's index in the order in which members are placed on the machine. The index in the innermost phase
+    /// varies fastest.
     Position
 );
 index!(
-    /// Index of a stage that a chunk of a collective passes. Chunks pass their stages in ascending order.
+    /// Index of a stage that a chunk of a collective passes through. Chunks pass through their stages in ascending
+    /// order.
     StageIndex: u16
 );
 

@@ -1,8 +1,8 @@
-//! Interruption of work from outside: on request, or because the memory limit is exceeded.
+//! Interrupts work from outside, either on request or because the memory limit is exceeded.
 //!
 //! A [`StopToken`] belongs to a task, such as one call into the library. The caller makes it current on the task's
 //! threads ([`run_with_token`], [`wrap_with_current_token`]), and long-running code calls [`check_interruption`]
-//! regularly. An interruption never changes a result: an interrupted task has no result.
+//! regularly. An interruption never changes a result, because an interrupted task has no result.
 
 use crate::bounds::{self, MemoryLimitError, allocator};
 use std::cell::RefCell;
@@ -108,8 +108,8 @@ pub fn survive_memory_limit() {
     allocator::disable_exit_at_limit(block_out_of_memory_task);
 }
 
-/// Marks this thread's task as out of memory, and blocks the thread forever: an allocation can neither return an error
-/// nor unwind. Returns only if the thread has no task.
+/// Marks this thread's task as out of memory, and blocks the thread forever, because an allocation can neither return
+/// an error nor unwind. Returns only if the thread has no task.
 fn block_out_of_memory_task() {
     let is_task = CURRENT.try_with(|current| {
         let current = current.try_borrow().ok()?;

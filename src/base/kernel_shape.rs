@@ -62,7 +62,7 @@ pub enum KernelShape {
         m: u64,
         /// Columns of the result.
         n: u64,
-        /// Size of the summed dimension: the first matrix's columns and the second's rows.
+        /// Size of the summed dimension: the columns of the first matrix and the rows of the second.
         k: u64,
     },
     /// Attention that is computed in a single kernel.

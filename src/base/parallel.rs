@@ -1,4 +1,4 @@
-//! Work on several threads, with results that do not depend on the number of threads.
+//! Runs work on several threads, with results that do not depend on the number of threads.
 
 use crate::interrupt::wrap_with_current_token;
 use std::num::NonZeroUsize;
@@ -14,7 +14,7 @@ pub fn processor_count() -> usize {
 ///
 /// # Errors
 ///
-/// Fails with the error of the first failing item in the list, whatever the threads' timing. Items after the first
+/// Returns the error of the first failing item in the list, whatever the timing of the threads. Items after the first
 /// failing item may be skipped.
 pub fn map_in_order<T: Sync, R: Send, E: Send>(
     threads: usize,

@@ -1,4 +1,4 @@
-//! Statistics of prediction errors, for scores of replays and serving.
+//! Statistics of prediction errors, which score replays and serving.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -19,15 +19,15 @@ pub struct PredictionErrorSummary {
     /// Mean of the signed errors.
     pub bias: f64,
     /// Kendall's tau over all pairs of plans within a group: 1 if every pair is in the right order, and -1 if every
-    /// pair is in the wrong order. `None` if no two plans of a group differ in their measured time.
+    /// pair is in the wrong order. `None` if no two plans of the same group differ in their measured time.
     pub tau: Option<f64>,
-    /// Relative loss if the plan with the shortest predicted time is chosen: the measured time of this plan, divided by
-    /// the shortest measured time in its group, minus 1. Averaged over all groups with at least two plans. `None` if no
-    /// group has two plans.
+    /// Relative loss from choosing the plan with the shortest predicted time: the measured time of this plan, divided
+    /// by the shortest measured time in its group, minus 1. The loss is averaged over all groups with at least two
+    /// plans. `None` if no group has two plans.
     pub regret: Option<f64>,
 }
 
-/// Returns the value below which a fraction `part` of `values` falls, interpolated between neighbouring values.
+/// Returns the value below which a fraction `part` of `values` falls; interpolates between neighbouring values.
 /// `values` must be ascending and not empty.
 pub fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
     let place = part * (values.len() - 1) as f64;
@@ -49,7 +49,7 @@ impl PredictionErrorSummary {
     }
 
     /// Compares `predicted` with the `measured` values. Both slices must have the same length, at least 1.
-    /// [`Self::tau`] and [`Self::regret`] follow from `groups`, lists of (measured, predicted) pairs.
+    /// [`Self::tau`] and [`Self::regret`] are computed from `groups`, which are lists of (measured, predicted) pairs.
     pub fn of_groups(measured: &[f64], predicted: &[f64], groups: &[Vec<(f64, f64)>]) -> Self {
         let errors = measured.iter().zip(predicted);
         let errors: Vec<f64> = errors
@@ -108,7 +108,7 @@ fn kendall_tau(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
         for (i, a) in group.iter().enumerate() {
             for b in &group[i + 1..] {
                 let signs = [a.0 - b.0, a.1 - b.1].map(|d| i64::from(d > 0.0) - i64::from(d < 0.0));
-                // Runs with equal measured times have no order, so their pair is skipped.
+                // Runs with equal measured times have no order, so a pair of such runs is skipped.
                 if signs[0] != 0 {
                     pairs += 1;
                     agreement += signs[0] * signs[1];

@@ -1,8 +1,9 @@
-//! Keys by which errors and notes name settings.
+//! Keys that identify settings in errors and notes.
 //!
-//! The library names a setting by its key, for example: "pass the groups with `groups`". A program with other names for
-//! settings, such as command-line flags, registers them once with [`register_setting_names`]. They are global to the
-//! process, like the limits of [`crate::bounds`], and appear only in messages, so no result depends on them.
+//! The library refers to a setting by its key, as in this example: "pass the groups with `groups`". A program with
+//! other names for settings, such as command-line flags, registers them once with [`register_setting_names`]. They are
+//! global to the process, like the limits of [`crate::bounds`], and appear only in messages, so no result depends on
+//! them.
 
 use crate::config::{did_you_mean, find_nearest};
 use serde::{Deserialize, Serialize};
@@ -21,8 +22,8 @@ pub fn register_setting_names(write_name: NameWriter) {
     let _ = NAMES.set(write_name);
 }
 
-/// A setting, identified by its key. `{}` prints the key in backquotes. `{:#}` prints it without them, for use inside
-/// backquotes. If the program has registered a name, both forms print it.
+/// A setting, identified by its key. `{}` prints the key in backquotes. `{:#}` prints the key without them, for use
+/// inside backquotes. If the program has registered a name, both forms print it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingKey {
@@ -50,7 +51,7 @@ pub enum SettingKey {
     Slow,
     /// Ranks that start later.
     Delays,
-    /// Dependencies of a trace to enforce.
+    /// Which dependencies of a trace to enforce.
     Dependencies,
     /// Print all rows of the tables in a text report.
     Details,
@@ -94,7 +95,7 @@ pub enum SettingKey {
     MaxRatio,
     /// Memory capacity of each chip.
     Memory,
-    /// Treatment of ranks without a trace.
+    /// How to treat ranks without a trace.
     MissingRanks,
     /// Name of a served model.
     Model,
@@ -172,13 +173,13 @@ impl SettingKey {
         )
     }
 
-    /// Returns the setting with `value` as written in files, in backquotes, such as `compute = curves`.
+    /// Returns the setting with `value` in backquotes, as both are written in files, for example `compute = curves`.
     pub fn format_as_entry(self, value: impl fmt::Display) -> String {
         format!("`{} = {value}`", self.display_key())
     }
 
-    /// Formats the setting and `value` for messages, with the registered name if there is one, otherwise as
-    /// [`Self::format_as_entry`].
+    /// Formats the setting and `value` for messages. Uses the registered name if there is one; otherwise, formats them
+    /// as [`Self::format_as_entry`] does.
     pub fn format_with_value(self, value: impl fmt::Display) -> String {
         match NAMES.get() {
             Some(_) => format!("{self} {value}"),

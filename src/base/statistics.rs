@@ -1,6 +1,6 @@
 //! Statistics of samples.
 
-/// Returns the two middle values of `values`, the lower one first. For an odd number of values, the two are equal.
+/// Returns the two middle values of `values`, the lower one first. If the number of values is odd, the two are equal.
 /// Returns `None` if there are no values. Reorders `values`.
 pub fn middle_values<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
     let upper = values.len() / 2;

@@ -1,7 +1,7 @@
 //! Quantities with their units. All rounding of quantities happens in this module.
 //!
-//! Instants and durations are whole picoseconds in 64 bits (at most 213 days). For comparison, sending one byte at 400
-//! GB/s takes 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
+//! Instants and durations are whole picoseconds in 64 bits, which cover at most 213 days. For comparison, sending one
+//! byte at 400 GB/s takes 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -90,7 +90,7 @@ impl Span {
         Self((seconds * PS_PER_S).round() as u64)
     }
 
-    /// Returns the duration in seconds, for rates and display.
+    /// Returns the duration in seconds, to compute rates and for display.
     #[inline]
     pub fn as_seconds(self) -> f64 {
         self.0 as f64 / PS_PER_S
@@ -203,7 +203,7 @@ impl Bandwidth {
         Self((self.0 / 2.0).max(f64::MIN_POSITIVE.min(self.0)))
     }
 
-    /// Returns the time to transfer `amount`, rounded to the nearest picosecond.
+    /// Returns the time that transferring `amount` takes, rounded to the nearest picosecond.
     #[inline]
     pub fn serialization_time(self, amount: UnroundedBufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / (amount.parts as f64 * self.0))
@@ -224,7 +224,8 @@ impl SummedSecondsPerByte {
         Self(self.0 + f64::from(links) / bandwidth.0)
     }
 
-    /// Returns the time for `amount` to pass all of these links one after another, rounded to the nearest picosecond.
+    /// Returns the time that `amount` takes to pass all of these links one after another, rounded to the nearest
+    /// picosecond.
     #[inline]
     pub fn serialization_time(self, amount: UnroundedBufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
@@ -253,10 +254,10 @@ impl Frequency {
     }
 }
 
-/// A share of a buffer, which has `bytes / parts` bytes.
+/// A share of a buffer; its size is `bytes / parts` bytes.
 ///
-/// The number of parts need not divide the buffer's number of bytes. A share is an exact fraction, so all shares are
-/// equal and together exactly cover the buffer. Rounding happens only once, when a time is computed.
+/// The buffer's number of bytes need not be a multiple of the number of parts. A share is an exact fraction, so all
+/// shares are equal and together exactly cover the buffer. Rounding happens only once, when a time is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnroundedBufferShare {
     /// Bytes of the whole buffer.
@@ -266,12 +267,12 @@ pub struct UnroundedBufferShare {
 }
 
 impl UnroundedBufferShare {
-    /// Creates the share that consists of a whole buffer of `bytes` bytes.
+    /// Creates the share that is a whole buffer of `bytes` bytes.
     pub const fn from_bytes(bytes: u64) -> Self {
         Self { bytes, parts: 1 }
     }
 
-    /// Returns the whole bytes of this share, rounded down.
+    /// Returns this share's size in whole bytes, rounded down.
     #[inline]
     pub const fn to_bytes(self) -> u64 {
         self.bytes / self.parts
@@ -386,7 +387,7 @@ mod tests {
     #[test]
     fn several_shares_are_one_fraction() {
         let amount = |bytes, parts| UnroundedBufferShare { bytes, parts };
-        // 4 of 10 parts of 7/3 B are 2 of 5 parts: 14/15 B. All 5 of 5 parts are the whole.
+        // 4 of 10 parts of 7/3 B are 2 of 5 parts: 14/15 B. All 5 of 5 parts are the whole buffer.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
         assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
         // 3 x (2^64 - 1) exceeds 64 bits. A quarter of this product, 3 x 2^62 - 3/4, is rounded down.

@@ -123,8 +123,8 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let machine = told.machine.clone();
     let about = JobTraceManifest {
         roles: anonymiser.replace_roles(&told.roles),
-        // Names of presets are public, like PyTorch's operators. The name of any other machine,
-        // such as a file or a list of dimensions, may be private.
+        // Names of presets are public, as are those of PyTorch's operators. The name of any other machine, such as a
+        // file or a list of dimensions, may be private.
         machine: machine.clone().filter(|name| !args.all && is_preset(name)),
         ..told
     };

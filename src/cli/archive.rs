@@ -93,7 +93,7 @@ fn warn_of_archive_tail(tail: Option<&UncommittedArchiveTail>) -> io::Result<()>
     }
 }
 
-/// Returns exit code 2 if the archive's tail is damaged, because workloads may be missing; otherwise 0.
+/// Returns exit code 2 if the archive's tail is damaged, because workloads may be missing, and 0 otherwise.
 fn exit_code(tail: Option<&UncommittedArchiveTail>) -> ExitCode {
     match tail.is_some_and(UncommittedArchiveTail::is_damaged) {
         true => ExitCode::from(2),
@@ -101,7 +101,7 @@ fn exit_code(tail: Option<&UncommittedArchiveTail>) -> ExitCode {
     }
 }
 
-/// Prints the name of the file that now contains the bytes written by an earlier, unfinished command.
+/// Prints the name of the file that now holds the bytes that an unfinished command had written.
 fn print_kept_bytes_file(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::print_to_stderr(format_args!(

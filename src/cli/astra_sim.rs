@@ -44,7 +44,7 @@ It then prints ASTRA-sim's own lines, and writes log/log.log, with every node if
 
 Exit codes: 0 done, 1 the replay deadlocked, 2 bad input";
 
-/// Returns the end of the help text, with the description of every quirk and with examples.
+/// Returns the end of the help text, which describes every quirk and gives examples.
 fn closing_help() -> String {
     let mut help =
         "Quirks (--quirks all,-NAME corrects one, none,+NAME all except one):\n".to_owned();
@@ -95,10 +95,10 @@ pub struct AstraSimArgs {
     /// Ignored, as in ASTRA-sim
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_nonnegative_scale)]
     comm_scale: f64,
-    /// Factor for the endpoint delay of the system file
+    /// Factor that multiplies the endpoint delay of the system file
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = parse_nonnegative_scale)]
     injection_scale: f64,
-    /// Start every message with a handshake of receiver and sender
+    /// Start every message with a handshake between receiver and sender
     #[arg(
         long, value_name = "BOOL", action = ArgAction::Set, value_parser = parse_bool,
         num_args = 0..=1, require_equals = true, default_value = "false",
@@ -128,10 +128,10 @@ pub struct AstraSimArgs {
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Arguments that chakram does not use and removed from the command line; reported in notes.
+    /// Arguments that chakram does not use and has removed from the command line; notes report them.
     #[arg(skip)]
     pub ignored: Vec<InputNote>,
-    /// True if the program was called by the name of an ASTRA-sim program, so that it prints ASTRA-sim's lines.
+    /// True if the program was called by the name of an ASTRA-sim program; it then prints ASTRA-sim's lines.
     #[arg(skip)]
     pub original: bool,
 }
@@ -190,7 +190,7 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Calls [`Self::load_job`], and prints the call's duration if the general options request details.
+    /// Calls [`Self::load_job`], and prints how long the call took if the general options request details.
     fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobLoadOrWriteError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;

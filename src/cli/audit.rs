@@ -65,7 +65,7 @@ const FOUND: u8 = 3;
 ///
 /// # Errors
 ///
-/// Fails if traces cannot be read to their end, or if output cannot be written.
+/// Fails if traces cannot be read completely, or if output cannot be written.
 pub fn run(args: &LeakAuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let traces = traces::find_traces(&args.input)?;
     let mut texts = 0;

@@ -26,7 +26,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Sections that a calibration writes at the end of a machine file.
+/// Sections that a calibration appends to a machine file.
 const SECTIONS: [&str; 4] = ["Kernels", "GEMMs", "Collectives", "Corrections"];
 
 /// Correct a machine's times with measured steps, kernels of captured jobs, tables of GEMMs, or logs of nccl-tests
@@ -54,10 +54,10 @@ pub struct CalibrateArgs {
     /// File that maps columns to options of `chakram generate` and to measured values
     #[arg(long, value_name = "FILE.toml", requires = "steps")]
     columns: Option<PathBuf>,
-    /// Traces, as for `chakram replay`, whose recorded kernels set the times of kernels of the same names
+    /// Traces, as for `chakram replay`; their recorded kernels set the times of kernels with the same names
     #[arg(long, value_name = "TRACES", num_args = 1.., conflicts_with = "steps", requires = "machine")]
     kernels: Vec<PathBuf>,
-    /// Give each rank an NPU class with its own kernel times, because ranks differ and wait for the slowest rank
+    /// Give each rank an NPU class with its own kernel times, because ranks differ and all of them wait for the slowest
     #[arg(long, requires = "kernels")]
     by_rank: bool,
     /// Measured GEMMs as CSV, which correct the curves of their number formats between the measured shapes
@@ -215,7 +215,8 @@ fn section_comment(title: &str) -> String {
     format!("\n# {title} by `chakram calibrate` from ")
 }
 
-/// Adds the section `title` to the end of the text. It replaces a section with this title from an earlier calibration.
+/// Adds the section `title` to the end of the text. If an earlier calibration wrote a section with this title, replaces
+/// that section.
 fn append_machine_section(text: &str, title: &str, section: &str) -> String {
     let heading = section_comment(title);
     let mut kept = text.to_owned();

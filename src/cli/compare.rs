@@ -23,14 +23,13 @@ pub struct MachineComparisonJob<'a> {
     pub title: &'a str,
     /// Options of all replays.
     pub options: &'a ReplayOptions,
-    /// True if the replays record the data for pictures.
+    /// True if the replays record the data that pictures need.
     pub with_pictures: bool,
 }
 
-/// Replays `job` on each of `machines`, `threads` at a time. `named` contains the names of the
-/// machines on the command line. Each report lists the settings in `given` that have no effect on
-/// the report's machine. Replays share no state, so the number of threads does not affect the
-/// result.
+/// Replays `job` on each of `machines`, `threads` at a time. `named` holds the machines' names as given on the command
+/// line. Each report lists the settings in `given` that have no effect on the report's machine. Replays share no state,
+/// so the number of threads does not affect the result.
 pub fn compare_machines<'a>(
     job: &MachineComparisonJob<'a>,
     named: &[String],
@@ -70,7 +69,7 @@ pub fn compare_machines<'a>(
 }
 
 /// Calls `work` with each index below `count` on `threads` threads, by default one per core. On a terminal, shows
-/// progress; `doing` names the work and the counted items.
+/// progress; `doing` names the work and the items being counted.
 pub fn parallel_map<T: Send + Sync>(
     doing: (&'static str, &'static str),
     count: usize,
@@ -103,8 +102,8 @@ pub fn parallel_map<T: Send + Sync>(
     results.map(|r| r.expect("every index was taken")).collect()
 }
 
-/// Returns the name in each machine's file. For machines with the same name, returns their names on the command line
-/// instead.
+/// Returns the names in the machines' files. If several machines have the same name there, returns their names on the
+/// command line instead.
 fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
@@ -132,7 +131,7 @@ impl FailedReplays {
         }
     }
 
-    /// Returns the error of the first failed machine on the command line, which determines the exit code.
+    /// Returns the error of the machine that is the first on the command line to fail; this error sets the exit code.
     pub fn first_failure(&self) -> Option<&ReplayError> {
         self.0.first().map(|(_, error)| error)
     }

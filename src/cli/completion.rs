@@ -136,8 +136,8 @@ pub fn write_manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<
 
 /// Returns the manual page of a command, with the same texts as `--help`.
 fn manual_page(command: Command) -> io::Result<Vec<u8>> {
-    // Change arguments and subcommands first: the renderer omits options that `-h` hides, and lists `help`, which has
-    // no page.
+    // Change arguments and subcommands first, because the renderer omits options that `-h` hides, and lists `help`,
+    // which has no page.
     let mut command = command.mut_args(|arg| {
         let text = help::help_text_of(&arg);
         arg.hide_short_help(false).help(text)

@@ -132,8 +132,7 @@ impl<G> ReplayOptionGroupArgs<G> {
     }
 }
 
-/// Formats a factor of usual size as a decimal number, without the extra digits of its exact binary
-/// value.
+/// Formats a factor of ordinary size as a decimal number, without the extra digits of its exact binary value.
 fn format_factor(factor: f64) -> String {
     if factor == 0.0 || (1e-4..1e6).contains(&factor) {
         factor.to_string()

@@ -96,7 +96,7 @@ pub struct PytorchArgs {
     /// Treat kernels with PART in their name as collectives of this KIND, such as all-reduce; repeatable
     #[arg(long = "comm-kernel", value_name = "PART=KIND")]
     comm_kernels: Vec<String>,
-    /// Ranks read at the same time; one per core by default
+    /// Number of ranks that are read at the same time; one per core by default
     #[arg(
         long,
         hide_short_help = true,
@@ -110,7 +110,7 @@ pub struct PytorchArgs {
     format: SummaryFormatArg,
 }
 
-/// Output options of the conversion of a whole source, and the format of its summary.
+/// Output options for converting a whole source, and the format of the summary.
 #[derive(Debug, Args)]
 struct ConvertOutputArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
@@ -188,7 +188,7 @@ fn read_standard_input() -> Result<Arc<[u8]>, TraceError> {
     Ok(bytes.map_err(io)?.into())
 }
 
-/// Returns the known communication kernels, and the kernels that the user added (`added`).
+/// Returns the known communication kernels, and those that the user added (`added`).
 fn comm_kernels(added: &[String]) -> Result<UserCommKernelRules, String> {
     let mut kernels = UserCommKernelRules::default();
     for text in added {

@@ -1,4 +1,4 @@
-//! `--custom`: collectives with algorithms that consist of one trace per member.
+//! `--custom`: collectives whose algorithms consist of one trace per member.
 
 use chakram_hardware::collective::NamedScriptedAlgorithm;
 use chakram_jobs::CustomAlgorithmKindAndPrefix;

@@ -61,13 +61,13 @@ pub struct DiffArgs {
     /// Ignore changes of a node's times up to this limit, such as 2% or 5us
     #[arg(long, value_name = "CHANGE", value_parser = parse_tolerance, default_value = "0ps")]
     tolerance: TimeTolerance,
-    /// Maximum lines per list, or `all`; by default 10 in text and all in other formats
+    /// Maximum number of lines per list, or `all`; by default 10 in text and all in other formats
     #[arg(long, value_name = "N", value_parser = parse_line_limit)]
     show: Option<LineLimit>,
     /// Compare the intact records of damaged traces, and report the losses
     #[arg(long, hide_short_help = true)]
     salvage: bool,
-    /// Ranks compared at the same time; one per core by default
+    /// Number of ranks that are compared at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -346,7 +346,7 @@ fn compare_trace_files(
     Ok((text, verdict))
 }
 
-/// A rank's file in the first job and in the second job, by rank.
+/// For each rank, its file in the first job and its file in the second job.
 type RankFileInEachJob = BTreeMap<u32, [Option<RankFile>; 2]>;
 
 /// Finds the files of both jobs, and registers them as inputs, so that `outputs` must not replace

@@ -32,7 +32,7 @@ and compares the result with the unchanged job.")]
 pub struct EditArgs {
     #[command(flatten)]
     input: InputTraceArgs,
-    /// Edit, or a file NAME.toml with a list of `edits`; repeatable, applied in order
+    /// An edit, or a file NAME.toml with a list of `edits`; repeatable, applied in order
     #[arg(long, value_name = "EDIT", required = true)]
     edit: Vec<String>,
     /// Process groups as JSON: {"1": [0, 1], …}

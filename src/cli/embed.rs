@@ -1,7 +1,7 @@
-//! Runs commands inside another program: output and errors are returned as data instead of printed.
+//! Runs commands inside another program, and returns their output and errors as data instead of printing them.
 //!
-//! A process that runs only one command may end if memory runs out or a signal arrives, but a program that embeds
-//! chakram must continue. This module therefore runs each command as the task of a
+//! A process that runs only one command may end if memory runs out or a signal arrives. A program that embeds chakram
+//! must continue. This module therefore runs each command as the task of a
 //! [`StopToken`](chakram_base::interrupt::StopToken), and converts interruptions and exceeded memory limits to ordinary
 //! errors.
 

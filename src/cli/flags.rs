@@ -17,7 +17,7 @@ pub fn write_setting_as_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) ->
     }
 }
 
-/// Writes text with its underscores replaced by hyphens, without an allocation.
+/// Writes text with hyphens in place of its underscores, without allocating.
 struct UnderscoreToHyphenWriter<'f, 'a>(&'f mut fmt::Formatter<'a>);
 
 impl Write for UnderscoreToHyphenWriter<'_, '_> {
@@ -41,7 +41,7 @@ pub fn flag_of(setting: SettingKey) -> String {
     SettingFlagDisplay(setting).to_string()
 }
 
-/// Returns the flag for a key of the library. If the key is not a setting, the flag has the same name.
+/// Returns the flag for a key of the library. If the key is not a setting, the flag has the key's name.
 pub fn flag_of_key(key: &str) -> String {
     match option_of_key(key) {
         Some(setting) => flag_of(setting),
@@ -49,7 +49,7 @@ pub fn flag_of_key(key: &str) -> String {
     }
 }
 
-/// Replaces each key that `text` has in braces by its flag: `with {zero} 3` becomes `with --zero 3`.
+/// Replaces each key in braces in `text` with its flag: `with {zero} 3` becomes `with --zero 3`.
 pub fn replace_keys_by_flags(text: &str) -> String {
     let is_key = |key: &&str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let mut parts = text.split('{');
@@ -70,7 +70,8 @@ pub fn replace_keys_by_flags(text: &str) -> String {
     out
 }
 
-/// Returns a parser for the words of a choice. On the command line, hyphens replace the underscores in these words.
+/// Returns a parser for the words of a setting with a few possible values. On the command line, hyphens replace the
+/// underscores in these words.
 pub fn parser_of_choices<T: EnumeratedSetting + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
@@ -92,7 +93,7 @@ mod tests {
     use serde::Deserialize;
     use serde::de::value::{self, U32Deserializer};
 
-    /// Returns the commands whose messages may name the flag of `setting`; empty means every command.
+    /// Returns the commands whose messages may name the flag of `setting`; an empty list means every command.
     fn commands(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {

@@ -60,7 +60,7 @@ impl<G: OptionGroupMembership> ReplayOptionGroupArgs<G> {
     }
 }
 
-/// Returns the name of an option in clap.
+/// Returns the name by which clap knows an option.
 fn clap_id(key: SettingKey) -> String {
     flag_of(key).trim_start_matches('-').replace('-', "_")
 }

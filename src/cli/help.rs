@@ -1,8 +1,8 @@
-//! Formats the help of all commands: options are grouped, in two columns. Lines are at most as wide as the terminal,
-//! and at most 100 columns.
+//! Formats the help of all commands: groups the options, and prints them in two columns. Lines are no wider than the
+//! terminal, and have at most 100 columns.
 //!
-//! `-h` leaves out rare options (options with `hide_short_help`). `--help` shows all options, with
-//! the meanings of their values.
+//! `-h` leaves out rare options (options with `hide_short_help`). `--help` shows all options, and explains the values
+//! that they accept.
 
 use super::{given, output};
 use clap::builder::{PossibleValue, StyledStr};
@@ -14,8 +14,8 @@ use textwrap::Options;
 /// Maximum width of lines, in columns; [`MIN_WIDTH`] is the minimum.
 const WIDTH: usize = 100;
 const MIN_WIDTH: usize = 30;
-/// Column at which the descriptions of options begin. In lines narrower than [`WIDE`], two columns do not fit, so the
-/// descriptions follow on separate lines.
+/// Column at which the descriptions of options begin. Lines narrower than [`WIDE`] have no space for two columns, so
+/// the descriptions follow on separate lines.
 const TEXT: usize = 30;
 const NARROW_TEXT: usize = 10;
 const WIDE: usize = 60;
@@ -178,8 +178,8 @@ impl HelpPageBuilder {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
-    /// Writes an example's command, broken into several lines that a shell accepts if it is too long. Writes its
-    /// purpose on the same line, or as a comment before it.
+    /// Writes an example's command; if it is too long, breaks it into several lines in a way that a shell accepts.
+    /// Writes the example's purpose on the same line, or as a comment before the command.
     fn write_example(&mut self, text: &str, indent: &str) {
         if indent.len() + text.chars().count() <= self.width {
             self.text += &format!("{indent}{text}\n");
@@ -220,7 +220,7 @@ impl HelpPageBuilder {
         }
     }
 
-    /// Writes `name`, then `text` from column `column` on, or from a new line if the name is too long.
+    /// Writes `name`, and then `text` from column `column` onwards, or on a new line if the name is too long.
     fn write_row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
         let style = clap::builder::Styles::styled();
         let style = style.get_literal();
@@ -312,7 +312,7 @@ pub fn help_text_of(arg: &Arg) -> String {
     text
 }
 
-/// A part of a command help's closing text.
+/// A part of the text that closes a command's help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelpParagraphCommandOrEntry {
     Blank,

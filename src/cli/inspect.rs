@@ -31,7 +31,7 @@ const FILTERS: &str = "Filters";
 
 mod list;
 
-/// Options that the text recommends to show omitted details.
+/// Options that the text recommends for showing omitted details.
 const HINTS: OmissionHints = OmissionHints {
     all: "--format json",
     all_paths: "--format json, or --rank R",
@@ -93,7 +93,7 @@ pub struct InspectArgs {
     /// Show all attributes of the node with this id, its dependencies and its dependents
     #[arg(long, value_name = "ID", conflicts_with_all = ["list", "critical_path", "name", "types", "group", "lane", "label", "from", "to"])]
     node: Option<u64>,
-    /// Maximum distance of the neighbours that --node shows, in dependencies
+    /// Maximum distance, in dependencies, of the neighbours that --node shows
     #[arg(
         long,
         value_name = "N",
@@ -118,7 +118,7 @@ pub struct InspectArgs {
     verify: SkipJobFileCheckArg,
     #[command(flatten)]
     step: ProfiledStepArg,
-    /// Ranks read at the same time; one per core by default
+    /// Number of ranks that are read at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Write to this file; - is standard output
@@ -206,7 +206,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Warns about the number of faults in the files on standard error, unless there are none.
+/// Warns on standard error about the number of faults in the files, unless there are none.
 fn warn_of_faults(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
@@ -300,7 +300,7 @@ impl InspectArgs {
         self.threads.map_or_else(cores, NonZeroUsize::get)
     }
 
-    /// Returns the maximum number of rows from the command line, or the format's default.
+    /// Returns the maximum number of rows: from the command line, or else the format's default.
     fn row_limit(&self) -> usize {
         let default = match self.format {
             InspectFormatArg::Text => LISTED,

@@ -1,4 +1,4 @@
-//! `--repeat`, `--starts` and `--with`: launches a job several times, or several jobs on one machine.
+//! `--repeat`, `--starts` and `--with`: launch a job several times, or several jobs on one machine.
 
 use super::load;
 use super::output::{
@@ -34,8 +34,8 @@ pub struct RepeatedAndConcurrentLaunchArgs {
     /// Replay the traces N times in a row; each rank begins a step when its previous step ends
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "N", conflicts_with = "starts", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
     repeat: Option<u32>,
-    /// Replay the traces at each time in this file, with one time per line, such as 10 ms; a rank that is still busy
-    /// begins when its previous launch ends
+    /// Replay the traces at each time in this file, which has one time per line, such as 10 ms; a rank that is still
+    /// busy begins when its previous launch ends
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "FILE")]
     starts: Option<PathBuf>,
     /// Also replay this job once on the same machine; repeatable
@@ -46,7 +46,7 @@ pub struct RepeatedAndConcurrentLaunchArgs {
     on: Vec<RankToNpuMapArg>,
 }
 
-/// JSON object of a job that `--with` adds.
+/// JSON object for a job that `--with` adds.
 #[derive(Serialize)]
 struct ConcurrentJobNpusDocument<'a> {
     job: &'a str,
@@ -86,8 +86,8 @@ impl RepeatedAndConcurrentLaunchArgs {
         found.map(|path| job::find_traces([path], verify)).collect()
     }
 
-    /// Registers the files that these options read as inputs, so that `outputs` must not replace
-    /// them. `found` are the files of the `--with` jobs.
+    /// Registers the files that these options read as inputs, so that `outputs` cannot overwrite them. `found` are the
+    /// files of the `--with` jobs.
     pub fn protect_inputs(&self, found: &[FoundTraces], outputs: &mut OutputsAndProtectedInputs) {
         self.starts
             .iter()
@@ -119,7 +119,7 @@ impl RepeatedAndConcurrentLaunchArgs {
         options
     }
 
-    /// Returns the start times of the job's launches.
+    /// Returns the times at which the job is launched.
     fn launch_start_times(&self) -> Result<Vec<Time>, Box<dyn Error>> {
         match &self.starts {
             None => Ok(vec![Time::ZERO; self.repeat.unwrap_or(1) as usize]),
@@ -220,7 +220,7 @@ impl RepeatedAndConcurrentLaunchArgs {
     }
 }
 
-/// Rejects jobs that share an NPU, because each would use it as if it were alone.
+/// Rejects jobs that share an NPU, because each would use the NPU as if it were alone.
 fn check_jobs_share_no_npu(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {

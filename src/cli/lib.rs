@@ -100,13 +100,13 @@ struct LimitAndVerbosityArgs {
     /// Fail instead of using more memory; by default three quarters of the memory of the machine or container
     #[arg(long, global = true, hide_short_help = true, help_heading = GENERAL, value_name = "SIZE")]
     max_memory: Option<Bytes>,
-    /// Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+    /// Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
     #[arg(long, global = true, hide_short_help = true, help_heading = GENERAL, value_name = "N", default_value_t = bounds::RATIO)]
     max_ratio: u64,
     /// Print only errors: no progress and no notes
     #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print the inputs, the simulated parts, and the time for both
+    /// Print the inputs, the simulated parts, and the time spent on both
     #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL)]
     verbose: bool,
 }
@@ -152,8 +152,8 @@ enum CliCommand {
     },
 }
 
-/// Builds the arguments of a command only when it is used. Building those of all commands would take as long as running
-/// a short one.
+/// Builds the arguments of a command only when it is used. Building the arguments of all commands would take as long as
+/// running a short command.
 #[derive(Debug)]
 struct LazilyBuiltArgs<A>(A);
 
@@ -203,8 +203,8 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     };
     let matches = command.try_get_matches_from_mut(&arguments);
     let matches = matches.map_err(|error| suggest::add_suggestions(error, &command, &arguments))?;
-    // Do not drop the command. Dropping its thousands of parts would take as long as parsing a short line, and the
-    // program ends soon anyway.
+    // Do not drop the command. Dropping its thousands of parts would take as long as parsing a short command line, and
+    // the program ends soon anyway.
     std::mem::forget(command);
     Cli::from_arg_matches(&matches)
 }
@@ -378,7 +378,7 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
     let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();
     while let Some(inner) = cause {
-        // A failed write and the error that wraps it may have the same text; print the text only once.
+        // A failed write and the error that wraps it may have the same text, so print the text only once.
         let words = inner.to_string();
         if words != last {
             text += &format!("\n  because: {words}");

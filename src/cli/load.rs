@@ -11,7 +11,7 @@ use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
 use std::time::Instant;
 
-/// Strictness of checking traces against the job file.
+/// How strictly to check traces against the job file.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SkipJobFileCheckArg {
     /// Accept traces that differ from their job's file, PREFIX.job.json
@@ -20,7 +20,7 @@ pub struct SkipJobFileCheckArg {
 }
 
 impl SkipJobFileCheckArg {
-    /// Returns the level of checks before a replay: file lengths and, for small jobs, hashes.
+    /// Returns the level of checks before a replay: file lengths, and also hashes if the job is small.
     pub fn verify_level_for_replay(self) -> JobFileVerifyLevel {
         if self.no_verify {
             JobFileVerifyLevel::Nothing
@@ -47,7 +47,7 @@ pub struct ProfiledStepArg {
     pub step: Option<u64>,
 }
 
-/// The options that determine how a job's traces are read.
+/// The options that control how a job's traces are read.
 #[derive(Clone, Debug)]
 pub struct TraceReadingOptions;
 
@@ -61,8 +61,8 @@ impl OptionGroupMembership for TraceReadingOptions {
 pub type TraceReadingArgs = ReplayOptionGroupArgs<TraceReadingOptions>;
 
 impl TraceReadingArgs {
-    /// Returns the number of ranks in a mirrored job (one trace for all ranks): without `--ranks`, each machine's
-    /// number of NPUs. Fails if the machines have different numbers of NPUs.
+    /// Returns the number of ranks in a mirrored job, in which all ranks share one trace. Without `--ranks`, that is
+    /// the number of NPUs of each machine. Fails if the machines have different numbers of NPUs.
     pub fn mirrored_job_rank_count(
         &self,
         mut machines: impl Iterator<Item = u32>,

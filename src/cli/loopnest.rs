@@ -23,13 +23,14 @@ Examples:
   chakram loopnest gemmini-16,scratchpad=32MB --layer K=64,C=64,P=56,Q=56,R=3,S=3
   chakram loopnest gemmini-8 --product 2500x32x32 --mappings 10000 --seed 1 --format json")]
 pub struct LoopnestArgs {
-    /// gemmini-N with N rows and columns, then changes to `array`, `scratchpad`, `accumulator`, `bandwidth` or `clock`
+    /// gemmini-N, which has N rows and columns, followed by changes to `array`, `scratchpad`, `accumulator`,
+    /// `bandwidth` or `clock`
     #[arg(value_name = "ACCELERATOR", value_parser = parse_loop_nest)]
     accelerator: LoopNestModel,
     /// Matrix product: Matrix product of M x K by K x N
     #[arg(long, value_name = "MxNxK", value_parser = parse_product)]
     product: Option<LayerShape>,
-    /// Sizes of the loops N, K, C, P, Q, R and S, 1 by default, and stride and dilation of the windows
+    /// Sizes of the loops N, K, C, P, Q, R and S (1 by default), and the stride and dilation of the windows
     #[arg(long, value_name = "LOOP=SIZE,…", value_parser = parse_layer, conflicts_with = "product", required_unless_present = "product")]
     layer: Option<LayerShape>,
     /// Number of random mappings to try
@@ -116,7 +117,7 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns two lower bounds in cycles. The first assumes that all units multiply in every cycle, the second that each
+/// Returns two lower bounds in cycles. The first assumes that all units multiply in every cycle; the second, that each
 /// word is read from or written to memory only once.
 fn lower_bounds(
     model: &LoopNestModel,
@@ -243,7 +244,7 @@ struct MappingLevelRow {
     /// Loops of the mapping, from the outermost to the innermost.
     loops: Vec<LoopDimensionAndIterationCount>,
     bytes: u64,
-    /// Number of words moved, by tensor.
+    /// Number of words moved for each tensor.
     words: BTreeMap<&'static str, LevelWordCounts>,
 }
 

@@ -61,7 +61,7 @@ Examples:
         #[arg(required = true, value_name = "FILE")]
         files: Vec<String>,
     },
-    /// Write a machine file based on another machine and values of a datasheet
+    /// Write a machine file that starts from another machine and takes values from a datasheet
     #[command(after_help = "\
 Examples:
   chakram machine new h200 --from h100 --memory 141GB --bandwidth 4.8TB/s -o h200.toml

@@ -159,7 +159,7 @@ fn list_text(models: &[ModelWithDefinitionProperties]) -> String {
     .with_indent(0);
     for found in models {
         let model = &found.model;
-        // Show only the authors and the year, because the model file has the full reference.
+        // Show only the authors and the year, because the model file has the full citation.
         let source = model
             .source
             .split_once(", ")

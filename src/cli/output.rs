@@ -53,10 +53,10 @@ impl OptionGroupMembership for TimeChangingReplayOptions {
     }
 }
 
-/// The options of [`TimeChangingReplayOptions`] as arguments, which every command that replays has.
+/// The options of [`TimeChangingReplayOptions`] as command-line arguments, which every replaying command accepts.
 pub type ReplayTimingArgs = ReplayOptionGroupArgs<TimeChangingReplayOptions>;
 
-/// Arguments of a replay and of its report.
+/// Arguments that control a replay and its report.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayAndReportArgs {
     /// Options that change the times of the replay.
@@ -76,25 +76,26 @@ pub struct ReplayAndReportArgs {
     /// Print all rows and full names instead of fewer than 60 lines
     #[arg(long, help_heading = REPORT)]
     details: bool,
-    /// Action if peak memory exceeds the NPU's capacity
+    /// What to do if peak memory exceeds the NPU's capacity
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = MemoryOverflowAction::Report, value_name = "ACTION")]
     pub fit: MemoryOverflowAction,
-    /// Report bytes and load of dimensions and links; simulates collectives message by message
+    /// Report the bytes and load of dimensions and links; this simulates collectives message by message
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     links: bool,
-    /// Also report the gains from faster kernels, collectives, host, and machine rates and latencies, and their limits
+    /// Also report what faster kernels, collectives, host, and machine rates and latencies would gain, and the limits
+    /// of these gains
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     sensitivities: bool,
     /// Dollars per NPU hour, such as 2.50; by default from the machine's file
     #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "DOLLARS", value_parser = parse_npu_hour_price)]
     price: Option<f64>,
-    /// Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
+    /// Also report the days, NPU hours, dollars and energy that a run of this many tokens takes, such as 15T
     #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "TOKENS", value_parser = parse_token_count)]
     total_tokens: Option<u64>,
     /// Table for --format csv
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     pub table: Option<ReportTableArg>,
-    /// In JSON and the table of operators, list the operators of every micro-batch instead of their sums, mb*/…
+    /// In JSON and the table of operators, list each micro-batch's operators, mb*/…, instead of their sums
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     pub all_operators: bool,
     /// Receives the table of nodes for a caller in the same process.
@@ -109,12 +110,12 @@ pub struct JobWithReportFacts<'a> {
     pub workload: &'a Workload,
     /// Name of the job in reports.
     pub name: &'a str,
-    /// Makespan with the profiler's overhead if the replay subtracts it, otherwise without it. `None` if the overhead
-    /// is unknown.
+    /// Makespan with the profiler's overhead if the replay subtracts that overhead, otherwise without it. `None` if the
+    /// overhead is unknown.
     pub other_profiler: Option<Span>,
     /// Replays with fewer micro-batches, from which the whole step is extrapolated.
     pub shorter: Option<FewerMicroBatchMakespans>,
-    /// Numbers of items that each edit of the job matched and changed.
+    /// How many items each edit of the job matched and changed.
     pub edits: Option<&'a JobAndMachineEditReport>,
     /// Gains from faster parts of the machine, if the user asked for them.
     pub sensitivities: Option<&'a DurationSensitivityReport>,
@@ -219,8 +220,7 @@ impl ReplayAndReportArgs {
             .map_err(|refusal| refusal.to_string())
     }
 
-    /// Rejects options that can only show a single launch of a single job. `beside` is true if other jobs share the
-    /// machine.
+    /// Rejects options that can only show one launch of one job. `beside` is true if other jobs share the machine.
     pub fn check_single_launch_options(&self, beside: bool) -> Result<(), String> {
         let given = [
             (self.timeline.file_path().is_some(), "--timeline"),
@@ -502,8 +502,8 @@ impl ReplayAndReportArgs {
         Ok(())
     }
 
-    /// Returns the exit code for replays that completed. With `--fit require`, also prints to standard error the
-    /// replays that do not fit.
+    /// Returns the exit code for replays that completed. With `--fit require`, also prints to standard error which
+    /// replays do not fit.
     pub fn exit_code<'r>(
         &self,
         reports: impl IntoIterator<Item = &'r Report>,
@@ -523,15 +523,14 @@ impl ReplayAndReportArgs {
         Ok(code)
     }
 
-    /// Registers the files that these options read as inputs, so that `outputs` must not replace
-    /// them.
+    /// Registers the files that these options read as inputs, so that `outputs` cannot overwrite them.
     pub fn protect_inputs(&self, outputs: &mut OutputsAndProtectedInputs) {
         for arg in &self.timing.parsed_settings().custom {
             custom_algorithm::mark_read(arg, outputs);
         }
     }
 
-    /// Returns the engine's options, except for custom algorithms.
+    /// Returns the engine's options, without those for custom algorithms.
     fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
         Ok(ReplayOptions {
             links: self.counts_link_bytes(),

@@ -1,8 +1,8 @@
 //! Progress of runs that take more than a second, on standard error if it is a terminal.
 //!
-//! The work stores its progress in an atomic number, and a separate thread draws it, so the working loops need not read
-//! a clock. The second is counted from the start of the program. So if several short pieces of work together take
-//! longer, the later ones show their progress.
+//! The work stores its progress in an atomic number, which a separate thread draws, so the working loops need not read
+//! a clock. The second is counted from the start of the program. So if several short pieces of work take longer than
+//! that together, the later ones show their progress.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;
@@ -77,8 +77,8 @@ impl ProgressEndSignal {
 }
 
 impl Progress {
-    /// Starts to count `total` items (0 if unknown), which the display calls `unit`. `doing` is the name of the work,
-    /// such as `replaying`.
+    /// Starts to count `total` items (0 if the number is unknown), which the display calls `unit`. `doing` is the name
+    /// of the work, such as `replaying`.
     pub fn start_counting(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (
             Arc::new(AtomicU64::new(0)),
@@ -200,7 +200,7 @@ fn write_time_left(state: &ProgressState, out: &mut dyn fmt::Write) {
     };
 }
 
-/// Writes the number of items per second, without decimals from 10 on.
+/// Writes the number of items per second, without decimals if it is 10 or more.
 fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
     // Ignore errors, because a terminal that accepts no output must not stop the work.

@@ -2,7 +2,7 @@
 //!
 //! Every command accepts any path, and its reader describes errors in terms of the format that it expects. So this
 //! module recognizes the format of an input only after a command has failed. If the failing path is on the command line
-//! and contains another tool's format, it replaces the error by one that names the format.
+//! and holds another tool's format, this module replaces the error with one that names the format.
 
 use crate::terminal::quote_shell_word;
 use chakram_astra_sim::AstraInputKind;
@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 pub enum ReadableInputs {
     /// chakram's own files: traces, machines, tables.
     Own,
-    /// chakram's own files and models of Hugging Face.
+    /// chakram's own files and Hugging Face models.
     Models,
-    /// chakram's own files and files of ASTRA-sim.
+    /// chakram's own files and ASTRA-sim's files.
     AstraSim,
     /// Files that the given source of traces reads.
     Source(TraceSource),
@@ -31,7 +31,7 @@ pub enum ReadableInputs {
     AnySource,
 }
 
-/// Returns a better error to print if `error` is about an input that is on the command line `words` but is not
+/// Returns a better error to print if `error` concerns an input that the command line `words` names but that is not
 /// `readable`.
 pub fn explain_input_error(
     error: &(dyn Error + 'static),
@@ -69,12 +69,12 @@ pub fn explain_input_error(
     }
     let inputs = existing_inputs(words);
     let named = inputs.iter().filter(|path| is_named(&text, path));
-    // Choose the longest path, because both a folder and a file in it may be on the command line.
+    // Choose the longest path, because the command line may name both a folder and a file in it.
     let path = named.max_by_key(|path| path.as_os_str().len())?;
     describe_recognized(path, readable)
 }
 
-/// Text in the error about an unknown machine.
+/// Text that the error about an unknown machine contains.
 const MACHINE_UNKNOWN: &str = "no machine is called";
 
 /// Returns true if a word is a list of machines, separated by commas.
@@ -134,13 +134,13 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
         ConvertibleOrForeignInput::Foreign(_) if readable == ReadableInputs::AnySource => {
             return None;
         }
-        // Keep the original error, because the Nsight reader reports what the database lacks.
+        // Keep the original error, because the Nsight reader already says what the database lacks.
         ConvertibleOrForeignInput::Foreign(_)
             if readable == ReadableInputs::Source(TraceSource::Nsys) && nsys::is_database(path) =>
         {
             return None;
         }
-        // Keep the original error, because it names the key of the model that cannot be read.
+        // Keep the original error, because it names the model key that cannot be read.
         ConvertibleOrForeignInput::Foreign(HUB_CONFIGURATION)
             if readable == ReadableInputs::Models =>
         {
@@ -185,8 +185,8 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns true if the file's name has a trace's ending but no rank. An archive entry can also be a trace, but is not a
-/// file.
+/// Returns true if the file's name has a trace's ending but no rank. An entry of an archive can also be a trace, but it
+/// is not a file.
 fn is_misnamed_trace(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
@@ -220,7 +220,7 @@ fn existing_inputs(words: &[OsString]) -> Vec<PathBuf> {
     inputs
 }
 
-/// Splits `--option=value` into option and value. Returns a word that is not an option as a value.
+/// Splits `--option=value` into option and value. Returns a word as a value if it is not an option.
 fn split_option(word: &OsStr) -> (Option<&str>, &OsStr) {
     let both = word.to_str().and_then(|text| text.split_once('='));
     match both.filter(|(option, _)| option.starts_with("--")) {
@@ -233,8 +233,8 @@ fn is_output_option(word: &str) -> bool {
     matches!(word, "-o" | "--output" | "--timeline" | "--html" | "--save")
 }
 
-/// Returns true if `text` names `path`, or a file inside it. A longer path that only contains the
-/// text of `path` does not count.
+/// Returns true if `text` names `path`, or a file inside it. A longer path that merely includes the text of `path` does
+/// not count.
 fn is_named(text: &str, path: &Path) -> bool {
     let name = path.to_string_lossy();
     let name = name.trim_end_matches('/');

@@ -54,7 +54,7 @@ pub struct ReplayArgs {
     /// compared
     #[arg(short, long, value_name = "MACHINE")]
     machine: Vec<String>,
-    /// Machines replayed at the same time; one per core by default
+    /// How many machines to replay at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -256,8 +256,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
 }
 
-/// Returns the options for traces on the command line as settings. Each comes with the job that results from `found`
-/// without its option.
+/// Returns the options for traces on the command line as settings. Each setting comes with the job that results from
+/// `found` without that option.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
@@ -303,8 +303,8 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Describes the edits of `job` and its machine, with the makespan before the edits. Returns `None` if there are no
-/// edits.
+/// Describes the edits of `job` and its machine, and gives the makespan before the edits. Returns `None` if there are
+/// no edits.
 fn describe_job_edits(
     job: &Job,
     unedited: Option<&Job>,

@@ -23,7 +23,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Grow or shrink a job along one dimension of its ranks
+/// Grow or shrink a job along one dimension of its rank grid
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -44,13 +44,13 @@ pub struct ScaleArgs {
     /// The dimension to change and its new size, such as dp=64
     #[arg(long, value_name = "DIMENSION")]
     to: String,
-    /// Size of sharded buffers that stays constant
+    /// Size of the sharded buffers, which stays constant
     #[arg(long, value_parser = parser_of_choices::<ShardedBufferKeptSize>(), default_value = "keep-total", value_name = "WHAT")]
     sharded: ShardedBufferKeptSize,
     /// Process groups as JSON, {"1": [0, 1], …}; written scaled to PREFIX.groups.json
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
-    /// Allow independent copies if no collective and no message goes along the dimension
+    /// Allow independent copies if no collective and no message runs along the dimension
     #[arg(long)]
     side_by_side: bool,
     /// Write one file per rank instead of hard links for identical ranks
@@ -70,7 +70,8 @@ struct ScaledJobDocument {
     exchanges_along: bool,
 }
 
-/// Returns the machine for the scaled job. A machine that exists in several sizes gets enough nodes for `ranks` ranks.
+/// Returns the machine for the scaled job. If a machine exists in several sizes, it gets enough nodes for `ranks`
+/// ranks.
 fn machine_for_scaled_job(name: &str, ranks: u32) -> io::Result<String> {
     let sized = machine_name_for_ranks(name, ranks);
     match sized.as_deref() {
@@ -153,8 +154,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let link = !args.no_links;
     for rank in 0..new_ranks {
         let (old, _) = scaling.scaled_dimension().source_of_rank(rank);
-        // All copies of the rank have the same contents, so share the file instead of generating
-        // the trace again.
+        // All copies of the rank have the same contents, so they share the file and the trace is not generated again.
         if let Some(&known) = of_old.get(&old)
             && outputs.share_trace(rank, known, link)?
         {
@@ -164,7 +164,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let opened = traces.open_file(file)?;
         let trace = scaling.write_rank(rank, opened.as_slice());
         let trace = trace.map_err(|e| opened.locate_error(e))?;
-        // Find equal contents by their hash, so that only one trace is in memory at a time.
+        // Compare contents by their hash, so that only one trace is in memory at a time.
         let hash = *blake3::hash(&trace).as_bytes();
         let known = match written.get(&hash) {
             Some(&known) if outputs.share_trace(rank, known, link)? => known,

@@ -1,5 +1,5 @@
-//! `chakram schedule`: schedules the sub-layers of a model on chips, and computes the time of each
-//! step on one or more topologies.
+//! `chakram schedule`: schedules a model's sub-layers on chips, and computes the time of each step on one or more
+//! topologies.
 
 mod args;
 mod document;

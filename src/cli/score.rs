@@ -47,37 +47,38 @@ pub struct ScoreArgs {
     /// Measured runs: CSV with a line of headings and a run in each row; several tables are scored together
     #[arg(value_name = "RUNS.csv", required_unless_present = "pairs")]
     runs: Vec<PathBuf>,
-    /// File that maps columns to options of `chakram generate` and to measured values; one per table
+    /// File that maps columns to options of `chakram generate` and to measured values; give one per table
     #[arg(long, value_name = "FILE.toml", required_unless_present_any = ["pairs", "scenarios"])]
     columns: Vec<PathBuf>,
-    /// Serve language models instead: this file makes a scenario of each row of RUNS.csv, and names the columns of
+    /// Serve language models instead: this file turns each row of RUNS.csv into a scenario, and names the columns of
     /// measured times
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["pairs", "columns", "set", "fit", "scatter", "machine", "stack"])]
     scenarios: Option<PathBuf>,
     /// Score changes of captured jobs instead; each pair has traces, edits, and the measured step
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["runs", "columns", "set", "by", "fit", "scatter", "machine"])]
     pairs: Option<PathBuf>,
-    /// Replay the runs on this machine instead of the machine in the file of columns
+    /// Replay the runs on this machine instead of the machine that the file of columns names
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
-    /// Software stack of all runs instead of the stack in the file of columns: preset or file
+    /// Software stack for all runs instead of the stack that the file of columns names: preset or file
     #[arg(long, value_name = "STACK", conflicts_with = "pairs")]
     stack: Option<String>,
-    /// Set an option of all runs instead of its value in the file of columns; repeatable
+    /// Set an option for all runs, overriding the file of columns; repeatable
     #[arg(long, value_name = "OPTION=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
     /// Also score the runs separately for each value of this option, or, with --scenarios, of this column
     #[arg(long, value_name = "OPTION")]
     by: Option<String>,
-    /// Fit these constants of the machine to the runs, in folds: a run is predicted with constants fitted to runs that
-    /// differ from it in the options `folds`. The constants are launch, backward, collective, message, memory, softmax
-    /// and cross-entropy
+    /// Fit these constants of the machine to the runs, in folds: each run is predicted with constants fitted to runs
+    /// that differ from it in the options `folds`. The constants are launch, backward, collective, message, memory,
+    /// softmax and cross-entropy
     #[arg(long, value_name = "CONSTANTS", value_delimiter = ',', value_parser = parse_fitted_constant)]
     fit: Vec<FittedConstant>,
     /// Number of folds
     #[arg(long, value_name = "N", default_value = "5", requires = "fit")]
     folds: NonZeroUsize,
-    /// Also count pairs of runs that differ in one option, and pairs that are predicted in the measured order
+    /// Also count pairs of runs that differ in one option, and how many of these pairs are predicted in the measured
+    /// order
     #[arg(long, conflicts_with = "pairs")]
     signs: bool,
     /// Also correct each run with the errors of runs that have other values of this option, such as model
@@ -171,7 +172,7 @@ impl RunTablesWithColumnFiles {
         parse_runs_of_table(args, &steps, file)
     }
 
-    /// Parses the runs of all tables with the settings of `args`.
+    /// Parses the runs in all tables with the settings of `args`.
     fn parse_tables(&self, args: &ScoreArgs) -> Result<RunTable, Box<dyn Error>> {
         let mut tables = None;
         for [runs, file] in &self.0 {
@@ -184,8 +185,8 @@ impl RunTablesWithColumnFiles {
         Ok(tables.ok_or("no table is given")?)
     }
 
-    /// Returns the settings of `args`, each with the runs that result without it. Omits settings without which no run
-    /// is possible, because they clearly have an effect.
+    /// Returns the settings of `args`, each with the runs as they would be without that setting. Omits each setting
+    /// without which no run is possible, because such a setting clearly has an effect.
     fn settings_without_each(&self, args: &ScoreArgs) -> Vec<RunsWithoutOneSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(RunsWithoutOneSetting {

@@ -27,7 +27,7 @@ use llm::{LlmArgs, LlmModelOrScenario, SloLimitsArg};
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
-/// Maximum number of requests in a run that the command repeats to check whether a setting has an effect; a repetition
+/// To check whether a setting has an effect, the command repeats runs with at most this many requests. A repetition
 /// takes at most a second or two.
 const MOST_REPEATED: u64 = 200_000;
 
@@ -46,7 +46,8 @@ pub struct ServeArgs {
     /// A scenario file (models, arrivals, end of the run and policy), or a language model: a preset or a file
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
-    /// Platform to serve on: a preset of `chakram platform list`, a machine for traces, or a file; several are compared
+    /// Platform to serve on: a preset from `chakram platform list`, a machine for traces, or a file; several are
+    /// compared
     #[arg(
         short = 'm',
         short_alias = 'p',
@@ -64,23 +65,23 @@ pub struct ServeArgs {
     /// Number of requests, overriding the scenario
     #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     requests: Option<u64>,
-    /// Run at each of these arrivals per second, and show latency against load
+    /// Run at each of these arrival rates, in requests per second, and show latency against load
     #[arg(long, help_heading = LOAD, value_name = "RATES", allow_negative_numbers = true, value_delimiter = ',', value_parser = parse_rate, conflicts_with_all = ["rate", "find_capacity"])]
     rates: Vec<f64>,
     /// Find the highest arrival rate at which enough requests meet their limit
     #[arg(long, help_heading = LOAD, conflicts_with = "rate")]
     find_capacity: bool,
-    /// Share of requests that must meet their limits for --find-capacity and --plan
+    /// Share of requests that must meet their limits, for --find-capacity and --plan
     #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_nonzero_share)]
     attain: f64,
-    /// Limit on serve times, for goodput and capacity; the models' deadlines by default; for a language model
+    /// Limit on serve times, for goodput and capacity; the default is the models' deadlines; for a language model, give
     /// ttft=TIME,tpot=TIME,e2e=TIME
     #[arg(long, help_heading = REPORT, value_name = "TIME")]
     slo: Option<SloLimitsArg>,
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ServeFormat::Text)]
     format: ServeFormat,
-    /// Table that --format csv prints; requests of a language model also as JSON lines
+    /// Table that --format csv prints; with a language model, requests can also be written as JSON lines
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     table: Option<ServeTable>,
     /// Write a timeline of requests and jobs to this file, for Perfetto or chrome://tracing
@@ -89,7 +90,8 @@ pub struct ServeArgs {
     /// Also write the report as a self-contained page with charts
     #[arg(long, help_heading = REPORT, value_name = "FILE.html")]
     html: Option<PathBuf>,
-    /// Write to this file, or to standard output by default; for a language model, a number is the tokens per answer
+    /// Write to this file; the default is standard output; with a language model, a number sets the tokens per answer
+    /// instead
     #[arg(short, long, help_heading = REPORT, value_name = "FILE")]
     output: Vec<PathBuf>,
     #[command(flatten)]
@@ -114,7 +116,7 @@ enum ServeTable {
     Models,
     /// One row per request, in order of completion
     Requests,
-    /// One row per time interval: requests in the queue and in the system
+    /// One row per time interval: numbers of requests in the queue and in the system
     Levels,
 }
 
@@ -143,7 +145,7 @@ struct ServeReportsAndSweepsDocument<'r> {
     sweeps: &'r [RateSweep],
 }
 
-/// Writes the row and the timeline entry of each request, if they are requested.
+/// Writes each request's row and timeline entry, if the user asked for them.
 struct RequestRowAndTimelineWriter<'r, 'm, W> {
     rows: Option<&'r mut (dyn Write + 'r)>,
     models: Vec<&'m str>,
@@ -190,7 +192,7 @@ impl ServeArgs {
         Ok((outputs, page.transpose()?))
     }
 
-    /// Rejects combinations in which an option would have no effect.
+    /// Rejects combinations of options in which one would have no effect.
     fn check_options(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
@@ -218,7 +220,7 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// Returns the scenario `own`, changed by the settings on the command line.
+    /// Returns the scenario `own` after the command line's settings have changed it.
     fn apply_settings_to_scenario(&self, own: &Scenario) -> Result<Scenario, String> {
         let mut scenario = own.clone();
         scenario.seed = self.seed.unwrap_or(scenario.seed);
@@ -235,8 +237,8 @@ impl ServeArgs {
     }
 }
 
-/// Returns the reason why the seed of `args` has no effect on this run of `scenario`, or `None` if it has one. `own` is
-/// the scenario before the settings on the command line, and `report` the run's report.
+/// Returns why the seed of `args` has no effect on this run of `scenario`, or `None` if it has an effect. `own` is the
+/// scenario before the command line's settings are applied, and `report` is the run's report.
 fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
@@ -265,7 +267,7 @@ fn seed_without_effect(
     Ok(is_same.then(|| without_effect("--seed", "this run uses no random numbers")))
 }
 
-/// Returns the reasons why `--requests` and `--rate` have no effect on the run of `report`; empty if both have one.
+/// Returns why `--requests` and `--rate` have no effect on the run of `report`; empty if both have an effect.
 fn reasons_load_has_no_effect(
     args: &ServeArgs,
     own: &Scenario,
@@ -288,7 +290,7 @@ fn reasons_load_has_no_effect(
     requests.into_iter().chain(rate).collect()
 }
 
-/// Reason why a setting that repeats the scenario's value has no effect.
+/// Why a setting that repeats the scenario's value has no effect.
 const SAME: &str = "the scenario states the same value";
 
 fn without_effect(option: &str, why: &str) -> String {
@@ -447,8 +449,8 @@ fn name_platform_in_error(
     }
 }
 
-/// Runs `scenario` on `platform` at the requested rates. `own` is the scenario before the settings
-/// on the command line.
+/// Runs `scenario` on `platform` at the requested rates. `own` is the scenario before the command line's settings are
+/// applied.
 fn sweep_platform_rates(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),

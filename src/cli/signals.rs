@@ -1,4 +1,4 @@
-//! Handlers of the signals that end the program, which first remove temporary files. The program also ends with an
+//! Handlers for the signals that end the program. They remove temporary files first. The program also ends with an
 //! ordinary error if a trace file becomes shorter while it is mapped into memory.
 
 /// Installs the handlers. Signals that the parent process ignores stay ignored.
@@ -52,8 +52,7 @@ mod unix {
         remove_temporaries();
     }
 
-    /// Removes temporary files, and then ends the program by `signal`, as if there were no
-    /// handler.
+    /// Removes temporary files, and then lets `signal` end the program as if there were no handler.
     pub extern "C" fn end_by_signal(
         signal: i32,
         _: *const libc::siginfo_t,
@@ -63,7 +62,7 @@ mod unix {
             return;
         }
         remove_temporaries();
-        // If the last line is a progress bar, clear it. Otherwise end it, because the terminal shows `^C` in it.
+        // If the last line is a progress bar, clear it. Otherwise end the line, because the terminal shows `^C` in it.
         write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);
@@ -82,8 +81,8 @@ mod unix {
         }
     }
 
-    /// Ends the program with an error if the unreadable memory belongs to a mapped trace, whose file has then become
-    /// shorter.
+    /// Ends the program with an error if the unreadable memory belongs to a mapped trace, because the trace's file has
+    /// then become shorter.
     pub extern "C" fn cut_short(signal: i32, info: *const libc::siginfo_t, _: *const libc::c_void) {
         // SAFETY: the system passes a valid `siginfo_t`.
         let address = unsafe { (*info).si_addr() } as usize;

@@ -38,13 +38,13 @@ pub struct SliceArgs {
     /// Keep the nodes that annotations of this name cover; * matches any text
     #[arg(long, value_name = "NAME", required_unless_present_any = ["from", "to", "step"], conflicts_with_all = ["from", "to"])]
     annotation: Option<String>,
-    /// Keep nodes with this id or a higher id
+    /// Keep the nodes whose id is at least this
     #[arg(long, value_name = "ID")]
     from: Option<u64>,
-    /// Keep nodes with this id or a lower id
+    /// Keep the nodes whose id is at most this
     #[arg(long, value_name = "ID")]
     to: Option<u64>,
-    /// Action for collectives and messages with a partner outside the slice
+    /// What to do with collectives and messages that have a partner outside the slice
     #[arg(long, value_enum, default_value_t = UnmatchedCommunicationArg::Refuse, value_name = "WHAT")]
     unmatched: UnmatchedCommunicationArg,
     /// Process groups as JSON: {"1": [0, 1], …}
@@ -75,7 +75,7 @@ struct SlicedRankDocument {
     ends_ps: u64,
 }
 
-/// Treatment of communication whose partner is outside the slice.
+/// What to do with communication whose partner is outside the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnmatchedCommunicationArg {
     /// Fail, and write nothing

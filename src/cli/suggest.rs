@@ -24,7 +24,7 @@ pub fn add_suggestions(mut error: Error, command: &Command, arguments: &[OsStrin
             }
         }
         ErrorKind::InvalidSubcommand => {
-            // `COMMANDS` contains only commands at the top level.
+            // `COMMANDS` lists only top-level commands.
             let known = match within.get_name() == command.get_name() {
                 true => commands_meant(&error),
                 false => None,
@@ -154,8 +154,8 @@ const SYNONYMS: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// Returns the flags of `command` that `found` may mean: a synonym, else flags within two edits, else flags that share
-/// a part of the name.
+/// Returns the flags of `command` that `found` may mean: a synonym; otherwise flags within two edits; otherwise flags
+/// that share a part of the name.
 fn similar_flags(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')

@@ -35,7 +35,7 @@ Examples:
 pub struct SweepArgs {
     #[command(subcommand)]
     merge: Option<SweepShardsCommand>,
-    /// The study: common settings of all points, axes, limits, objectives and strategies
+    /// The study: settings that all points share, axes, limits, objectives and strategies
     #[arg(value_name = "STUDY.toml", required = true)]
     study: Option<PathBuf>,
     /// Write the journal, the result rows, the Pareto front and an HTML page into this folder
@@ -50,7 +50,7 @@ pub struct SweepArgs {
     /// Print the full report of this row, and compare the row with its neighbours
     #[arg(long, value_name = "ROW", conflicts_with = "shard")]
     explain: Option<u64>,
-    /// Points computed at the same time; one per core by default
+    /// How many points to compute at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Maximum number of rows in the text output
@@ -64,7 +64,7 @@ pub struct SweepArgs {
 /// Output format of `sweep`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SweepFormat {
-    /// The best rows, for reading
+    /// The best rows, as readable text
     Text,
     /// JSON with all rows and the front
     Json,
@@ -205,7 +205,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the numbers of computed bounds and points, and their rates, to standard error.
+/// Prints to standard error how many bounds and points were computed, and at what rates.
 fn print_detail(start: Instant, done: WorkDoneInThisRun) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
@@ -276,8 +276,8 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
     let quiet = |_: &NewAnswerOrBoundEvent<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
-    // Write the journal only after the run, so that a failed merge leaves no journal. It makes it possible to resume
-    // the merged sweep and to explain its rows.
+    // Write the journal only after the run, so that a failed merge leaves no journal. The journal makes it possible to
+    // resume the merged sweep and to explain its rows.
     let mut table = SweepTable::new(&study, rows, explorer.turns_so_far());
     table.find_intervals(&PointEvaluator::new(&study));
     let journal = SweepJournal::create_in(&args.output, &hash)?;

@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
 
-/// A writer of bytes to standard output, whose errors name standard output as the target.
+/// A writer of bytes to standard output. Its errors name standard output as the target.
 pub struct StandardOutputWithNamedErrors(io::Stdout);
 
 /// Returns a writer of binary data to standard output.
@@ -40,7 +40,7 @@ impl Write for StandardOutputWithNamedErrors {
 pub enum EscapeStyle {
     /// Escapes all control characters: `\u{1b}`.
     All,
-    /// Escapes all control characters except changes of colours.
+    /// Escapes all control characters except those that change colours.
     AllButColours,
     /// Escapes all control characters as JSON does, because in JSON they occur only in strings.
     Json,
@@ -68,14 +68,14 @@ impl EscapingWriter<io::BufWriter<StandardOutputWithNamedErrors>> {
 }
 
 impl<'w> EscapingWriter<&'w mut dyn Write> {
-    /// Creates a writer of a JSON document to `out`.
+    /// Creates a writer that writes a JSON document to `out`.
     pub fn new_for_json(out: &'w mut dyn Write) -> Self {
         Self::new(out, EscapeStyle::Json)
     }
 }
 
 impl<W: Write> EscapingWriter<W> {
-    /// Creates a writer to `out` that escapes characters by the given rule.
+    /// Creates a writer that writes to `out` and escapes characters by the given rule.
     pub fn new(out: W, escapes: EscapeStyle) -> Self {
         Self {
             out,
@@ -109,8 +109,7 @@ impl<W: Write> Write for EscapingWriter<W> {
             let end = chunk.invalid().as_ptr_range().end == all.as_ptr_range().end;
             match chunk.invalid() {
                 [] => {}
-                // The last one to three bytes may be the beginning of a character that the next write
-                // completes.
+                // The last one to three bytes may begin a character that the next write completes.
                 begun
                     if end
                         && begun.len() < 4
@@ -159,12 +158,12 @@ fn length_of_color_escape(text: &str) -> Option<usize> {
 }
 
 thread_local! {
-    /// Lines for standard error, captured here instead of printed while a command runs inside another program.
+    /// Lines meant for standard error, captured here while a command runs inside another program.
     static CAPTURED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and captures its lines for standard error instead of printing them. Returns the result of `work` and
-/// the captured lines.
+/// Runs `work`, and captures the lines that it would print to standard error. Returns the result of `work` and the
+/// captured lines.
 pub fn capture_stderr<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
     let before = CAPTURED.replace(Some(Vec::new()));
     let result = work();
@@ -239,11 +238,11 @@ pub fn plain_style() -> TextStyleWidthAndDetail {
     }
 }
 
-/// Amount of text besides errors that goes to standard error: none if negative, notes and warnings if 0, and details
-/// too if positive.
+/// How much text besides errors goes to standard error: none if negative, notes and warnings if 0, and details too if
+/// positive.
 static VERBOSITY: AtomicI8 = AtomicI8::new(0);
 
-/// Sets the amount of text that goes to standard error besides errors.
+/// Sets how much text besides errors goes to standard error.
 pub fn set_verbosity(quiet: bool, verbose: bool) {
     VERBOSITY.store(i8::from(verbose) - i8::from(quiet), Ordering::Relaxed);
 }

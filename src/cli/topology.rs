@@ -39,7 +39,7 @@ enum TopologyCommand {
         graph: String,
         #[command(flatten)]
         technology: LinkRateAndInterpolationArgs,
-        /// Print only the graph's links, in the form of machine files with shape graph
+        /// Print only the graph's links, as in machine files with shape graph
         #[arg(long)]
         links: bool,
         /// Write the graph as a topology file
@@ -79,11 +79,11 @@ enum TopologyCommand {
 /// Rates of links.
 #[derive(Clone, Debug, Args)]
 struct LinkRateAndInterpolationArgs {
-    /// Link rates by the number of links of a chip, instead of the default table (level of TPU v4)
+    /// Link rates by a chip's number of links, instead of the default table (level of TPU v4)
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkRateByLinkCount::parse)]
     rates: Option<LinkRateByLinkCount>,
-    /// Rule for numbers of links that the table lacks (in the default table 2 and 4 to 11): unknown, the rate of the
-    /// next larger number, or between both on logarithmic scales
+    /// Rule for numbers of links that the table lacks (the default table lacks 2 and 4 to 11): unknown, the rate of the
+    /// next larger number, or a rate between both neighbours on logarithmic scales
     #[arg(long, value_parser = parser_of_choices::<LinkRateInterpolation>(), default_value = "log", value_name = "RULE")]
     interpolate: LinkRateInterpolation,
 }
@@ -181,8 +181,8 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     )
 }
 
-/// Returns the mean time, in seconds, to send 1 GB from one chip to another, over all pairs of chips. It is the size
-/// times the mean distance, divided by the link rate for chips of the graph's largest degree.
+/// Returns the mean time, in seconds, to send 1 GB from one chip to another, averaged over all pairs of chips. This
+/// time is the size times the mean distance, divided by the link rate for chips of the graph's largest degree.
 fn mean_seconds_per_gigabyte(
     summary: &ChipGraphSummary,
     technology: &LinkRateByLinkCount,
@@ -269,7 +269,7 @@ fn search_random_topologies(
         };
         let graph = ChipGraph::create_random(count, &mut || split_mix(&mut state));
         let summary = graph.summarize();
-        // Skip this graph: without a link rate for so many links, assume that such chips do not exist.
+        // The table has no link rate for so many links, so assume that such chips do not exist, and skip this graph.
         let Some(seconds) = mean_seconds_per_gigabyte(&summary, technology) else {
             continue;
         };

@@ -184,7 +184,7 @@ impl<'o> OutputPipeOrJobFiles<'o> {
         }
     }
 
-    /// Gives all files their final names, the job file last. The job file contains `about`. Returns a sentence that
+    /// Gives all files their final names, the job file last. Stores `about` in the job file. Returns a sentence that
     /// names the files.
     pub fn commit_files(self, about: JobTraceManifest) -> Result<String, Box<dyn Error>> {
         match self {
@@ -201,7 +201,7 @@ pub fn name_saved_traces(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     Ok(format_first_to_last(&job.traces))
 }
 
-/// Formats a list of file names as the first and the last name.
+/// Formats a list of file names as its first and last names.
 fn format_first_to_last(names: &[PathBuf]) -> String {
     match names {
         [] => String::new(),

@@ -1,4 +1,4 @@
-//! `chakram validate`: finds defects of traces before a replay.
+//! `chakram validate`: finds defects in traces before a replay.
 
 use super::compare::parallel_map;
 use super::flags::parser_of_choices;
@@ -53,10 +53,10 @@ pub struct ValidateArgs {
     /// Which dependencies to enforce
     #[arg(long, hide_short_help = true, value_parser = parser_of_choices::<EnforcedDependencyKinds>(), default_value = "auto", value_name = "WHICH")]
     deps: EnforcedDependencyKinds,
-    /// Action for ranks without a trace
+    /// What to do with ranks that have no trace
     #[arg(long, value_parser = parser_of_choices::<MissingRankPolicy>(), default_value = "refuse", value_name = "WHAT")]
     absent: MissingRankPolicy,
-    /// Number of ranks of the job, if more than the traces show
+    /// Number of ranks in the job, if it is larger than the traces show
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     ranks: Option<u32>,
     /// Machine whose dimensions the collectives name: a preset or a file
@@ -72,7 +72,7 @@ pub struct ValidateArgs {
     verify: SkipJobFileCheckArg,
     #[command(flatten)]
     step: ProfiledStepArg,
-    /// Traces read at the same time; one per core by default
+    /// How many traces to read at the same time; one per core by default
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Format of the report
@@ -92,7 +92,7 @@ enum ValidateOutputFormatArg {
     Json,
 }
 
-/// Error for traces with defects, whose report was already printed.
+/// Error for traces with defects, raised after their report was printed.
 #[derive(Debug)]
 struct UnsoundTracesError(DefectCountsBySeverity);
 
@@ -195,8 +195,8 @@ fn validate_options(
 /// A checked trace, and the hash of its contents if hashes are requested.
 type ValidatedTraceAndHash = (TraceDefectsAndDigest, Option<String>);
 
-/// Reads and checks `files`. Returns the checked traces, and the index of each file's trace. A file with several names
-/// is read only once, unless each name represents a different member of the file.
+/// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace. A file with several
+/// names is read only once, unless each name represents a different member of the file.
 fn read_files(
     files: &[RankFile],
     options: &ValidateOptions,
@@ -213,8 +213,8 @@ fn read_files(
         let Some(key) = file_identity(&file.path) else {
             return new();
         };
-        // The job file may list different hashes for several names of one file. At most one is right, so check all of
-        // them.
+        // The job file may list different hashes for several names of one file. At most one of these hashes is right,
+        // so check all of them.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {

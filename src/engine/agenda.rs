@@ -1,13 +1,13 @@
-//! A radix heap, ordered by instant, that contains all pending events of the replay.
+//! A radix heap of all pending events of the replay, ordered by instant.
 //!
-//! Time never runs backward, so buckets are relative to the latest time taken from the heap: the highest bit in which
-//! an event's time differs from it selects the event's bucket. Each pending event moves down at most 64 buckets (in
-//! practice two or three), regardless of the number of pending events. Events at the same instant keep the order in
-//! which they were scheduled.
+//! Time never runs backward, so buckets are relative to the latest time taken from the heap. An event's bucket is given
+//! by the highest bit in which the event's time differs from that time. However many events are pending, each moves
+//! down at most 64 buckets, and in practice two or three. Events at the same instant keep the order in which they were
+//! scheduled.
 //!
-//! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). The agenda then delivers delays that end at the same
-//! instant as one batch, in order of scheduling, at the position of the delay that was scheduled first. ASTRA-sim
-//! delivers delays in the same order.
+//! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). The agenda then delivers the delays that end at the
+//! same instant as one batch, in the order in which they were scheduled. The batch takes the position of the delay that
+//! was scheduled first. ASTRA-sim delivers delays in the same order.
 
 use super::event::{EventClass, PackedEvent};
 use super::ids::InstanceIndex;
@@ -21,8 +21,8 @@ const NONE: u32 = u32::MAX;
 /// The pending events of a replay, ordered by instant.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    /// Bucket 0 contains the events due at `last`. Bucket b has the events whose instants differ from `last` in bit b -
-    /// 1 but in no higher bit.
+    /// Bucket 0 contains the events due at `last`. Bucket b contains the events whose instants differ from `last` in
+    /// bit b - 1 but in no higher bit.
     buckets: [Vec<(Time, PackedEvent)>; 65],
     /// Bit b - 1 is set when bucket b is not empty.
     filled: u64,
@@ -74,7 +74,7 @@ impl Agenda {
     #[inline]
     pub fn push(&mut self, at: Time, event: PackedEvent) {
         debug_assert!(at >= self.last, "time runs forward");
-        // The bucket is the highest differing bit, or 0 if the instants are equal.
+        // The bucket is given by the highest differing bit, or is 0 if the instants are equal.
         let bucket = (u64::BITS - (at.0 ^ self.last.0).leading_zeros()) as usize;
         self.buckets[bucket].push((at, event));
         if bucket > 0 {
@@ -105,7 +105,7 @@ impl Agenda {
         if npu.index() >= self.pending.len() {
             self.pending.resize_with(npu.index() + 1, VecDeque::new);
         }
-        // Most new delays end at or after the latest pending instant, so check the back before searching.
+        // Most new delays end at or after the latest pending instant, so check the back of the list before searching.
         let pending = &mut self.pending[npu.index()];
         let place = match pending.back() {
             Some(&(last, _)) if last > at => pending.partition_point(|&(end, _)| end <= at),

@@ -1,8 +1,8 @@
-//! Manages collectives in flight, from the first member's arrival to the last member's completion.
+//! Manages collectives in flight, from the arrival of the first member until the last member completes.
 //!
 //! A member arrives when its node gets its lane ([`Collectives::arrive_at_collective`]). From then on, this module
 //! handles the collective's agenda events and the network's notices about the collective's messages. The module writes
-//! the ends of members' nodes and the notifications for observers to [`Effects`].
+//! to [`Effects`] which members' nodes end, and what observers are notified of.
 
 use super::dataflow::RunningRankInstance;
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
@@ -110,7 +110,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         self.mismatch
     }
 
-    /// Writes the numbers of analytically answered and simulated collectives to `outcome`.
+    /// Writes to `outcome` how many collectives were answered analytically and how many were simulated.
     pub fn add_counts_to(&self, outcome: &mut CompletedReplayTotals) {
         self.answers.add_counts_to(outcome);
     }
@@ -260,8 +260,8 @@ impl<'a, M: RequiredCollectiveBackendTraits> Collectives<'a, M> {
         }
     }
 
-    /// Returns a sort key, independent of the order of arrivals, for collectives in which members arrived at the same
-    /// instant.
+    /// Returns a sort key for collectives in which members arrived at the same instant. The key does not depend on the
+    /// order of arrivals.
     pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
         let run = &self.chunks.runs[run];
         (run.number, run.sequence)

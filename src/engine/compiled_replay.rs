@@ -35,8 +35,7 @@ use chakram_trace::workload::Workload;
 pub struct PlacedWorkloadGroup<'a> {
     /// Id of this group in the workload.
     pub id: GroupId,
-    /// Mask of the machine's dimensions in which the group takes part, or `None` for all
-    /// dimensions.
+    /// Mask of the machine's dimensions that the group uses, or `None` for all dimensions.
     pub dimensions: Option<u32>,
     /// The group's ranks, in member order.
     pub members: &'a [Rank],
@@ -51,7 +50,7 @@ pub struct PlacedWorkloadGroup<'a> {
 pub struct CompiledReplay<'a> {
     /// The workload as given, without the host launches that the machine adds.
     given: &'a Workload,
-    /// The options. If the options contain no correction, the machine's correction is filled in.
+    /// The options. If the options specify no correction, the machine's correction is filled in.
     options: ReplayOptions,
     /// The workload with added launch nodes, or `None` if the host launches no nodes.
     launched: Option<Workload>,
@@ -68,20 +67,20 @@ pub struct CompiledReplay<'a> {
     pub(super) custom: Vec<NamedScriptedAlgorithm>,
     pub(super) prices: ResolvedReplayDurationSources,
     pub(super) failures: Vec<PlannedFailure>,
-    /// True if collectives and messages are matched in issue order: [`EventOrderDiscipline::MATCHES_AS_ISSUED`] of the
-    /// backend that the replay was compiled for.
+    /// True if collectives and messages are matched in issue order, as [`EventOrderDiscipline::MATCHES_AS_ISSUED`] says
+    /// for the backend that the replay was compiled for.
     pub(super) as_issued: bool,
     describer: CollectiveAlgorithmsFormatter,
-    /// Chunk counts chosen for collectives; all runs and reports share them.
+    /// How many chunks each collective uses; all runs and reports share these choices.
     pub(super) chosen: ChunkCountChoiceCache,
 }
 
 impl<'a> CompiledReplay<'a> {
-    /// Places ranks on NPUs, determines the nodes' durations, and matches collectives and messages.
+    /// Places ranks on NPUs, works out the nodes' durations, and matches collectives and messages.
     ///
-    /// Fails if there are more ranks than NPUs, ranks of a group call different collectives, or messages are unmatched.
-    /// Also fails if memories are missing or too small, or if the replay needs recorded communication times that are
-    /// missing.
+    /// Fails if there are more ranks than NPUs, if the ranks of a group call different collectives, or if messages are
+    /// unmatched. Also fails if memories are missing or too small, or if the replay needs recorded communication times
+    /// that are missing.
     pub fn new(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -97,11 +96,11 @@ impl<'a> CompiledReplay<'a> {
             &chosen,
         );
         let compiled = Self::with_prices(workload, machine, options, &backend, prices)?;
-        // Keep the backend's chunk counts from compilation, so that runs do not choose them again.
+        // Keep the chunk counts that the backend chose at compilation, so that runs do not choose them again.
         Ok(Self { chosen, ..compiled })
     }
 
-    /// Compiles a replay like [`Self::new`], but with the collectives of `backend`. Such a replay must be run by
+    /// Compiles a replay like [`Self::new`], but with the collectives of `backend`. To run such a replay, call
     /// [`Self::run_with_backend`] with the same backend.
     pub fn compile_with_backend<M: RequiredCollectiveBackendTraits>(
         workload: &'a Workload,
@@ -113,8 +112,8 @@ impl<'a> CompiledReplay<'a> {
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
-    /// Compiles a replay like [`Self::compile_with_backend`], but from known sources of durations. Finding them visits
-    /// every graph, so callers do it only once.
+    /// Compiles a replay like [`Self::compile_with_backend`], but with known sources of durations. Finding the sources
+    /// visits every graph, so callers do it only once.
     fn with_prices<M: RequiredCollectiveBackendTraits>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -160,7 +159,7 @@ impl<'a> CompiledReplay<'a> {
     ///
     /// # Errors
     ///
-    /// Fails like [`Self::new`].
+    /// Returns the errors of [`Self::new`].
     pub(super) fn compile_part<'p>(
         &'p self,
         part: &'p Workload,
@@ -179,12 +178,12 @@ impl<'a> CompiledReplay<'a> {
         Ok(CompiledReplay { chosen, ..compiled })
     }
 
-    /// Fails if most kernels would take no time, for lack of a model for their durations.
+    /// Fails if most kernels would take no time because no model gives their durations.
     pub fn check_most_kernels_timed(&self) -> Result<(), ReplayRefusal> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails if the options request tile groups although no rank can represent another rank.
+    /// Fails if the options request tile groups but no rank can represent another.
     pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
             true => tile_groups::check_any_tile_group_forms(self.workload(), &self.plan),
@@ -202,23 +201,23 @@ impl<'a> CompiledReplay<'a> {
         &self.plan.changes
     }
 
-    /// Returns true if tile groups are used, so that one rank simulates several identical ranks.
+    /// Returns true if tile groups are used, in which one rank is simulated for several identical ranks.
     pub fn aggregates_tiles(&self) -> bool {
         self.aggregate
     }
 
-    /// Returns the source of the durations of collectives and messages.
+    /// Returns where the durations of collectives and messages come from.
     pub fn comm_timing(&self) -> CommTiming {
         self.comm
     }
 
-    /// Returns the source of the durations of host work.
+    /// Returns where the durations of host work come from.
     pub fn host_timing(&self) -> HostDurationSource {
         self.host
     }
 
-    /// Returns the duration of a node if it does not depend on other nodes: for a kernel, host work, or a local load or
-    /// store.
+    /// Returns a node's duration if it does not depend on other nodes. The node is a kernel, host work, or a local load
+    /// or store.
     pub fn price_of_node(&self, instance: InstanceId, node: NodeIndex) -> Span {
         let planned = &self.plan.instances[instance.index()];
         self.plan.shared[planned.shared as usize].prices[node.index()]
@@ -240,7 +239,8 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// Returns a readable name for the algorithms that a group uses for collectives of `kind` with a buffer of `bytes`.
+    /// Returns a readable name for the algorithms that a group uses for collectives of `kind` whose buffer has `bytes`
+    /// bytes.
     pub fn describe_algorithms(
         &self,
         kind: CollectiveKind,
@@ -267,7 +267,7 @@ impl<'a> CompiledReplay<'a> {
         self.prices.corrected_to
     }
 
-    /// Returns true if undisturbed collectives of `kind` in `group` take measured times.
+    /// Returns true if collectives of `kind` in `group` take measured times when nothing disturbs them.
     pub fn is_measured(&self, kind: CollectiveKind, group: &PlacedWorkloadGroup<'_>) -> bool {
         let custom =
             |custom: &NamedScriptedAlgorithm| custom.applies_to(kind, group.extent.member_count());
@@ -307,13 +307,13 @@ impl<'a> CompiledReplay<'a> {
         self.plan.instances[instance.index()].slots[call.group as usize].group
     }
 
-    /// Returns the group of each communicator (group slot) in an instance's graph, by slot index.
+    /// Returns the group to which each communicator (group slot) in an instance's graph is bound, by slot index.
     pub fn groups_of(&self, instance: InstanceId) -> impl Iterator<Item = ReplayGroupId> + '_ {
         let slots = self.plan.instances[instance.index()].slots.iter();
         slots.map(|slot| slot.group)
     }
 
-    /// Returns the group of a collective node, and the node's index among its collectives, counting from 0.
+    /// Returns the group of a collective node, and the node's index among the group's collectives, counting from 0.
     pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
         let of = &self.workload().instances()[instance.index()];
         let graph = self.workload().graph_of(of);
@@ -349,7 +349,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.groups.iter().map(|group| group.calls.len())
     }
 
-    /// Returns the number of sends, summed over all ranks.
+    /// Returns the total number of sends of all ranks.
     pub fn count_sends(&self) -> u64 {
         let workload = self.workload();
         let sends = |graph: &Graph| {
@@ -442,7 +442,7 @@ impl<'a> CompiledReplay<'a> {
         Ok((outcome, observer))
     }
 
-    /// Runs an event loop that is compiled once for all observers, at one virtual call per notification.
+    /// The event loop is compiled once for all observers, which costs one virtual call per notification.
     #[inline(never)]
     fn run_with_dyn_observer(
         &self,
@@ -451,8 +451,8 @@ impl<'a> CompiledReplay<'a> {
         self.run_specialized_for_observer(observer)
     }
 
-    /// Runs like [`Self::run`], but in a loop compiled for this observer type. For the observers that every report
-    /// needs.
+    /// Runs like [`Self::run`], but in a loop compiled for this observer type. Meant for the observers that every
+    /// report needs.
     pub fn run_specialized_for_observer<O: Observer + ?Sized>(
         &self,
         observer: &mut O,

@@ -1,15 +1,16 @@
-//! Counts the sources of a replay's durations.
+//! Counts where a replay's durations come from.
 
 use chakram_hardware::compute::{CorrelatedErrorClass, KernelDurationWithBasis};
 
-/// Node counts and total node times, by the source of the durations.
+/// Node counts and total node times, by where the durations come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DurationSourceCounts {
     /// Number of kernels that the chosen compute model timed.
     pub priced: u64,
     /// Number of kernels that take their roofline time because they have no recorded duration.
     pub estimated: u64,
-    /// Number of kernels that kept their recorded duration because the roofline lacks FLOPs, bytes or a peak rate.
+    /// Number of kernels that kept their recorded duration because FLOPs, bytes or a peak rate is missing for the
+    /// roofline.
     pub fell_back: u64,
     /// Total duration of the kernels in `fell_back`, in picoseconds.
     pub fell_back_time: u128,
@@ -17,13 +18,14 @@ pub struct DurationSourceCounts {
     pub kept: u64,
     /// Total duration of the kernels in `kept`, in picoseconds; included in `recorded_time`.
     pub kept_time: u128,
-    /// True if recorded kernels run on an NPU class whose rates differ from the recorded NPU's.
+    /// True if recorded kernels run on an NPU class whose rates differ from those of the NPU where they were recorded.
     pub carried: bool,
-    /// Number of kernels in `fell_back` for which only the FLOPs are unknown.
+    /// Number of kernels in `fell_back` that lack only the FLOPs.
     pub flops_unknown: u64,
     /// Total duration of the kernels in `flops_unknown`, in picoseconds.
     pub flops_unknown_time: u128,
-    /// Number of kernels with unknown FLOPs, whose bytes give a lower bound of the duration; included in `estimated`.
+    /// Number of kernels with unknown FLOPs, whose duration is bounded from below by their bytes; included in
+    /// `estimated`.
     pub by_bytes: u64,
     /// Number of kernels that take no time because neither their sizes nor their durations are known.
     pub unknown: u64,
@@ -31,7 +33,7 @@ pub struct DurationSourceCounts {
     pub by_curves: u64,
     /// Total duration of the kernels in `by_curves`, in picoseconds.
     pub curve_time: u128,
-    /// Sum of the kernels' standard deviations for each [`CorrelatedErrorClass`], over the kernels in `by_curves`, in
+    /// For each [`CorrelatedErrorClass`], the sum of the standard deviations of the kernels in `by_curves`, in
     /// picoseconds.
     pub curve_deviations: [u128; CorrelatedErrorClass::COUNT],
     /// Total duration of kernels with recorded durations, in picoseconds.
@@ -62,7 +64,7 @@ pub struct DurationSourceCounts {
     pub comm_unknown_time: u128,
     /// Number of nodes in `comm_unknown` that take no time because the trace has no duration for them.
     pub comm_unknown_free: u64,
-    /// Number of trace lanes in excess of the machine's lanes; each shares a machine lane with others.
+    /// Number of trace lanes beyond the machine's lanes; each of them shares a machine lane with others.
     pub sharing: u64,
 }
 
@@ -101,14 +103,14 @@ impl DurationSourceCounts {
         self.sharing += other.sharing;
     }
 
-    /// Returns the fraction of kernel time that does not come from loop nests, or 0 if there are no kernels.
+    /// Returns the fraction of kernel time that loop nests do not account for, or 0 if there are no kernels.
     pub fn share_without_loop_nest(&self) -> f64 {
         let all = self.recorded_time + self.roofline_time + self.curve_time;
         let rest = all.saturating_sub(self.mapped_time);
         rest as f64 / all.max(1) as f64
     }
 
-    /// Counts a kernel by the source of its duration. `computes` is true if the compute model also determines the
+    /// Counts a kernel by where its duration comes from. `computes` is true if the compute model also sets the
     /// durations of recorded kernels.
     pub(super) fn count_kernel_duration_source(
         &mut self,

@@ -1,4 +1,4 @@
-//! Tracks the nodes of launches in flight: their open dependencies, and whether they are ready.
+//! Tracks the nodes of launches in flight: how many dependencies are open, and whether the nodes are ready.
 
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
@@ -40,7 +40,7 @@ pub(super) const REPRICED: u8 = 2;
 pub(super) const SLOWED: u8 = 16;
 /// Flag of an instance that waits for its feed (the source of launches) to release it.
 pub(super) const HELD: u8 = 4;
-/// Flag of an instance: several launches use its lanes in turn.
+/// Flag of an instance: several launches take turns on its lanes.
 pub(super) const TURNS: u8 = 8;
 
 /// An instance (one rank's trace) of a launch in flight. Stores references, so that the loop needs no look-ups. An
@@ -53,16 +53,16 @@ pub(super) struct RunningRankInstance<'a> {
     pub planned: &'a InstancePlacementAndMatching,
     /// Index of the instance's first node in the table of open dependencies.
     first_node: usize,
-    /// Index of the instance's first lane among all lanes.
+    /// Index of the instance's first lane among the lanes of all instances.
     pub first_lane: u32,
-    /// Number of nodes that are not complete yet.
+    /// Number of nodes that have not completed yet.
     pub left: u32,
     /// Number of the instance's collectives that currently occupy a lane.
     pub collectives: u32,
-    /// Id of the instance for observers.
+    /// Id by which observers know the instance.
     pub id: InstanceId,
     pub npu: Npu,
-    /// Index of the run state of the instance's launch.
+    /// Index of the run state that the instance's launch uses.
     pub frame: u32,
     /// Combination of the flags above: [`SERVED`], [`REPRICED`], [`SLOWED`], [`HELD`], [`TURNS`].
     pub flags: u8,
@@ -95,8 +95,8 @@ impl RunningRankInstance<'_> {
     }
 }
 
-/// Indices of a program's first instance, first group and first byte table (bytes between pairs of members), in the
-/// numbering over all programs.
+/// Indices of a program's first instance, first group and first byte table (the bytes between pairs of members). They
+/// count over all programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstInstanceAndGroupIndices {
     pub first_instance: InstanceId,
@@ -288,7 +288,7 @@ impl<'a> Dataflow<'a> {
         (peer, self.place_of(instance).plan.npu_of[peer.index()])
     }
 
-    /// Returns the instance of another rank in the launch of `instance`, or `None` if the rank has no trace.
+    /// Returns another rank's instance in the same launch as `instance`, or `None` if the rank has no trace.
     pub fn instance_in_same_launch(
         &self,
         instance: InstanceIndex,
@@ -299,7 +299,7 @@ impl<'a> Dataflow<'a> {
         Some(place.first_instance.nth_after(own.0))
     }
 
-    /// Returns a node's sort key within an instant: its NPU, launch and id.
+    /// Returns the key that orders nodes within an instant: NPU, launch and id.
     pub fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
         let InstanceNode { instance, node } = unpack_node(word);
         let running = self.instance(instance);
@@ -315,7 +315,7 @@ impl<'a> Dataflow<'a> {
                 EventClass::Node | EventClass::Ready | EventClass::Release
             );
             if alike.len() > 1 && of_nodes {
-                // Content order must not depend on instance indices, which depend on how run states are reused.
+                // Content order must not depend on instance indices, because these depend on how run states are reused.
                 alike.sort_unstable_by_key(|event| {
                     let InstanceNode { instance, node } = event.instance_node();
                     self.content_of(pack_node(instance, node))
@@ -364,7 +364,7 @@ impl<'a> Dataflow<'a> {
         self.completed += nodes;
     }
 
-    /// Makes an instance's nodes without dependencies ready, or begins their delays.
+    /// Makes an instance's nodes that have no dependencies ready, or begins their delays.
     pub fn release_roots(&self, effects: &mut Effects, instance: InstanceIndex) {
         let graph = self.instance(instance).graph;
         for node in graph.nodes() {
@@ -377,25 +377,25 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Returns the number of completed nodes, and the time of the last completion.
+    /// Returns how many nodes have completed, and when the last one did.
     pub fn completed_nodes_and_time(&self) -> (u64, Time) {
         (self.completed, self.last)
     }
 
-    /// Returns the number of a node's open dependencies, or [`None`] if the node is complete.
+    /// Returns how many of a node's dependencies are open, or [`None`] if the node is complete.
     pub fn count_open_dependencies(&self, instance: InstanceIndex, node: NodeIndex) -> Option<u32> {
         let first = self.instance(instance).first_node;
         self.open.open_dependency_count(first + node.index())
     }
 
-    /// Returns true if a node is ready or issued: its dependencies are complete and its delay is over, but the node has
+    /// Returns true if a node is ready or issued. Its dependencies are then complete and its delay is over, but it has
     /// not completed.
     pub fn is_posted(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let first = self.instance(instance).first_node;
         self.open.has_met_dependencies(first + node.index())
     }
 
-    /// Returns true if two instances of one graph have equal open dependencies.
+    /// Returns true if the same dependencies are open in two instances of one graph.
     pub fn have_equal_state(&self, one: InstanceIndex, other: InstanceIndex) -> bool {
         let [one, other] = [one, other].map(|of| self.node_range(of));
         self.open.have_equal_state(one, other)
@@ -406,7 +406,7 @@ impl<'a> Dataflow<'a> {
         running.first_node..running.first_node + running.graph.len()
     }
 
-    /// Returns the number of nodes in all run states, including those of ended launches kept for reuse.
+    /// Returns the number of nodes in all run states, including the states of ended launches that are kept for reuse.
     #[cfg(test)]
     pub fn nodes_held(&self) -> usize {
         self.open.len()
@@ -422,7 +422,7 @@ impl<'a> Dataflow<'a> {
         self.open.copy_state(from, to);
     }
 
-    /// Makes an instance's dormant nodes ready, after a node of the instance completed.
+    /// Makes an instance's dormant nodes ready, after one of its nodes completed.
     #[inline]
     pub fn wake_dormant_nodes(&mut self, effects: &mut Effects, instance: InstanceIndex) {
         if !self.dormant.is_empty() {

@@ -1,4 +1,4 @@
-//! Discipline of event order: a trait with every rule about the order of events at an instant, and its two
+//! Event-order disciplines: a trait with every rule about the order of events at an instant, and its two
 //! implementations.
 //!
 //! Both implementations share the loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis.
@@ -10,7 +10,7 @@ use chakram_hardware::collective::{CollectiveEndpointModel, CollectiveMatchingRu
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
-/// All traits that the engine requires of a collective backend.
+/// All traits that the engine requires a collective backend to implement.
 pub trait RequiredCollectiveBackendTraits:
     CollectiveEndpointModel + CollectiveMatchingRules<Order: EventOrderDiscipline>
 {
@@ -21,9 +21,10 @@ impl<M: CollectiveEndpointModel + CollectiveMatchingRules<Order: EventOrderDisci
 {
 }
 
-/// Defines the order of events at an instant, and the rules that depend on this order: matching, lanes, and the
-/// completion of sends. Implemented by [`EventContentOrderMarker`](chakram_hardware::collective::EventContentOrderMarker), chakram's own
-/// order, and by [`EventInsertionOrderMarker`](chakram_hardware::collective::EventInsertionOrderMarker), ASTRA-sim's order.
+/// Defines the order of events at an instant, and the rules that depend on this order: how nodes are matched, how lanes
+/// are given out, and when sends complete. Implemented by
+/// [`EventContentOrderMarker`](chakram_hardware::collective::EventContentOrderMarker), chakram's own order, and by
+/// [`EventInsertionOrderMarker`](chakram_hardware::collective::EventInsertionOrderMarker), ASTRA-sim's order.
 pub trait EventOrderDiscipline: Sized {
     /// True if the loop carries out all consequences of an event before the next event, so that results depend on the
     /// order of events at an instant. False if the loop collects consequences, and settles them when no event of the

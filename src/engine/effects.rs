@@ -1,9 +1,10 @@
 //! Collects the effects of events in typed lists, which the loop drains in a fixed order.
 //!
 //! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
-//! instants go to the agenda. Under [`EventInsertionOrderMarker`](chakram_hardware::collective::EventInsertionOrderMarker),
-//! the loop must process an event's consequences before all other events. Components therefore append them to a work
-//! list. The loop processes its entries in order, each with all its consequences before the next (depth first).
+//! instants go to the agenda. Under
+//! [`EventInsertionOrderMarker`](chakram_hardware::collective::EventInsertionOrderMarker), the loop must process an
+//! event's consequences before all other events. Components therefore append them to a work list. The loop processes
+//! the list's entries in order, and finishes all consequences of an entry before it starts the next (depth first).
 
 use super::agenda::Agenda;
 use super::discipline::EventOrderDiscipline;
@@ -18,7 +19,7 @@ use chakram_hardware::collective::ChunkQueueIndexAndCapacity;
 use chakram_hardware::network::NetworkMessage;
 
 /// The effects that components produce while they handle events. The loop drains the fields in the order below: the
-/// first five after each event, the following after each round, and `arrivals` only when no event is left at the
+/// first five after each event, the next ones after each round, and `arrivals` only when no event is left at the
 /// instant. Entries are added to `began`, `records`, `ends` and `work` only through methods.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
@@ -28,7 +29,7 @@ pub(super) struct Effects {
     pub began: Vec<(InstanceId, NodeIndex)>,
     /// Records of collectives that ended, for observers.
     pub records: Vec<CollectiveRecord>,
-    /// Nodes whose end times the network, a memory or a collective has determined.
+    /// Nodes whose end time came from the network, a memory or a collective.
     pub ends: Vec<(Time, InstanceNode)>,
     /// Ends at this instant, and all other work that must be done before the next event. Filled only if events are
     /// handled in insertion order.
@@ -49,7 +50,7 @@ pub(super) struct Effects {
     pub sends: Vec<MessageToSubmitThisInstant>,
     /// Collectives in flight whose members have newly arrived; they proceed when no event of the instant is left.
     pub arrivals: Vec<RunIndex>,
-    /// Reason why the replay cannot continue after this instant.
+    /// Why the replay cannot continue after this instant.
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
     pub progress: LoopEventAndRoundCounts,
@@ -62,7 +63,7 @@ pub(super) struct Effects {
 #[derive(Debug)]
 pub(super) struct MessageToSubmitThisInstant {
     /// Sort key, derived from the message's content; begins with the sender's NPU. For a message between ranks, the
-    /// sender's launch and node follow; for a step of a collective, the group, sequence, chunk, stage and step.
+    /// sender's launch and node follow. For a step of a collective, the group, sequence, chunk, stage and step follow.
     /// Messages are submitted in ascending order of keys, so the order depends neither on op indices nor on other
     /// messages.
     pub key: MessageContentOrderKey,
@@ -80,21 +81,21 @@ pub(super) struct LoopEventAndRoundCounts {
     pub events: u64,
     /// The instant of the latest round.
     at: Time,
-    /// Number of times that the loop has settled the latest instant: found no event left and let collectives and
-    /// memories proceed.
+    /// How often the loop has settled the latest instant, that is, found no event left and let collectives and memories
+    /// proceed.
     settled: u32,
-    /// Number of rounds at the latest instant since the loop last settled this instant.
+    /// Number of rounds at the latest instant since the loop last settled it.
     rounds: u32,
 }
 
 impl LoopEventAndRoundCounts {
-    /// Returns the number of times that the loop has settled the latest round's instant: found no event left and let
+    /// Returns how often the loop has settled the latest round's instant, that is, found no event left and let
     /// collectives and memories proceed.
     pub fn settlement_count(&self) -> u32 {
         self.settled
     }
 
-    /// Returns the number of rounds at the latest instant since the loop last settled this instant.
+    /// Returns the number of rounds at the latest instant since the loop last settled it.
     pub fn round_count(&self) -> u32 {
         self.rounds
     }
@@ -122,7 +123,7 @@ pub(super) enum LoopFollowUpWork {
     End(InstanceIndex, NodeIndex),
     /// A chunk leaves its queue, so the queue admits other chunks.
     Leave(Npu, ChunkQueueIndexAndCapacity),
-    /// A queue of an NPU can admit chunks that wait.
+    /// One of an NPU's queues can admit chunks that wait.
     Admit(Npu, ChunkQueueIndexAndCapacity),
     /// A message of a channel has arrived.
     Deliver(u32),
@@ -162,14 +163,14 @@ impl Effects {
         self.records.push(record);
     }
 
-    /// Records a node's end time that the network, a memory or a collective determined.
+    /// Records a node's end time that came from the network, a memory or a collective.
     #[inline]
     pub fn schedule_announced_end(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         self.is_stirred = true;
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
-    /// Appends work, which the loop does after the event's earlier work if events are handled in insertion order.
+    /// Appends work. If events are handled in insertion order, the loop does it after the event's earlier work.
     #[inline]
     pub fn push_follow_up(&mut self, work: LoopFollowUpWork) {
         self.is_stirred = true;
@@ -191,7 +192,7 @@ impl Effects {
         }
     }
 
-    /// Schedules the end of a node at `at`, without batching it.
+    /// Schedules the end of a node at `at`, without adding it to a batch.
     #[inline]
     pub fn end_node_at(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         let event = PackedEvent::of_node(EventClass::Node, instance, node);
@@ -199,7 +200,7 @@ impl Effects {
     }
 
     /// Schedules the end of a node that occupies its lane. If events are handled in insertion order, all such ends on
-    /// one NPU at the same instant form a batch.
+    /// the same NPU at the same instant form a batch.
     #[inline]
     pub fn schedule_lane_holder_end<D: EventOrderDiscipline>(
         &mut self,
@@ -228,8 +229,8 @@ impl Effects {
             other.work.is_empty() && other.ready.is_empty() && other.arrivals.is_empty(),
             "what is beside the loop ends no node"
         );
-        // The loop sorts the events of an instant by content (class, rank, node or op), so the position of appended
-        // events does not matter.
+        // The loop sorts the events of an instant by content (class, rank, node or op), so it does not matter where
+        // events are appended.
         let mut round = Vec::new();
         while let Some(due) = other.agenda.advance_to_next_time() {
             other.agenda.take_due_events(&mut round);

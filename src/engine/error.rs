@@ -1,4 +1,4 @@
-//! Errors of a replay: reasons to reject a job before it runs, and deadlocks.
+//! Errors of a replay: why a job was rejected before it ran, and deadlocks.
 
 use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Rank};
@@ -33,7 +33,7 @@ impl fmt::Display for NodeRef {
     }
 }
 
-/// Reason why a job cannot be replayed, found before the run.
+/// Why a job cannot be replayed, found before the run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
 pub struct ReplayRefusal {
@@ -53,12 +53,12 @@ impl ReplayRefusal {
     }
 }
 
-/// A node that never completed although its dependencies did, with the reason.
+/// A node that never completed although its dependencies did, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeverCompletedNode {
     /// The node that waits.
     pub node: NodeRef,
-    /// Reason why the node waits.
+    /// Why the node waits.
     pub why: String,
 }
 
@@ -69,11 +69,11 @@ pub struct Stuck {
     pub completed: u64,
     /// Number of nodes in the workload.
     pub total: u64,
-    /// Machine failures that prevented nodes from ending, each with the affected work.
+    /// Machine failures that kept nodes from ending, each with the affected work.
     pub failures: Vec<String>,
     /// Waiting nodes by rank and id, at most a few of each rank.
     pub waiting: Vec<NeverCompletedNode>,
-    /// Number of waiting nodes that are not in `waiting`.
+    /// Number of waiting nodes that `waiting` does not list.
     pub unnamed: u64,
     /// Dependency cycle, in which each node waits for the next; empty if no cycle was found.
     pub cycle: Vec<NodeRef>,
@@ -112,7 +112,7 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// Reason why a replay has no result.
+/// Why a replay has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// Rejected before the run.
@@ -127,7 +127,7 @@ pub enum ReplayError {
          look for a node with an absurd duration or size, or a bandwidth with a wrong unit"
     )]
     TooLong,
-    /// The run was interrupted or is out of memory.
+    /// The run was interrupted, or memory ran out.
     #[error(transparent)]
     Interrupted(#[from] StopOrMemoryInterruption),
 }

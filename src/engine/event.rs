@@ -31,7 +31,7 @@ pub(super) enum EventClass {
     Delivered,
     /// The delay of a node of the rank is over; the payload is the node.
     Ready,
-    /// The release time of the rank's instance is reached.
+    /// The rank's instance reaches its release time.
     Release,
     /// Several delays of the NPU end together; the payload is their batch.
     Alarm,
@@ -61,13 +61,13 @@ pub(super) enum EventClass {
     /// A member does not take part in its collective. The rank field is the index of the run, and the payload is the
     /// member's position.
     Vacant,
-    /// An event of the NPU's bus, which defines the payload.
+    /// An event of the NPU's bus, which gives the payload its meaning.
     Bus,
     /// Network event: a message has reached the next device of its route.
     Hop,
     /// Network event: a link has sent its current message.
     LinkFree,
-    /// Accesses to remote memory have transferred their bytes; the memory defines the payload.
+    /// Accesses to remote memory have transferred their bytes; the memory gives the payload its meaning.
     Memory,
     /// A feed is woken; the rank field is the index of the feed.
     Wake,
@@ -123,7 +123,7 @@ impl PackedEvent {
         Self::new(class, instance.0, node.0)
     }
 
-    /// Creates an event for a collective in flight. The class determines the meaning of `number`.
+    /// Creates an event for a collective in flight. The meaning of `number` depends on the class.
     #[inline]
     pub fn of_run(class: EventClass, run: RunIndex, number: u32) -> Self {
         Self::new(class, number, run.0)
@@ -185,7 +185,7 @@ impl PackedEvent {
         })
     }
 
-    /// Returns the packed word by which events of an instant are sorted.
+    /// Returns the packed word by which an instant's events are sorted.
     pub fn packed_content(self) -> u64 {
         self.0
     }

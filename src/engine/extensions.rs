@@ -17,7 +17,7 @@ pub trait KernelDurationModel: fmt::Debug + Send + Sync {
     fn price_kernel(&self, kernel: &KernelTraceFacts, class: &NpuClass) -> Option<Span>;
 }
 
-/// A memory model: durations of local accesses, and the state of remote memory in each run.
+/// A memory model: it gives the durations of local accesses, and the state of remote memory in each run.
 pub trait ReplacementMemoryModel: fmt::Debug + Send + Sync {
     /// Returns the duration of an access of `bytes` to the NPU's local memory. If the result is `None`, the engine uses
     /// the machine's model.

@@ -1,4 +1,4 @@
-//! Fabric: the network and the memories, and their traffic in flight.
+//! Fabric: the network and the memories, with the traffic in flight on them.
 
 use super::agenda::Agenda;
 use super::compiled_replay::CompiledReplay;
@@ -40,7 +40,7 @@ pub(super) struct Fabric<'a, N> {
     withheld: BTreeMap<OpIndex, NetworkMessage>,
     /// Bytes carried by each link, or `None` if they are not counted.
     traffic: Option<Box<LinkTrafficBytes<'a>>>,
-    /// The unnamed memory (`None` if missing), followed by the named memories.
+    /// The unnamed memory (`None` if there is none), followed by the named memories.
     memories: Vec<Option<RemoteMemoryServiceAndEndpoint<'a>>>,
 }
 
@@ -48,8 +48,8 @@ impl EventScheduler for Agenda {
     #[inline]
     fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
         // Events of different ops at the same instant use separate ports and counters, so their order has no effect.
-        // First bytes at one port and messages at one link are exceptions: they are ordered by content, and only then
-        // by op index.
+        // There are two exceptions: first bytes at the same port and messages at the same link are ordered by content,
+        // and only then by op index.
         let event = match event {
             NetworkEvent::Injected(op) => PackedEvent::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => {
@@ -125,7 +125,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.ops.insert(of)
     }
 
-    /// Allocates an op that only identifies an event, without counting a message.
+    /// Allocates an op that only identifies an event and does not count as a message.
     #[inline]
     pub fn allocate_event_op(&mut self, of: InFlightMessageContext) -> OpIndex {
         self.ops.insert_uncounted_op(of)
@@ -254,7 +254,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// Handles a network event. The caller then fetches the resulting notices about messages with
+    /// Handles a network event. The caller then fetches the resulting notices about messages by calling
     /// [`Self::pop_delivery_notice`].
     #[inline]
     pub fn handle_event(&mut self, now: Time, event: NetworkEvent, effects: &mut Effects) {

@@ -41,7 +41,7 @@ pub struct OneFailureNetworkEffects {
     pub resent_bytes: u64,
 }
 
-/// A planned failure, and the NPU or the links that it takes out of service.
+/// A planned failure, with the NPU or the links that it takes out of service.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedFailure {
     given: FailedPartAndTime,
@@ -54,7 +54,7 @@ enum FailedNpuOrLinks {
     Links(Vec<u32>),
 }
 
-/// Resolves failing parts to NPUs and links: first the parts in the file of `machine`, then the parts in `options`.
+/// Resolves failing parts to NPUs and links: first the parts that the file of `machine` lists, then those in `options`.
 /// `as_issued` is true if the run uses ASTRA-sim's event order. `measured` is true if collectives take measured times.
 ///
 /// # Errors
@@ -133,7 +133,7 @@ fn find_links(machine: &Machine, ends: &str) -> Result<FailedNpuOrLinks, Finding
     })
 }
 
-/// Checks that all communication uses links, and that the network model supports failures of links.
+/// Checks that all communication uses links, and that the network model supports link failures.
 fn check_link_failures(
     machine: &Machine,
     (options, network): (&ReplayOptions, NetworkModelKind),
@@ -225,8 +225,8 @@ impl<'a> PlannedAndOccurredFailures<'a> {
         self.outcomes.clone()
     }
 
-    /// Returns the rank whose failed NPU prevents a node from ending. This is the node's own rank, its message partner,
-    /// or a member of its collective. Returns `None` if no failed NPU prevents the end.
+    /// Returns the rank whose failed NPU keeps a node from ending. This is the node's own rank, its message partner, or
+    /// a member of its collective. Returns `None` if no failed NPU keeps the node from ending.
     pub fn find_blocking_failed_rank(
         &self,
         flow: &Dataflow<'_>,
@@ -267,8 +267,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         let failure = &self.failures.planned[number as usize];
         match &failure.part {
             FailedNpuOrLinks::Npu(npu) => {
-                // If an NPU fails several times, keep its first failure. With the flag, the loop checks for failed NPUs
-                // at the end of every later node.
+                // If an NPU fails several times, keep its first failure. The flag makes the loop check for failed NPUs
+                // whenever a later node ends.
                 self.failures.npus.entry(*npu).or_insert(&failure.given);
                 self.flow.set_flag_of_all(WATCHED);
             }

@@ -18,7 +18,7 @@ pub use timed::TimedLaunchFeed;
 /// feed's requests before it sends the next one. Feeds are notified in the order in which the caller passed them to the
 /// run.
 pub trait LaunchFeed {
-    /// Returns the instant at which the feed wants to be woken next, or `None` for never. The engine calls this method
+    /// Returns the instant at which the feed next wants to be woken, or `None` for never. The engine calls this method
     /// before the run and after each notification below. A past instant means "now", so time advances only once the
     /// feed returns a later one.
     fn wake_at(&self) -> Option<Time>;
@@ -26,12 +26,13 @@ pub trait LaunchFeed {
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
     fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests);
 
-    /// Returns the times of the feed's ended launches, in order. Returns an empty list if the feed does not keep them.
+    /// Returns the start and end of each of the feed's launches that have ended, in order. Returns an empty list if the
+    /// feed does not keep these times.
     fn step_times(&self) -> &[TrainingStepStartAndEnd] {
         &[]
     }
 
-    /// Notifies the feed that all nodes of a launch from this feed are complete.
+    /// Notifies the feed that all nodes of one of its launches are complete.
     fn on_launch_ended(
         &mut self,
         _now: Time,
@@ -40,7 +41,7 @@ pub trait LaunchFeed {
     ) {
     }
 
-    /// Notifies the feed that one rank has completed all its nodes of a launch from this feed.
+    /// Notifies the feed that one rank has completed all its nodes in one of the feed's launches.
     fn on_rank_ended(
         &mut self,
         _now: Time,

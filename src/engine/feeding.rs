@@ -1,4 +1,4 @@
-//! Runs feeds in the loop: notifications, wakes and requests.
+//! Runs feeds in the loop: notifies and wakes them, and handles their requests.
 
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
@@ -6,7 +6,7 @@ use super::feed::LaunchFeed;
 use super::launch::FeedLaunchAndReleaseRequests;
 use chakram_base::units::Time;
 
-/// A feed during a run, with its pending wake.
+/// A feed during a run, with the wake that is pending for it.
 pub(super) struct FeedWithPendingWake<'a> {
     feed: &'a mut dyn LaunchFeed,
     /// Instant of the feed's pending wake, or `None`.

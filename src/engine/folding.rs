@@ -1,13 +1,13 @@
-//! Folding: of several ranks that do the same work at the same time, the engine replays only one, which represents the
-//! others.
+//! Folding: when several ranks do the same work at the same time, the engine replays only one of them, which represents
+//! the others.
 //!
-//! Ranks that exchange messages, directly or through other ranks, form a *copy*, for example the stages of a pipeline.
-//! Repeated refinement sorts the copies into classes. Within a class, corresponding ranks of any two copies have the
-//! same durations, and exchange the same messages along the same dimensions of the machine. Groups of corresponding
-//! ranks have members of the same classes. On a network without contention, copies of a class affect each other only
-//! through collectives. An analytically answered collective ends for all its members together. By induction over time,
-//! ranks with the same index in copies of one class therefore do the same work at the same time. The first copy of each
-//! class represents the class.
+//! Ranks that exchange messages, directly or through other ranks, form a *copy*. The stages of a pipeline, for example,
+//! are a copy. Repeated refinement sorts the copies into classes. Within a class, corresponding ranks of any two copies
+//! have the same durations. They also exchange the same messages along the same dimensions of the machine. Groups of
+//! corresponding ranks have members of the same classes. On a network without contention, copies of a class affect each
+//! other only through collectives. An analytically answered collective ends at the same time for all its members. By
+//! induction over time, ranks with the same index in copies of one class therefore do the same work at the same time.
+//! The first copy of each class represents the class.
 //!
 //! The engine replays only the ranks of these first copies. If a group has a member that is not replayed (an absent
 //! member), the engine assumes that the member arrives together with its representative. This proof fails if a
@@ -17,8 +17,8 @@
 //! the engine replays every member of the slow rank's data-parallel group, but only two ranks of each tensor-parallel
 //! group.
 //!
-//! The method is the partition refinement of Hopcroft (1971) on hypergraphs, in its simple form: it recomputes all
-//! classes until their number no longer grows.
+//! The method is the partition refinement of Hopcroft (1971), applied to hypergraphs. It is used in its simple form,
+//! which recomputes all classes until their number no longer grows.
 
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::CommTiming;
@@ -44,30 +44,30 @@ impl DistinctKeyNumbers {
 /// The ranks that represent all ranks of a job.
 #[derive(Debug)]
 struct RankRepresentatives {
-    /// Part of the job with only the representatives.
+    /// The part of the job that consists of the representatives alone.
     part: Workload,
-    /// For each instance of the job, the instance of the part that represents it.
+    /// For each instance of the job, its representative in the part.
     of: Vec<InstanceId>,
 }
 
 /// A compiled part of a job; the part represents the whole job.
 #[derive(Debug)]
 pub struct FoldedReplay<'a> {
-    /// The compiled part of the job, which contains only representatives.
+    /// The compiled part of the job, which consists of the representatives alone.
     pub part: CompiledReplay<'a>,
-    /// For each instance of the job, the instance of the part that represents it.
+    /// For each instance of the job, its representative in the part.
     pub instances: &'a [InstanceId],
-    /// Number of ranks that each instance of the part represents, including its own rank.
+    /// For each instance of the part, the number of ranks that it represents, including its own rank.
     pub counts: Vec<u64>,
-    /// For each group of the job, the group of the part that represents it. Both groups have the same number of
-    /// members, and members at the same position do the same work.
+    /// For each group of the job, its representative in the part. Both groups have the same number of members, and
+    /// members at the same position do the same work.
     pub groups: Vec<ReplayGroupId>,
 }
 
 impl FoldedReplay<'_> {
-    /// Returns the job's groups that are represented by the group in whose collective the replay stopped. A folded
-    /// replay stops at a collective whose members would end at different times although some are absent. Returns an
-    /// empty list if the replay did not stop at such a collective.
+    /// Returns the groups of the job that one group represents: the group in whose collective the replay stopped. A
+    /// folded replay stops at a collective whose members would end at different times although some are absent. Returns
+    /// an empty list if the replay did not stop at such a collective.
     fn find_unequal_groups(&self) -> Vec<ReplayGroupId> {
         let numbers = (0..).map(ReplayGroupId);
         let represented = numbers.zip(&self.groups);
@@ -94,7 +94,7 @@ impl CompiledReplay<'_> {
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::run`] fails.
+    /// Returns the errors of [`Self::run`].
     pub fn find_makespan(&self) -> Result<Span, ReplayError> {
         let makespan_of = |folded: &FoldedReplay<'_>| Ok(folded.part.run(())?.0.makespan);
         if self.workload().node_count() > FEW_NODES
@@ -105,13 +105,13 @@ impl CompiledReplay<'_> {
         Ok(self.run(())?.0.makespan)
     }
 
-    /// Folds the job, and returns the result of `replay` for the folded job. If `replay` stops because members of a
+    /// Folds the job, and returns what `replay` returns for the folded job. If `replay` stops because members of a
     /// group end at different times, distinguishes them and tries again. Returns `None` if folding would omit too few
     /// ranks.
     ///
     /// # Errors
     ///
-    /// Fails where `replay` fails, except with a refusal, which a replay of all ranks explains better.
+    /// Returns the errors of `replay`, except for a rejection, which a replay of all ranks explains better.
     pub fn replay_folded<T>(
         &self,
         mut replay: impl FnMut(&FoldedReplay<'_>) -> Result<T, ReplayError>,
@@ -139,8 +139,8 @@ impl CompiledReplay<'_> {
 
     /// Returns ranks that represent all ranks of the job; `positional` lists the groups whose members end at different
     /// times. Returns `None` if folding would omit fewer than half of the ranks. Also returns `None` if results may
-    /// depend on each rank: if the network models contention, communication keeps recorded times, or every collective
-    /// must be simulated, or if machine parts fail or ranks share remote memory.
+    /// depend on each rank. They do if the network models contention, communication keeps recorded times, or every
+    /// collective must be simulated, and also if machine parts fail or ranks share remote memory.
     fn find_representatives(
         &self,
         positional: &BTreeSet<ReplayGroupId>,
@@ -187,7 +187,7 @@ impl CompiledReplay<'_> {
     }
 
     /// Returns true if, in every group with a kept rank, each member's representative is also a member and has no
-    /// higher rank. Otherwise no replayed rank would arrive for the member, or the replay would break a tie
+    /// higher rank. Otherwise no replayed rank would arrive in the member's place, or the replay would break a tie
     /// differently.
     fn are_represented_within_groups(
         &self,
@@ -217,12 +217,12 @@ impl CompiledReplay<'_> {
         true
     }
 
-    /// Compiles the part of the job that contains `representatives`, with the options and duration sources of the whole
-    /// job.
+    /// Compiles the part of the job that consists of `representatives`, with the options and duration sources of the
+    /// whole job.
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::new`] fails. A part of a valid job is always valid.
+    /// Returns the errors of [`Self::new`]. If a job is valid, so are its parts.
     fn compile_folded<'p>(
         &'p self,
         representatives: &'p RankRepresentatives,
@@ -252,7 +252,7 @@ impl CompiledReplay<'_> {
         })
     }
 
-    /// Returns, for each replayed member of a group, the number of members that it represents.
+    /// Returns how many members each replayed member of a group represents.
     fn count_represented(&self, group: &PlacedRankGroup, of: &[InstanceId]) -> Vec<u32> {
         let instance = |rank: &Rank| self.plan.instance_of[rank.index()];
         let mut counts: BTreeMap<InstanceId, u32> = BTreeMap::new();
@@ -268,7 +268,7 @@ impl CompiledReplay<'_> {
     }
 }
 
-/// Place of a rank: the index of its copy, and its index within the copy.
+/// Where a rank is: the index of its copy, and its index within the copy.
 #[derive(Clone, Copy, Debug, Default)]
 struct RankPlaceInJobCopy {
     copy: u32,
@@ -377,8 +377,8 @@ impl IndependentJobCopies {
             .collect()
     }
 
-    /// Appends a description of an instance's own work: durations, release time, communicators that are bound to the
-    /// same group, and partners in messages. The description omits the other members of the instance's groups.
+    /// Appends a description of an instance's own work: durations, release time, which communicators are bound to the
+    /// same group, and message partners. The description omits the other members of the instance's groups.
     fn describe_instance(
         &self,
         replay: &CompiledReplay<'_>,
@@ -428,8 +428,8 @@ fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
     instance
 }
 
-/// Describes a group without its members' work: the placement of members, the order of their ranks, and whether the
-/// group has a name. The name matters because backends may treat named groups differently.
+/// Describes a group without its members' work: where the members are placed, in which order their ranks are, and
+/// whether the group has a name. The name matters because backends may treat named groups differently.
 fn describe_group(replay: &CompiledReplay<'_>, group: &PlacedRankGroup) -> Vec<u64> {
     let npus = group.members.iter();
     let npus: Vec<Npu> = npus.map(|rank| replay.plan.npu_of[rank.index()]).collect();
@@ -447,7 +447,7 @@ fn describe_group(replay: &CompiledReplay<'_>, group: &PlacedRankGroup) -> Vec<u
     key
 }
 
-/// Describes the placement of NPUs along every dimension of the machine.
+/// Describes how NPUs are placed along every dimension of the machine.
 fn describe_layout(replay: &CompiledReplay<'_>, npus: &[Npu]) -> Vec<u64> {
     let topology = replay.machine().topology();
     let along = 0..topology.dimensions().len();

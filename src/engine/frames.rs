@@ -1,8 +1,8 @@
 //! Keeps the state of launches in flight, and begins and ends launches.
 //!
-//! The run state of a launch (`LaunchRunState`) consists of consecutive instances, nodes, groups and matches, which
-//! other components own. All run states of a program have the same layout, and its next launch reuses the state of an
-//! ended one. The launches in flight therefore bound the memory.
+//! The run state of a launch (`LaunchRunState`) consists of consecutive instances, nodes, groups and matches, which are
+//! kept by other components. All run states of a program have the same layout, so the program's next launch can reuse
+//! the state of an ended one. The memory is therefore bounded by the launches in flight.
 
 use super::compiled_replay::CompiledReplay;
 use super::dataflow::{
@@ -22,7 +22,7 @@ use chakram_base::units::{Span, Time};
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeMap;
 
-/// Run state of a launch in flight, or a free run state that a later launch can reuse.
+/// Run state that a launch in flight uses, or that is free for a later launch.
 #[derive(Debug)]
 struct LaunchRunState {
     record: BegunLaunchRecord,
@@ -42,8 +42,8 @@ pub(super) struct AllProgramLaunches<'a> {
     free: Vec<Vec<u32>>,
     /// For each program, the index of its first instance, group and table, in the numbering over all programs.
     numbers: Vec<FirstInstanceAndGroupIndices>,
-    /// For each feed, the first lane on each NPU, or [`NONE`] before the feed's first launch on the NPU. Used only if
-    /// there may be several launches.
+    /// For each feed, its first lane on each NPU, or [`NONE`] before its first launch on that NPU. Used only if there
+    /// may be several launches.
     lanes_of: Vec<Vec<u32>>,
     /// Largest number of lanes that any program needs on an NPU.
     most_lanes: u32,
@@ -51,7 +51,7 @@ pub(super) struct AllProgramLaunches<'a> {
     held: BTreeMap<LaunchSerial, u32>,
     /// Index of the next launch.
     next: u64,
-    /// Number of nodes, summed over all launches so far.
+    /// Total number of nodes of all launches so far.
     nodes: u64,
 }
 
@@ -102,7 +102,7 @@ impl<'a> AllProgramLaunches<'a> {
         }
         let first = &mut of[npu.index()];
         if *first == NONE {
-            // All launches of the feed share these lanes, so the lanes must suffice for every program.
+            // All launches of the feed share these lanes, so there must be enough of them for every program.
             *first = lanes.add_lanes(self.most_lanes);
         }
         *first
@@ -119,7 +119,7 @@ impl<'a> AllProgramLaunches<'a> {
         self.next
     }
 
-    /// Returns the number of nodes, summed over all launches so far.
+    /// Returns the total number of nodes of all launches so far.
     pub fn node_count(&self) -> u64 {
         self.nodes
     }
@@ -239,7 +239,7 @@ impl<'a> AllProgramLaunches<'a> {
         (record, over)
     }
 
-    /// Returns the duration of a node in the launch of the instance `running`. A launch may override the compiled
+    /// Returns how long a node takes in the launch of the instance `running`. A launch may override the compiled
     /// durations.
     #[inline]
     pub fn price_of_node(&self, running: &RunningRankInstance<'_>, node: NodeIndex) -> Span {
@@ -250,7 +250,7 @@ impl<'a> AllProgramLaunches<'a> {
         price
     }
 
-    /// Returns the duration of a node, including the launch's changes and the slowdown from concurrent collectives.
+    /// Returns how long a node takes, including the launch's changes and the slowdown from concurrent collectives.
     #[inline(never)]
     fn duration_in_launch(
         &self,

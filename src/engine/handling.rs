@@ -1,4 +1,4 @@
-//! Dispatches events, and the network's notices about messages, to components.
+//! Passes events, and the network's notices about messages, to the components that handle them.
 
 use super::dataflow::pack_node;
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};

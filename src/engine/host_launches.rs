@@ -9,8 +9,8 @@ use chakram_trace::graph::launches::HostLaunchDurationAndBlocking;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
-/// Fills in the default launch mode, and the defaults for measured collective times and for the machine's correction.
-/// All three defaults depend on whether kernel times come from measured curves. Measured curves apply with
+/// Fills in the defaults for the launch mode, for measured collective times and for the machine's correction. All three
+/// defaults depend on whether kernel times come from measured curves. Measured curves apply with
 /// [`KernelDurationSource::Curves`], and also to generated models on a machine with curves.
 pub(super) fn resolve_duration_defaults(
     workload: &Workload,
@@ -44,8 +44,8 @@ pub(super) fn resolve_duration_defaults(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            // With the correction for all other models (without `gemms`), at least the error of the kernel times
-            // remains, so report none.
+            // The correction for all other models (without `gemms`) leaves at least the error of the kernel times, so
+            // report no remaining error.
             None => found
                 .filter(|found| found.gemms.is_some())
                 .map(|found| found.error),
@@ -75,14 +75,14 @@ pub(super) struct ResolvedReplayDurationSources {
     /// Launch mode that applies if the options do not set one.
     pub default_launch: HostLaunchMode,
     pub measured_collectives: bool,
-    /// Factor on launch times, on times of measured collectives, and on kernel times from curves.
+    /// Factor by which launch times, times of measured collectives, and kernel times from curves are multiplied.
     pub correction: Option<f64>,
     /// Relative error that remains after the machine's correction.
     pub corrected_to: Option<f64>,
 }
 
-/// Adds launches by the host of `machine` to `workload`. Returns `None` if the machine has no host, or if the host's
-/// launches take no time.
+/// Adds the launches that the host of `machine` makes to `workload`. Returns `None` if the machine has no host, or if
+/// the host's launches take no time.
 pub(super) fn insert_host_launches(
     workload: &Workload,
     machine: &Machine,
@@ -120,7 +120,7 @@ pub(super) fn insert_host_launches(
     }
 }
 
-/// Adds launches by `host` to every graph without host work, or returns `None` if every graph has host work.
+/// Adds launches by `host` to every graph without host work. Returns `None` if every graph has host work.
 fn add_launches_by_host(workload: &Workload, host: &Host) -> Option<Workload> {
     let bare = |graph: &Graph| !graph.has_host_work();
     workload.graphs().iter().any(bare).then(|| {
@@ -146,7 +146,7 @@ fn host_launch_of(
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);
     let kernel = graph.kernel(node);
-    // The host uses the bytes of such a copy to launch later kernels, so a host that ever waits also waits for the
+    // The host uses the bytes of such a copy to launch later kernels, so a host that waits at all also waits for the
     // copy.
     let is_host_copy = kernel == Some(KernelShape::Moving(MemoryBoundKernelClass::HostCopy));
     let waits = match host.waits {

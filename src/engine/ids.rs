@@ -1,4 +1,5 @@
-//! Typed indices for items in flight and for items in reports. The compiler thus rejects indices of the wrong kind.
+//! Typed indices for items in flight and for items in reports. With these types, the compiler rejects indices of the
+//! wrong kind.
 
 use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;
@@ -29,7 +30,7 @@ index!(
     CellIndex
 );
 index!(
-    /// Stage index that all members of a collective share: the index of the corresponding stage in the first member's
+    /// Stage index that all members of a collective use: the index of the corresponding stage in the first member's
     /// schedule.
     SharedStage: u16
 );

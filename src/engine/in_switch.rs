@@ -2,8 +2,8 @@
 //! stores.
 //!
 //! Members do not wait for each other. The time of each access assumes that all NPUs make the same access, so it
-//! already includes the load on the links. The k-th in-switch access, in the order of ids, must therefore be equal on
-//! all ranks, and every NPU must have a rank. The engine rejects other jobs.
+//! already includes the load on the links. The k-th in-switch access, in the order of ids, must therefore be the same
+//! on all ranks, and every NPU must have a rank. The engine rejects other jobs.
 
 use super::error::ReplayRefusal;
 use super::matching::describe_node;

@@ -2,8 +2,8 @@
 //! order of their ids.
 //!
 //! The loop processes an event's consequences before all other events. Components therefore append them to a work list
-//! ([`LoopFollowUpWork`]). The loop processes its entries in order, each with all its consequences before the next
-//! (depth first). After each end of a node, it issues the nodes that became ready.
+//! ([`LoopFollowUpWork`]). The loop processes the list's entries in order, and finishes all consequences of an entry
+//! before it starts the next (depth first). After each node ends, the loop issues the nodes that became ready.
 
 use super::Engine;
 use super::dataflow::unpack_node;
@@ -105,7 +105,7 @@ impl EventOrderDiscipline for EventInsertionOrderMarker {
 impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits>
     Engine<'_, O, N, M>
 {
-    /// Does the appended work in order, each entry with all its consequences.
+    /// Does the appended work in order, and finishes all consequences of an entry before the next.
     #[inline(never)]
     pub(super) fn carry_out_follow_ups(&mut self, now: Time) {
         let mut left = std::mem::take(&mut self.effects.work);
@@ -141,7 +141,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         self.effects.work = left;
     }
 
-    /// Handles an event on an NPU's bus. The loop carries out the consequences of a completed transfer before the bus
+    /// Handles an event on an NPU's bus. If a transfer completed, the loop carries out the consequences before the bus
     /// continues.
     pub(super) fn handle_bus_event(&mut self, now: Time, npu: Npu, event: u32) {
         let effects = &mut self.effects;
@@ -160,8 +160,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node made ready by an immediate
-    /// completion waits until another node completes, unless none is in flight.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id. If a node became ready because
+    /// another completed immediately, it waits until one more node completes, unless none is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
@@ -239,7 +239,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         self.processors.kernel_lanes_mut().grant_by_id(lane)
     }
 
-    /// Wakes instances without a node in flight; otherwise their dormant nodes (ready nodes that wait for another)
+    /// Wakes instances that have no node in flight. Otherwise their dormant nodes (ready nodes that wait for another)
     /// would never run. ASTRA-sim does the same.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant_nodes_mut().iter();

@@ -1,9 +1,9 @@
-//! Lanes of NPUs: the node that holds each lane, the lane's queue, and the turns of launches.
+//! Lanes of NPUs: which node holds each lane, the lane's queue, and the turns of launches.
 //!
 //! A lane serves nodes in the order in which they became ready. If several launches of one feed may run on an NPU, the
-//! lane serves them in the order in which they began: a node takes it only when all nodes of earlier launches on it are
-//! complete. Launches begin in the same order on all NPUs, so they cannot deadlock when they compete for lanes. Each
-//! feed has its own lanes.
+//! lane serves them in the order in which they began. A node takes the lane only when all nodes of earlier launches on
+//! it are complete. Launches begin in the same order on all NPUs, so they cannot deadlock when they compete for lanes.
+//! Each feed has its own lanes.
 
 use super::dataflow::{Dataflow, unpack_node};
 use super::discipline::EventOrderDiscipline;
@@ -14,8 +14,8 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Holder value of a free lane.
 pub(super) const FREE: u64 = u64::MAX;
 
-/// State of an NPU's lane, without its queue. Queues are separate, because the loop reads this state for every node,
-/// but a queue only for few.
+/// State of an NPU's lane, without its queue. Queues are kept separately, because the loop reads this state for every
+/// node but needs a queue only for a few.
 #[derive(Clone, Copy, Debug)]
 struct LaneHolderAndQueueLength {
     /// The node that holds the lane, packed with its instance into one word, or [`FREE`].
@@ -24,11 +24,11 @@ struct LaneHolderAndQueueLength {
     waiting: u32,
 }
 
-/// Turn of one launch on a lane that several launches use in turn.
+/// One launch's turn on a lane on which several launches take turns.
 #[derive(Clone, Copy, Debug)]
 struct ProgramLaunchLaneTurn {
     instance: InstanceIndex,
-    /// Number of the launch's incomplete nodes on the lane.
+    /// Number of nodes on the lane that the launch has not completed.
     left: u32,
 }
 
@@ -36,7 +36,7 @@ struct ProgramLaunchLaneTurn {
 #[derive(Debug, Default)]
 pub(super) struct LanesOfAllNpus {
     states: Vec<LaneHolderAndQueueLength>,
-    /// Nodes that wait for each lane, sorted by launch and then by the time at which they became ready.
+    /// Nodes that wait for each lane, sorted first by launch and then by when they became ready.
     queues: Vec<VecDeque<u64>>,
     /// Nodes that wait for each lane, in ascending order of ids. Used only if events are handled in insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
@@ -77,13 +77,13 @@ impl LanesOfAllNpus {
         self.turns[lane as usize].push_back(ProgramLaunchLaneTurn { instance, left });
     }
 
-    /// Returns the instance that has the current turn on a lane of several launches.
+    /// Returns the instance whose turn it is on a lane that several launches use.
     pub fn current_turn(&self, lane: u32) -> Option<InstanceIndex> {
         let turns = self.turns.get(lane as usize)?;
         turns.front().map(|turn| turn.instance)
     }
 
-    /// Frees a lane whose holder is complete. Returns true if the loop must offer the lane to waiting nodes after the
+    /// Frees a lane whose holder has completed. Returns true if the loop must offer the lane to waiting nodes after the
     /// round.
     #[inline]
     pub fn release_lane<D: EventOrderDiscipline>(&mut self, lane: u32) -> bool {
@@ -92,8 +92,8 @@ impl LanesOfAllNpus {
         D::offers_lane(state.waiting > 0)
     }
 
-    /// Records that a node of the current turn is complete. The turn ends with its last node. Must be called only for
-    /// lanes with turns.
+    /// Records that a node of the current turn is complete. The turn ends when its last node is complete. Must be
+    /// called only for lanes with turns.
     pub fn count_turn_completion(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {
@@ -105,7 +105,7 @@ impl LanesOfAllNpus {
     }
 
     /// Gives the lane to `node` if the lane is free and its queue is empty; otherwise queues `node`. Returns true if
-    /// `node` got the lane.
+    /// `node` took the lane.
     #[inline]
     pub fn take_lane_or_queue(&mut self, lane: u32, node: u64) -> bool {
         let state = &mut self.states[lane as usize];
@@ -120,7 +120,7 @@ impl LanesOfAllNpus {
         }
     }
 
-    /// Gives or queues a lane like [`Self::take_lane_or_queue`], for lanes with turns.
+    /// Like [`Self::take_lane_or_queue`], gives the lane or queues the node, but for lanes with turns.
     pub fn take_lane_in_turn_or_queue(
         &mut self,
         lane: u32,
@@ -188,7 +188,7 @@ impl LanesOfAllNpus {
         self.states[lane as usize].holder == word || self.queues[lane as usize].contains(&word)
     }
 
-    /// Returns true if two lanes have equal holders and queues, apart from the instances.
+    /// Returns true if two lanes have the same holders and queues, apart from the instances.
     pub fn have_equal_state(&self, one: u32, other: u32) -> bool {
         let node = |word: u64| (word != FREE).then(|| unpack_node(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);

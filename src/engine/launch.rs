@@ -1,4 +1,4 @@
-//! Launches: executions of a program. Feeds request launches, and observers get records of launches.
+//! Launches: executions of a program. Feeds request launches, and observers receive records of them.
 
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -23,11 +23,11 @@ pub struct LaunchRequest {
     /// The NPU that runs a one-rank program. If `None`, the program runs on the NPU that it was compiled for. Every
     /// kernel of the program must have a known duration on this NPU's class.
     pub npu: Option<Npu>,
-    /// Tag that the feed chose; the launch's records repeat it.
+    /// Tag that the feed chose, which the launch's records repeat.
     pub tag: u64,
     /// Durations of the kernels in this launch.
     pub prices: LaunchKernelDurationAdjustment,
-    /// Start of the launch's ranks.
+    /// When the launch's ranks start.
     pub release: LaunchRankReleaseMode,
 }
 
@@ -37,7 +37,7 @@ pub enum LaunchKernelDurationAdjustment {
     /// The durations that were compiled with the program.
     #[default]
     AsCompiled,
-    /// The program's durations times this factor, each rounded to the nearest picosecond.
+    /// The program's durations multiplied by this factor, each rounded to the nearest picosecond.
     Scaled(f64),
     /// Kernel durations by class. A class is the index of the kernel's name in its graph
     /// ([`Graph::name_index`](chakram_trace::graph::Graph::name_index)). Kernels of a class without a duration in this
@@ -45,7 +45,7 @@ pub enum LaunchKernelDurationAdjustment {
     ByClass(Arc<[Option<Span>]>),
 }
 
-/// Start of the ranks of a launch.
+/// When the ranks of a launch start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchRankReleaseMode {
     /// All ranks start now, each after its release time in the workload.
@@ -96,7 +96,7 @@ impl FeedLaunchAndReleaseRequests {
         LaunchSerial(self.next - 1)
     }
 
-    /// Requests that a rank of a launch starts now. Has no effect unless the launch belongs to this feed and uses
+    /// Requests that a rank of a launch start now. Has no effect unless the launch belongs to this feed and uses
     /// [`LaunchRankReleaseMode::ByRank`].
     pub fn release_rank(&mut self, launch: LaunchSerial, rank: Rank) {
         self.orders

@@ -1,5 +1,5 @@
 //! Handles launches in the loop: notifies feeds of ended launches, begins requested launches, and submits and ends the
-//! jobs of processor models.
+//! jobs that processor models run.
 
 use super::collectives::RankGroupsOfProgramLaunches;
 use super::dataflow::{
@@ -163,7 +163,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
     pub(super) fn settle_processors(&mut self, now: Time) {
         self.processors.settle_instant(now);
         self.schedule_job_ends(now);
-        // Processors may now have free capacity, so feeds may request an earlier wake time.
+        // Processors may now have free capacity, so feeds may ask to be woken earlier.
         for feed in 0..self.feeds.feed_count() {
             self.feeds.schedule_wake(&mut self.effects, now, feed);
         }
@@ -294,8 +294,8 @@ impl<'a> LaunchStateComponents<'_, 'a> {
         let only = !self.launches.may_have_several_launches();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
-            // With only one run state, reserve exactly its size. With several, lists grow by doubling instead, because
-            // exact reservations would cause more copies.
+            // With only one run state, reserve exactly its size. With several run states, lists grow by doubling
+            // instead, because exact reservations would cause more copies.
             let lanes = plan.instances.iter();
             let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
             self.processors

@@ -2,17 +2,17 @@
 //!
 //! # The ordering contract
 //!
-//! The loop takes all events of an instant together as a *round*, and handles them in content order (by class, rank,
+//! The loop takes all events of an instant together as a *round*. It handles them in content order (by class, rank,
 //! node or op), whatever the order in which they were scheduled. Events free lanes and make nodes ready. After the
 //! round, freed lanes take nodes from their queues. The loop then posts newly ready nodes, by rank and id. If a round
 //! schedules further events at the same instant, another round follows.
 //!
 //! When no event is left at the instant, the loop *settles* the instant: collectives with newly arrived members
-//! proceed. If all members arrived together and a closed form is proven exact, it gives the collective's time.
-//! Otherwise the collective is simulated message by message. Finally, the loop distributes the bandwidth of a memory
-//! pool's links over the current loads and stores. By then, the chunks of loads and stores have reached the network's
-//! ports, and all messages of the instant are submitted. Consequently, the order of two events never depends on
-//! unrelated events, or on whether a collective is simulated or answered analytically.
+//! proceed. If all members arrived together and a closed form is proven exact, the closed form gives the collective's
+//! time. Otherwise the collective is simulated message by message. Finally, the loop distributes the bandwidth of a
+//! memory pool's links over the current loads and stores. By then, the chunks of loads and stores have reached the
+//! network's ports, and all messages of the instant are submitted. Consequently, the order of two events never depends
+//! on unrelated events, or on whether a collective is simulated or answered analytically.
 //!
 //! # The life of a node
 //!
@@ -21,9 +21,9 @@
 //! without a delay becomes ready in the round that completes its last dependency. A ready collective then waits for its
 //! place in its group's launch order. A receive is posted, and a node without an operation completes immediately. All
 //! other ready nodes queue for their lane, which serves them in the order in which they became ready. When the lane is
-//! free, the node is *issued*, and occupies it until *complete*. A kernel or a load completes after its duration, and a
-//! send when its last byte has left. A collective node completes when its member's part is done. If the machine
-//! requires it, a send completes only once its last byte has arrived.
+//! free, the node is *issued*, and it occupies the lane until it is *complete*. A kernel or a load completes after its
+//! duration, and a send when its last byte has left. A collective node completes when its member's part is done. If the
+//! machine requires it, a send completes only once its last byte has arrived.
 //!
 //! If communication takes its recorded duration ([`CommTiming`]), the engine does not simulate the network. A member's
 //! part then begins when all ranks that it waits for have started, and completes after its own recorded duration. The
@@ -32,10 +32,11 @@
 //!
 //! # Launches
 //!
-//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`LaunchFeed`]; a job is a feed
-//! with one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round,
-//! the loop notifies feeds of ended launches, and then wakes those whose requested time has come. New launches begin in
-//! the next round. [`SelfSchedulingProcessorModel`]s settle when no event is left at the instant, before collectives.
+//! Every node belongs to a *launch*, which is one execution of a program. Launches come from a [`LaunchFeed`]; a job is
+//! a feed with one launch at time 0. With several launches, "by rank" above means by NPU and then by launch number.
+//! After a round, the loop notifies feeds of ended launches, and then wakes those whose requested time has come. New
+//! launches begin in the next round. [`SelfSchedulingProcessorModel`]s settle when no event is left at the instant,
+//! before collectives.
 //!
 //! # Example
 //!
@@ -154,7 +155,7 @@ pub struct CompletedReplayTotals {
     pub nodes: u64,
     /// Number of messages that the network carried, including steps of collectives.
     pub messages: u64,
-    /// Number of collectives with an analytical answer, without simulated messages.
+    /// Number of collectives that were answered analytically, without simulated messages.
     #[serde(rename = "collectives_analytical")]
     pub closed: u64,
     /// Number of simulated collectives whose analytical answer was withdrawn because other traffic used their links.
@@ -172,7 +173,8 @@ pub struct CompletedReplayTotals {
     pub failures: Vec<OneFailureNetworkEffects>,
 }
 
-/// The loop of one replay. Each component owns its state, and passes its effects on other components to the loop.
+/// The loop of one replay. Each component owns its state; if its effects concern other components, it passes them to
+/// the loop.
 pub struct Engine<'a, O: ?Sized, N, M: RequiredCollectiveBackendTraits> {
     settings: RunSettings<'a>,
     launches: AllProgramLaunches<'a>,
@@ -227,7 +229,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         backend: &'a mut M,
     ) -> Self {
         let prepared = &source.programs[0];
-        // A single launch has a known number of nodes, so allocate its state in advance (on huge pages if it is large).
+        // The number of nodes of a single launch is known, so allocate its state in advance (on huge pages if it is
+        // large).
         let nodes = if source.many {
             0
         } else {
@@ -306,7 +309,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         Ok(())
     }
 
-    /// Calls `say` with the loop state that a deadlock diagnosis needs.
+    /// Calls `say` with the loop state that a diagnosis of a deadlock needs.
     fn call_with_stuck_diagnosis<T>(
         &self,
         say: impl FnOnce(&StuckDiagnosisInputs<'_, '_>) -> T,
@@ -371,7 +374,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         while let Some(memory) = self.fabric.unsettled_memory(next) {
             next = memory + 1;
             // When an access to one memory ends, accesses to another may start at the same instant, so compute rates
-            // only after all its events.
+            // only after all events of the instant.
             if !self.effects.agenda.has_event_at(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
                 self.run_follow_ups(now);
@@ -381,7 +384,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         settled
     }
 
-    /// Delivers the notifications and does the follow-up work in the effects.
+    /// Delivers the notifications in the effects, and does the follow-up work that they list.
     #[inline]
     fn run_follow_ups(&mut self, now: Time) {
         if self.effects.has_follow_up() {

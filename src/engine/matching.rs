@@ -1,7 +1,7 @@
 //! Matches a workload's collectives by their order in each group, and matches sends with receives.
 //!
 //! Matches are computed once before the run, from program order. Mismatches between ranks are therefore reported before
-//! the run, and no match is searched for during it.
+//! the run, and the run itself searches for no match.
 
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// A communicator (group slot) of an instance, as (group, instance, slot).
 type InstanceCommunicatorKey = (ReplayGroupId, u32, u32);
 
-/// Matches the k-th collectives of a group's members, and checks that matched collectives are equal.
+/// Matches the k-th collectives of a group's members, and checks that matched collectives are the same.
 pub(super) fn match_collectives(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -141,7 +141,7 @@ fn apply_changes_to_calls(
     members: &[MemberCalls<'_>],
 ) {
     let Some(first) = members.first() else { return };
-    // In `plan.changes`, the counts of kernel changes come first and the counts of collective changes last.
+    // In `plan.changes`, the counts for kernel changes come first and those for collective changes last.
     let from = plan.changes.len() - changes.collectives.len();
     for (call, at) in calls.iter_mut().zip(first.iter()) {
         let (_, graph, node) = call_of(workload, at);
@@ -153,7 +153,7 @@ fn apply_changes_to_calls(
     }
 }
 
-/// Returns the longest transfer recorded by a member of a collective with unknown size. Returns `None` if the first
+/// Returns the longest transfer that a member recorded for a collective of unknown size. Returns `None` if the first
 /// member states a size.
 fn longest_recorded_transfer(
     workload: &Workload,
@@ -178,7 +178,7 @@ fn call_of(workload: &Workload, at: RankAndCommIndex) -> (Rank, &Graph, &Collect
     (instance.rank, graph, &graph.calls()[at.1 as usize])
 }
 
-/// Formats the call of an instance for error messages, or states that the call is missing.
+/// Formats an instance's call for error messages, or says that the call is missing.
 fn describe_call(workload: &Workload, instance: u32, call: Option<RankAndCommIndex>) -> String {
     let Some(call) = call else {
         let rank = workload.instances()[instance as usize].rank;
@@ -205,7 +205,7 @@ fn root_rank(call: &CollectiveNode, group: &PlacedRankGroup) -> Rank {
     }
 }
 
-/// Renumbers the collective calls of an instance if two of its communicators (slots of the graph) are bound to the same
+/// Renumbers an instance's collective calls if two of its communicators (slots of the graph) are bound to the same
 /// group.
 pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload) {
     for (i, instance) in workload.instances().iter().enumerate() {
@@ -265,7 +265,7 @@ fn build_call_plan(
 }
 
 /// Assigns indices to message channels. A channel is defined by two ends, a tag and a size. Fails if a channel has
-/// different numbers of sends and receives, unless `allow_unmatched`.
+/// different numbers of sends and receives, unless `allow_unmatched` is true.
 pub(super) fn number_channels(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -299,9 +299,9 @@ pub(super) fn number_channels(
     }
 }
 
-/// Returns the first unmatched send and unmatched receive that have the same ends and tag but different sizes, or
-/// `None`. They are probably the halves of one message whose sizes in the traces differ. The list must keep channels
-/// with equal ends and tag next to each other.
+/// Returns the first unmatched send and unmatched receive that agree in their ends and tag but differ in size, or
+/// `None`. They are probably the two halves of one message, to which the traces give different sizes. In the list,
+/// channels with the same ends and tag must be next to each other.
 fn find_size_mismatch(
     alone: &[MessageDisagreement<u64>],
 ) -> Option<(RankAndCommIndex, RankAndCommIndex)> {
@@ -371,7 +371,7 @@ pub(super) fn assign_message_matches(
     Ok(())
 }
 
-/// Returns all sends or all receives whose other end has a trace; each entry refers to an instance and a message.
+/// Returns all sends or all receives whose other end has a trace. Each entry names an instance and a message.
 fn collect_message_halves<S>(
     plan: &mut ReplayPlan,
     workload: &Workload,

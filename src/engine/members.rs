@@ -109,7 +109,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         }
     }
 
-    /// Queues a node for its lane when the launch order allows the node on all members of its tile group.
+    /// Queues a node for its lane once the launch order allows the node on all members of its tile group.
     pub(super) fn queue_if_in_order(
         &mut self,
         now: Time,
@@ -126,7 +126,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         }
     }
 
-    /// Completes a node that all members of the leader's group have ended.
+    /// Completes a node once all members of the leader's group have ended it.
     pub(super) fn complete_for_all_members(
         &mut self,
         now: Time,
@@ -177,7 +177,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         self.carry_out_part_steps(now, steps);
     }
 
-    /// Carries out the steps of a split group's parts.
+    /// Carries out the steps of the parts into which a group was split.
     fn carry_out_part_steps(&mut self, now: Time, steps: Vec<StepTakenByWholePart>) {
         for step in steps {
             match step {

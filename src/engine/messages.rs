@@ -70,8 +70,7 @@ struct OneChannelMessageQueues {
 #[derive(Debug)]
 pub(super) struct Messages<'a> {
     comm: CommTiming,
-    /// True if sends complete when their messages have arrived, and false if sends complete when their messages have
-    /// left.
+    /// True if sends complete when their messages have arrived; false if they complete when their messages have left.
     ends_on_arrival: bool,
     /// One entry for each matched pair of a send and a receive. Used only if events are handled in content order.
     pairs: Vec<MessageState>,
@@ -82,7 +81,7 @@ pub(super) struct Messages<'a> {
     request_channels: &'a [u32],
 }
 
-/// Creates the message of an op; the op must be between two ranks.
+/// Creates the message that belongs to an op; the op must be between two ranks.
 fn create_message(
     op: OpIndex,
     ends: (Npu, Npu),
@@ -224,8 +223,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notifies observers of the transfers that begin when a send is issued: the receive's and, unless the receiver
-    /// must first request the message, the send's.
+    /// Notifies observers of the transfers that begin when a send is issued. These are the receive's transfer and,
+    /// unless the receiver must first request the message, also the send's.
     fn notify_send_transfers_begin<D: EventOrderDiscipline>(
         &mut self,
         flow: &Dataflow<'_>,
@@ -249,9 +248,9 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Matches an issued half with the oldest opposite half in the channel, and notifies observers that both halves
-    /// begin. An eager send has already begun. If receivers must request messages, halves with different sizes match
-    /// too, because requests do not state a size.
+    /// Matches an issued half with the channel's oldest opposite half, and notifies observers that both halves begin.
+    /// An eager send has already begun. If receivers must request messages, halves with different sizes match too,
+    /// because requests do not state a size.
     fn match_half(
         &mut self,
         flow: &Dataflow<'_>,
@@ -310,8 +309,7 @@ impl<'a> Messages<'a> {
         submit_message::<D, N>(fabric, effects, now, key, message);
     }
 
-    /// Completes a receive with the oldest arrived message of its channel. If no message has arrived, posts the
-    /// receive.
+    /// Completes a receive with the channel's oldest arrived message. If no message has arrived, posts the receive.
     fn match_or_post(
         &mut self,
         effects: &mut Effects,
@@ -328,7 +326,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Handles the arrival of `send`'s message. If the arrival also ends the send, the send ends before the receive.
+    /// Handles the arrival of `send`'s message. If the arrival also ends the send, that end comes before the end of the
+    /// receive.
     #[inline]
     pub fn on_message_arrived<D: EventOrderDiscipline>(
         &mut self,
@@ -354,8 +353,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Ends the oldest posted receive of the channel with an arrived message. If no receive is posted, counts the
-    /// message for later.
+    /// Uses an arrived message to end the channel's oldest posted receive. If no receive is posted, counts the message
+    /// for later.
     pub fn deliver_message<D: EventOrderDiscipline>(
         &mut self,
         effects: &mut Effects,

@@ -66,7 +66,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
         }
     }
 
-    /// Completes a node of an instance that is in no tile group or leads one (is simulated for it).
+    /// Completes a node of an instance that is in no tile group, or that leads one (is simulated for all its members).
     #[inline]
     pub(super) fn complete_instance_node(
         &mut self,
@@ -241,8 +241,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTraits
             }
         }
         let (slot, sequence) = self.flow.call_of_node(instance, node);
-        // A node that does not wait for other members counts as ready in the launch order, but starts without waiting
-        // for its place.
+        // If a node does not wait for other members, it counts as ready in the launch order but starts without waiting
+        // for its turn.
         let parked = if alone { NONE } else { node.0 };
         if self
             .collectives

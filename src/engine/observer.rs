@@ -13,7 +13,7 @@ use chakram_hardware::network::{BytesOverOneLink, TiledMachineBusyLinksAndPorts}
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
-/// Category of an NPU's time at an instant. If several apply, the first in this order counts.
+/// Category to which an NPU's time at an instant belongs. If several categories apply, the first in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NpuTimeCategory {
@@ -61,8 +61,8 @@ impl NpuTimeCategory {
         "idle",
     ];
 
-    /// Returns the category of nodes of `kind`, or `None` if such nodes take no time. Time that communication spends
-    /// waiting for another pipeline stage counts as a bubble instead.
+    /// Returns the category to which nodes of `kind` belong, or `None` if such nodes take no time. Time that
+    /// communication spends waiting for another pipeline stage counts as a bubble instead.
     pub fn from_node_kind(kind: NodeKind) -> Option<Self> {
         Some(match kind {
             NodeKind::Nothing => return None,
@@ -87,7 +87,7 @@ pub struct CriticalPathSegment {
     pub from: Time,
     /// End time of the segment.
     pub to: Time,
-    /// Category of the segment: the node's category, host for the node's delay, or idle if no node runs.
+    /// Category of the segment: the node's category, host if the node is delayed, or idle if no node runs.
     pub category: NpuTimeCategory,
 }
 
@@ -104,16 +104,16 @@ pub struct CollectiveRecord {
     pub last_start: Time,
     /// Time at which the last member completed.
     pub end: Time,
-    /// Time from `last_start` to `end`; or, if communication takes recorded or captured durations, the longest one
-    /// recorded by a member.
+    /// Time from `last_start` to `end`. If communication takes recorded or captured durations, the longest duration
+    /// that a member recorded.
     pub transfer: Span,
     /// The rank that caused the longest wait, and its share of `waited`. This is the rank with a trace that arrived
-    /// last; of several, the lowest. With recorded durations, it may be the root instead. `None` if no member waited,
-    /// or if the replay takes captured times.
+    /// last; with ties, the lowest such rank. With recorded durations, it may be the root instead. `None` if no member
+    /// waited, or if the replay takes captured times.
     pub waited_for: Option<(Rank, Span)>,
-    /// Time from each present member's arrival to `last_start`, summed over these members. With recorded durations, a
-    /// member waits until the last arrival among the ranks that it waits for. In a replay that takes captured times,
-    /// `waited` is the sum of the captured waits.
+    /// Time from a member's arrival to `last_start`, summed over the present members. With recorded durations, a member
+    /// waits until the last of the ranks that it waits for has arrived. In a replay that takes captured times, `waited`
+    /// is the sum of the captured waits.
     pub waited: Span,
     /// True if the collective was simulated message by message, and false if it was answered analytically.
     pub stepwise: bool,
@@ -129,9 +129,9 @@ pub trait Observer {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// Called when `node` is complete.
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
-    /// Called when the transfer of an issued collective, send or receive `node` begins: all partners that it waits for
-    /// have begun. A receive waits for its send. A send waits for its receive only if it needs the receiver's request,
-    /// or if communication takes its recorded duration.
+    /// Called when the transfer of an issued collective, send or receive `node` begins, because all partners that it
+    /// waits for have begun. A receive waits for its send. A send waits for its receive only if it needs the receiver's
+    /// request, or if communication takes its recorded duration.
     fn on_transfer_began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when all members of a collective have completed it.
     fn on_collective_ended(&mut self, record: &CollectiveRecord);
@@ -145,7 +145,7 @@ pub trait Observer {
     fn on_launched(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
     /// Called when all nodes of a launch are complete.
     fn launch_ended(&mut self, _now: Time, _launch: &BegunLaunchRecord) {}
-    /// Called when a processor has determined the times at which an issued kernel runs.
+    /// Called when a processor has decided at which times an issued kernel runs.
     fn on_kernel_scheduled(
         &mut self,
         _now: Time,
@@ -153,7 +153,7 @@ pub trait Observer {
         _times: &ProcessorJobStartAndEnd,
     ) {
     }
-    /// Called at the end of a replay whose critical path was recorded. The path is in order of time.
+    /// Called at the end of a replay whose critical path was recorded. The path is in time order.
     fn critical_path(&mut self, _path: &[CriticalPathSegment]) {}
     /// Called at the end of a replay that counted the load of links.
     fn on_links_measured(&mut self, _loads: &[BytesOverOneLink]) {}

@@ -23,7 +23,7 @@ pub struct ReplayOptions {
     pub compute: KernelDurationSource,
     /// Source of the durations of host work: host nodes, and delays before nodes.
     pub host: HostDurationSource,
-    /// How the machine's host launches nodes of graphs without host work.
+    /// How the machine's host launches the nodes of graphs without host work.
     pub launch: HostLaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
@@ -33,37 +33,37 @@ pub struct ReplayOptions {
     pub map: Option<Vec<Npu>>,
     /// Network model, or `None` for the machine's model. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkModelKind>,
-    /// Source of the times of uncontended collectives. By default, curves if kernels use curves.
+    /// Source of the times of uncontended collectives. By default, they come from curves if kernels use curves.
     pub collectives: Option<CollectiveCurvesOrAlgorithms>,
-    /// Factor on launch times, on times of measured collectives, and on kernel times from curves. By default, the
-    /// machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix
-    /// product applies, if the machine has one.
+    /// Factor by which launch times, times of measured collectives, and kernel times from curves are multiplied. By
+    /// default, the factor is the machine's [correction](chakram_hardware::machine::Machine::corrections) for the
+    /// workload's most frequent matrix product, if the machine has one.
     pub correction: Option<f64>,
     /// Simulate every collective message by message, even if a closed form is proven exact. Has an effect only with
     /// [`CommTiming::Model`].
     pub stepwise: bool,
-    /// Changed durations of kernels and collectives, slow ranks and jitter.
+    /// Changes to the durations of kernels and collectives, slow ranks, and jitter.
     pub changes: RequestedDurationChanges,
     /// Failures of machine parts, in addition to the failures in the machine's file.
     pub failures: Vec<FailedPartAndTime>,
-    /// Use tile groups: of several ranks that do the same work at the same time, simulate only one on behalf of all.
-    /// The results are the same. Has an effect only with [`CommTiming::Model`].
+    /// Use tile groups: when several ranks do the same work at the same time, simulate only one on behalf of all. The
+    /// results are the same. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
     /// Caller-supplied models, which replace the machine's models.
     pub extensions: ReplacementKernelAndMemoryModels,
-    /// Replay communication of unknown size and duration as if it took no time. The makespan is then a lower bound.
-    /// Otherwise such communication is an error.
+    /// Replay communication whose size and duration are unknown as if it took no time. The makespan is then a lower
+    /// bound. Otherwise such communication is an error.
     pub lower_bound: bool,
     /// Count the bytes that each link carries. Every collective is then simulated message by message.
     pub links: bool,
     /// Custom collective algorithms. Each replaces the machine's algorithm for its kind of collective, if the group has
     /// one member per script. Has an effect only with [`CommTiming::Model`] and native collectives.
     pub custom: Vec<NamedScriptedAlgorithm>,
-    /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived; an
+    /// Allow sends and receives that match no other half. An unmatched send completes when its message has arrived; an
     /// unmatched receive never completes. Has an effect only if events are handled in insertion order
     /// ([`EventOrderDiscipline::MATCHES_AS_ISSUED`](super::EventOrderDiscipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
-    /// Answer a collective analytically only if the order in which its members end at an instant is also proven. Has an
+    /// Answer a collective analytically only if it is also proven in which order its members end at an instant. Has an
     /// effect only if events are handled in insertion order.
     pub ordered_ends: bool,
 }
@@ -119,7 +119,7 @@ pub enum CollectiveCurvesOrAlgorithms {
     /// Times from the machine's measured curves. The machine must have curves, the members must be along one dimension,
     /// and no other traffic may disturb the collective.
     Curves,
-    /// Times that follow from the machine's collective algorithms and links.
+    /// Times that the machine's collective algorithms and links give.
     Algorithms,
 }
 
@@ -148,11 +148,11 @@ pub enum CommTiming {
     /// Times that the machine's network model computes.
     #[default]
     Model,
-    /// Captured times, including waiting, separately for every rank: start + wait + recorded duration. No rank waits
-    /// for another, so the replay shows how well the conversion preserved the capture.
+    /// Captured times, including waiting, taken separately for every rank: start + wait + recorded duration. No rank
+    /// waits for another, so the replay shows how faithfully the conversion preserved the capture.
     Captured,
-    /// Transfers take their recorded duration, but the replay determines the waiting times. A member's part begins when
-    /// all members that it waits for have started, and takes its own recorded duration.
+    /// Transfers take their recorded duration, but the replay works out how long each waits. A member's part begins
+    /// when all members that it waits for have started, and lasts for its own recorded duration.
     ///
     /// A member waits for all members including itself. In broadcast, scatter, reduce and gather, the root waits for
     /// all members, and every other member waits for itself and the root. Both halves of a message wait for each other.

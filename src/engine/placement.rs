@@ -10,8 +10,8 @@ use chakram_hardware::machine::Machine;
 ///
 /// # Errors
 ///
-/// Fails if the machine has too few NPUs. Also fails if the map's length differs from `ranks`, or if it names a missing
-/// NPU or the same NPU twice.
+/// Fails if the machine has too few NPUs. Also fails if the map's length is not `ranks`, or if the map names a missing
+/// NPU or names an NPU twice.
 pub fn place_ranks(
     ranks: u32,
     machine: &Machine,

@@ -41,7 +41,7 @@ pub(super) struct PlannedCollective {
     pub root: Position,
     /// Longest transfer that a member recorded. A collective of unknown size takes this time.
     pub recorded: Option<Span>,
-    /// Duration from an option, which replaces the simulated duration.
+    /// Duration that an option gives, which replaces the simulated duration.
     pub changed: Option<DurationAdjustment>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct PlacedRankGroup {
     pub id: GroupId,
     /// Name of the group in the traces, or `None` if it has none.
     pub name: Option<String>,
-    /// Mask of the dimensions in which the group takes part, or `None` for all dimensions.
+    /// Mask of the dimensions that the group uses, or `None` for all dimensions.
     pub dimensions: Option<u32>,
     pub members: Vec<Rank>,
     /// Number of members with a trace.
@@ -64,11 +64,11 @@ pub(super) struct PlacedRankGroup {
     pub sides: u32,
     /// Collectives of the group, in order. Groups with equal collectives share one list.
     pub calls: Arc<[PlannedCollective]>,
-    /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of the bytes between pairs of
-    /// members.
+    /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of the table that gives the bytes
+    /// between pairs of members.
     pub splits: BTreeMap<u32, u32>,
-    /// True if a member's lane for these collectives also serves other nodes. Each collective is then launched only
-    /// when every member is ready for it.
+    /// True if a member's lane for this group's collectives also serves other nodes. Each collective is then launched
+    /// only when every member is ready for it.
     pub launches_together: bool,
     /// Number of members that each member represents in a folded replay; empty if every member represents only
     /// itself.
@@ -105,7 +105,7 @@ impl PlacedRankGroup {
     }
 }
 
-/// A communicator in the graph of an instance (a group slot), bound to a group of ranks.
+/// A communicator (group slot) in an instance's graph, bound to a group of ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundGroupSlot {
     /// The communicator's group.
@@ -114,15 +114,15 @@ pub(super) struct BoundGroupSlot {
     pub member: MemberIndex,
 }
 
-/// The parts of a plan that belong to one instance.
+/// The parts of a plan that one instance has for itself.
 #[derive(Debug)]
 pub(super) struct InstancePlacementAndMatching {
     pub npu: Npu,
     /// Index in [`ReplayPlan::shared`] of the instance's durations and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundGroupSlot>,
-    /// Index of each call among its group's calls. `None` if the graph's own indices apply, because each communicator
-    /// (group slot) of the graph is bound to a different group.
+    /// Index of each call among its group's calls. `None` if the graph's own indices can be used, because each
+    /// communicator (group slot) of the graph is bound to a different group.
     pub sequences: Option<Vec<u32>>,
     /// Match index of each message of the graph, or [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,
@@ -136,20 +136,20 @@ pub(super) struct SharedGraphPlan {
     pub prices: Vec<Span>,
     /// NPU lane of each lane in the graph, or [`NONE`] if the lane's nodes occupy no NPU lane.
     pub lanes: Vec<u32>,
-    /// For each remote memory that the graph names, the index of the machine's memory.
+    /// For each remote memory that the graph names, the index of that memory in the machine.
     pub memories: Vec<u32>,
     /// Number of NPU lanes that the graph uses.
     pub lane_count: u32,
-    /// True for each communicator (group slot) of the graph whose collectives share a lane with other nodes.
+    /// For each communicator (group slot) of the graph, true if its collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
     /// Number of nodes on each NPU lane; computed on first use.
     lane_nodes: OnceLock<Vec<KernelAndOtherCountsOnLane>>,
-    /// Number of nodes that take their durations from each source.
+    /// For each source of durations, the number of nodes whose durations come from it.
     pub basis: DurationSourceCounts,
     /// Kernels without a known duration.
     unpriced: UntimedKernels,
-    /// Factor on the duration of kernels that begin while a collective runs on their NPU. The factor is 1 for recorded
-    /// durations, which already include the slowdown.
+    /// Factor that multiplies the duration of kernels beginning while a collective runs on their NPU. The factor is 1
+    /// for recorded durations, which already include the slowdown.
     pub beside_collectives: f64,
 }
 
@@ -195,12 +195,12 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlacementAndMatching>,
     pub shared: Vec<SharedGraphPlan>,
-    /// For each NPU class, the index in `shared`, or [`NONE`] if some kernel has no known duration on the class. The
-    /// index depends on the class, because a feed may launch a single-rank job on any NPU. Empty for jobs with several
-    /// ranks.
+    /// For each NPU class, the index in `shared`, or [`NONE`] if the duration of some kernel is unknown on that class.
+    /// The index depends on the class, because a feed may launch a single-rank job on any NPU. Empty for jobs with
+    /// several ranks.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<PlacedRankGroup>,
-    /// Bytes between pairs of members, for each all-to-all with unequal parts.
+    /// For each all-to-all with unequal parts, the bytes between pairs of members.
     pub splits: Vec<PairBytesByPhase>,
     pub pairs: u32,
     /// For each channel, the index of the channel that counts its rendezvous requests. This is the first channel with
@@ -221,7 +221,7 @@ impl ReplayPlan {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        // An explicit map overrides the cores named in the traces.
+        // An explicit map overrides the cores that the traces name.
         let cores = match options.map {
             Some(_) => None,
             None => tile_checks::place_ranks_on_cores(workload, machine)?,
@@ -309,7 +309,7 @@ impl ReplayPlan {
         let (free, mostly_free) =
             unpriced.check_untimed_kernels(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
-        // A few recorded durations suffice for a replay, because the report counts the nodes without one.
+        // A replay needs only a few recorded durations, because the report counts the nodes without one.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
                 format!(

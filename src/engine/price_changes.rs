@@ -1,7 +1,7 @@
-//! Changes durations for what-if questions: durations of kernels and collectives, slow ranks, and jitter.
+//! Changes durations to answer what-if questions: durations of kernels and collectives, slow ranks, and jitter.
 //!
-//! The engine applies changes before the loop, when it computes durations: first the changes of kernels in the given
-//! order, each to the previous result, then the factor of a slow rank, and finally jitter.
+//! The engine applies changes before the loop, when it computes durations. Changes to kernels come first, in the given
+//! order and each applied to the previous result; then the factor of a slow rank, and finally jitter.
 
 use crate::ReplayRefusal;
 use crate::options::CommTiming;
@@ -26,7 +26,7 @@ use pattern::{
 /// Maximum number of names that an error lists.
 const NAMED: usize = 5;
 
-/// Change of one duration: a factor, or a new duration.
+/// How to change one duration: by a factor, or to a new duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DurationAdjustment {
     /// Multiplies the duration.
@@ -60,7 +60,7 @@ impl FromStr for DurationAdjustment {
     }
 }
 
-/// Change of the durations of all kernels that match a pattern.
+/// A change to the durations of all kernels that match a pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelDurationChange {
     pattern: KernelPattern,
@@ -99,7 +99,7 @@ impl KernelDurationChange {
     }
 }
 
-/// Change of the durations of collectives, which are selected by kind or name.
+/// A change to the durations of collectives that are selected by kind or name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveDurationChange {
     glob: String,
@@ -200,11 +200,11 @@ impl KernelJitter {
 /// All requested changes of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestedDurationChanges {
-    /// Changes of kernels, applied in order.
+    /// Changes to kernels, applied in order.
     pub kernels: Vec<KernelDurationChange>,
-    /// Changes of collectives. If several changes match a collective, the last change applies.
+    /// Changes to collectives. If several changes match a collective, the last change applies.
     pub collectives: Vec<CollectiveDurationChange>,
-    /// Slow ranks, each with a factor on its kernel durations.
+    /// Slow ranks, each with a factor for its kernel durations.
     pub slow: Vec<(Rank, f64)>,
     /// Random variation of kernel durations, or `None`.
     pub jitter: Option<KernelJitter>,
@@ -233,7 +233,7 @@ impl RequestedDurationChanges {
         *self == Self::default()
     }
 
-    /// Returns `rank` if the changes may give this rank its own durations, otherwise `None`.
+    /// Returns `rank` if the changes may give this rank durations of its own, otherwise `None`.
     pub(crate) fn rank_with_own_durations(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)
@@ -270,7 +270,7 @@ impl RequestedDurationChanges {
             .collect()
     }
 
-    /// Changes `prices`, the durations of `graph`'s nodes on `rank`. Returns the effect of each change, in the order of
+    /// Changes `prices`, the durations of `graph`'s nodes on `rank`. Returns what each change did, in the order of
     /// [`Self::create_zero_counts`]. Includes collectives only if they take their recorded or captured time.
     pub(crate) fn change_graph_durations(
         &self,
@@ -289,7 +289,7 @@ impl RequestedDurationChanges {
             let recorded = *price;
             for (number, time) in self.matching_collective_changes(call.kind, graph.name(call.node))
             {
-                // Changes of collectives do not accumulate, so each starts from the recorded duration.
+                // Changes to collectives do not accumulate, so each starts from the recorded duration.
                 *price = recorded;
                 counts[from + number].apply_and_count_change(price, time.apply_to_span(recorded));
             }
@@ -392,8 +392,8 @@ impl RequestedDurationChanges {
         ))
     }
 
-    /// Returns the changes, with their indices, that match a collective of `kind` called `name`. The last change
-    /// applies.
+    /// Returns the changes, with their indices, that match a collective of `kind` whose name is `name`. Of these, the
+    /// last change applies.
     pub(crate) fn matching_collective_changes(
         &self,
         kind: CollectiveKind,
@@ -422,7 +422,7 @@ impl DurationChangeEffect {
         (self.before, self.after) = (None, None);
     }
 
-    /// Adds the effect of the same change on another rank.
+    /// Adds what the same change did on another rank.
     pub(crate) fn merge_count(&mut self, other: &Self) {
         self.matched += other.matched;
         self.changed += other.changed;

@@ -1,4 +1,4 @@
-//! Processor models, which replace the lanes of an NPU and determine when kernels run.
+//! Processor models, which replace the lanes of an NPU and decide when kernels run.
 
 use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Npu};
@@ -6,14 +6,15 @@ use chakram_base::units::{Span, Time};
 
 /// Model of processors whose kernels use no lanes, such as arrays of cores or servers that schedule their own work.
 ///
-/// A model is passive: the loop notifies it of ready and ended kernels, and it returns times. The loop submits kernels
-/// that become ready in the same round in the order of NPU, launch and node.
+/// A model is passive: the loop notifies it of ready and ended kernels, and it returns times. If several kernels become
+/// ready in the same round, the loop submits them in the order of NPU, launch and node.
 pub trait SelfSchedulingProcessorModel {
-    /// Returns true if this model serves the kernels of `program`'s launches on an NPU. Called when a launch begins.
+    /// Returns true if this model serves the kernels that `program`'s launches run on an NPU. Called when a launch
+    /// begins.
     fn serves_program(&self, npu: Npu, program: u32) -> bool;
 
-    /// Submits a kernel whose dependencies are complete. Appends every job's times that are now known, or nothing if
-    /// this kernel must wait.
+    /// Submits a kernel whose dependencies are complete. Appends the times of every job whose times are now known, or
+    /// nothing if this kernel must wait.
     fn submit_job(
         &mut self,
         now: Time,
@@ -21,8 +22,8 @@ pub trait SelfSchedulingProcessorModel {
         started: &mut Vec<ProcessorJobStartAndEnd>,
     );
 
-    /// Notifies the model that a job has ended, before its successors are submitted. Appends every job's times that are
-    /// now known.
+    /// Notifies the model that a job has ended, before its successors are submitted. Appends the times of every job
+    /// whose times are now known.
     fn on_job_ended(
         &mut self,
         _now: Time,
@@ -32,8 +33,8 @@ pub trait SelfSchedulingProcessorModel {
     }
 
     /// Notifies the model that no more jobs end or are submitted at this instant. Called only at instants at which jobs
-    /// ended or were submitted. A model that chooses among waiting jobs thus sees all of them. Appends every job's
-    /// times that are now known.
+    /// ended or were submitted. A model that chooses among waiting jobs thus sees all of them. Appends the times of
+    /// every job whose times are now known.
     fn settle_instant(&mut self, _now: Time, _started: &mut Vec<ProcessorJobStartAndEnd>) {}
 }
 
@@ -52,7 +53,8 @@ pub struct ProcessorKernelJob {
     pub tag: u64,
     /// The kernel's index in the program's graph.
     pub node: NodeIndex,
-    /// Duration from the compute model, after the changes in the launch's [`LaunchKernelDurationAdjustment`](super::LaunchKernelDurationAdjustment).
+    /// Duration from the compute model, after the launch's
+    /// [`LaunchKernelDurationAdjustment`](super::LaunchKernelDurationAdjustment) has changed it.
     pub price: Span,
     /// Identifies the job in [`ProcessorJobStartAndEnd`] until the job ends.
     pub token: u64,

@@ -15,7 +15,7 @@ use chakram_trace::graph::NodeKind;
 pub(super) struct Processors<'a> {
     lanes: LanesOfAllNpus,
     model: Option<&'a mut dyn SelfSchedulingProcessorModel>,
-    /// Times that the model has now determined for its jobs. Reused to keep the list's allocation.
+    /// Job times that the model has now decided. Reused to keep the list's allocation.
     started: Vec<ProcessorJobStartAndEnd>,
     /// True if the model was notified of jobs since `settle_instant` was last called.
     unsettled: bool,
@@ -44,7 +44,7 @@ impl<'a> Processors<'a> {
         model.is_some_and(|model| model.serves_program(npu, program))
     }
 
-    /// Gives a node its lane if it is free; otherwise queues the node. Returns true if the node took the lane.
+    /// Gives a node its lane if the lane is free; otherwise queues the node. Returns true if the node took the lane.
     #[inline(always)]
     pub fn take_lane(
         &mut self,
@@ -110,7 +110,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Returns the job times that the model has determined. The caller must empty the list.
+    /// Returns the job times that the model has decided. The caller must empty the list.
     pub fn known_job_times_mut(&mut self) -> &mut Vec<ProcessorJobStartAndEnd> {
         &mut self.started
     }

@@ -1,13 +1,13 @@
-//! Representatives: if several identical copies of ranks must do the same work at the same time, the engine replays
-//! only one copy.
+//! Representatives: if several identical copies of ranks are certain to do the same work at the same time, the engine
+//! replays only one copy.
 //!
 //! A copy is a set of ranks that exchange messages only among themselves, such as one pipeline of a data-parallel job.
 //! On a network without contention, copies affect each other only through collectives. Copies with the same graphs and
 //! equivalent placements arrive at collectives together, so all copies end at the same time.
 //!
 //! One copy always suffices for collectives within a copy, such as the all-reduce of tied weights' gradients. For a
-//! collective across copies, it suffices only if the collective is answered analytically, because such an answer starts
-//! at the last member's arrival.
+//! collective across copies, one copy suffices only if the collective is answered analytically, because such an answer
+//! starts when the last member arrives.
 
 use super::{CompiledReplay, InstanceId, PlacedWorkloadGroup, ReplayOptions};
 use crate::{CollectiveRecord, Observer};
@@ -19,19 +19,18 @@ use chakram_hardware::topology::Topology;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::{GraphBoundToRank, Workload};
 
-/// Place of a rank: the index of its copy, and its index within the copy.
+/// Where a rank is: the index of its copy, and its index within the copy.
 type JobCopyAndRankIndex = (u32, u32);
 
-/// Replays one copy of a job as the representative of all copies. If one copy cannot represent the job, replays all
-/// ranks.
+/// Replays one copy of a job on behalf of all copies. If one copy cannot represent the job, replays all ranks.
 ///
 /// `copies` must be disjoint, have equal lengths, and together cover every rank. `replay` must replay its argument on
-/// `machine` with `options`, with a [`CopyRepresentsJobObserver`] as an observer. It must return the replay's result
-/// and that of [`CopyRepresentsJobObserver::represents_all`].
+/// `machine` with `options`, and use a [`CopyRepresentsJobObserver`] as an observer. It must return the replay's result
+/// and the result of [`CopyRepresentsJobObserver::represents_all`].
 ///
 /// # Errors
 ///
-/// Fails with the errors of `replay`.
+/// Returns the errors of `replay`.
 pub fn replay_representatives<T, E>(
     workload: &Workload,
     machine: &Machine,
@@ -50,7 +49,7 @@ pub fn replay_representatives<T, E>(
 /// Observer that checks whether the replay of one copy is valid for the whole job.
 #[derive(Debug)]
 pub struct CopyRepresentsJobObserver {
-    /// True for each group with absent members.
+    /// For each group, true if it has absent members.
     partial: Vec<bool>,
     stands: bool,
 }
@@ -66,8 +65,8 @@ impl CopyRepresentsJobObserver {
         }
     }
 
-    /// Returns true if a replay of all ranks would end at the same time, because no collective with absent members was
-    /// simulated message by message.
+    /// Returns true if a replay of all ranks would end at the same time. This is so if no collective with absent
+    /// members was simulated message by message.
     pub fn represents_all(&self) -> bool {
         self.stands
     }
@@ -199,7 +198,7 @@ impl JobCopyComparison<'_> {
         self.machine.npu_of_rank(rank.0, self.workload.rank_count())
     }
 
-    /// Returns true if two lists of ranks have equivalent placements in every dimension of the machine.
+    /// Returns true if two lists of ranks are placed equivalently in every dimension of the machine.
     fn are_placed_alike(&self, a: &[Rank], b: &[Rank]) -> bool {
         let topology = self.machine.topology();
         let npus =
@@ -213,8 +212,8 @@ impl JobCopyComparison<'_> {
 }
 
 /// Returns the coordinates of `npus` along dimension `d`, in a form that is equal for equivalent placements. In
-/// switched dimensions, only the equality of coordinates matters, so distinct coordinates are numbered in the order of
-/// first use. In wired dimensions, the result is each NPU's distance from the first NPU.
+/// switched dimensions, it matters only which coordinates are equal, so distinct coordinates are numbered in the order
+/// of first use. In wired dimensions, the result gives each NPU's distance from the first NPU.
 pub(super) fn layout_along_dimension(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()

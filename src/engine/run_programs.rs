@@ -88,15 +88,16 @@ pub fn run_launches<'a>(
         processors: processors.map(|processors| processors as _),
         many: true,
     };
-    // Serving runs without observers, so a second loop without notifications is worth its compile time.
+    // Serving runs without observers, so a second loop without notifications is worth the time that it takes to
+    // compile.
     if observer.is_nobody() {
         return run_over_network(source, &mut ());
     }
     run_over_network(source, observer)
 }
 
-/// Returns the collective backend of `machine` with the `custom` algorithms. It reuses the chunk counts in `chosen`,
-/// and adds those that it chooses itself.
+/// Returns the collective backend of `machine` with the `custom` algorithms. The backend reuses the chunk counts in
+/// `chosen`, and adds the counts that it chooses itself.
 pub(super) fn create_native_backend<'a>(
     machine: &'a Machine,
     custom: &'a [NamedScriptedAlgorithm],
@@ -131,7 +132,7 @@ pub(super) fn create_native_backend<'a>(
     }
 }
 
-/// Runs the programs over the network model of the first program.
+/// Runs the programs over the network model that the first program uses.
 pub(super) fn run_over_network<O: Observer + ?Sized>(
     source: RunProgramsAndFeeds<'_>,
     observer: &mut O,
@@ -166,8 +167,8 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
         .run(),
         NetworkModelKind::FairSharing => {
             let Some(mut network) = FairSharingNetwork::new(topology) else {
-                // The machine has too many NPUs for the requested network. This run does not use it, or an earlier
-                // check would have failed.
+                // The machine has too many NPUs for the requested network. This run does not use that network, or an
+                // earlier check would have failed.
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };

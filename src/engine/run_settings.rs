@@ -13,9 +13,9 @@ use chakram_trace::graph::NodeKind;
 pub(super) struct RunSettings<'a> {
     pub topology: &'a Topology,
     pub stepwise: bool,
-    /// True if a collective may be answered analytically only if the order of its members' ends is also proven.
+    /// True if a collective may be answered analytically only if it is also proven in which order its members end.
     pub ordered_ends: bool,
-    /// True if all traffic on the network belongs to collectives of all ranks, one at a time.
+    /// True if all traffic on the network belongs to collectives of all ranks, which run one at a time.
     pub collectives_alone: bool,
     /// True if tile groups are used.
     pub aggregate: bool,
@@ -63,7 +63,7 @@ fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
         })
 }
 
-/// Returns true if all traffic belongs to collectives of all ranks, one at a time per rank.
+/// Returns true if all traffic belongs to collectives of all ranks, and each rank runs them one at a time.
 fn can_run_collectives_alone(prepared: &CompiledReplay<'_>) -> bool {
     let plan = &prepared.plan;
     let ranks = plan.instances.len();

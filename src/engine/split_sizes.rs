@@ -1,7 +1,8 @@
-//! Finds in the members' traces the bytes that each pair exchanges in all-to-alls of unequal parts.
+//! For all-to-alls with unequal parts, finds in the members' traces the bytes that each pair exchanges.
 //!
-//! The sender's trace takes precedence over the receiver's. If both lack the size, for example because neither rank has
-//! a trace, the pair exchanges an equal part of the collective's bytes. A member's part for itself is not transferred.
+//! The sender's trace takes precedence over the receiver's. Both may lack the size, for example because neither rank
+//! has a trace. The pair then exchanges an equal part of the collective's bytes. The part that a member keeps for
+//! itself is not transferred.
 
 use super::error::ReplayRefusal;
 use super::plan::{PlacedRankGroup, ReplayPlan, group_text};
@@ -14,7 +15,7 @@ use chakram_trace::workload::Workload;
 /// Maximum number of members. The limit bounds the table, which has an entry for every pair.
 const MOST_MEMBERS: usize = 1 << 13;
 
-/// Finds the bytes that each pair of members exchanges in the all-to-alls of `group` with unequal parts.
+/// Finds the bytes that each pair of members exchanges when `group` runs all-to-alls with unequal parts.
 pub(super) fn gather_split_sizes(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -59,10 +60,10 @@ pub(super) fn gather_split_sizes(
     Ok(())
 }
 
-/// A member's position, the sizes that its trace states, and the id of its node.
+/// A member's position, the sizes that its trace gives, and the id of its node.
 type OneMemberStatedSplitSizes<'a> = (usize, &'a MemberAllToAllSplitBytes, u64);
 
-/// Returns the bytes between each pair of positions, row by row. `equal` is the size of parts for which no member
+/// Returns the bytes between each pair of positions, row by row. `equal` is the size of a part for which neither member
 /// states one.
 fn build_split_byte_table(
     group: &PlacedRankGroup,

@@ -21,7 +21,7 @@ mod insertion_order;
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
-/// The loop's components from which a diagnosis determines why nodes wait.
+/// The loop components in which a diagnosis looks for the reasons why nodes wait.
 ///
 /// The struct does not use the loop's generic types, so the diagnosis is compiled only once.
 pub(super) struct StuckDiagnosisInputs<'x, 'a> {
@@ -48,7 +48,8 @@ impl StuckDiagnosisInputs<'_, '_> {
         for (i, running) in self.flow.instances().iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
-                // Skip complete nodes, and nodes with open dependencies, which wait only because other nodes wait.
+                // Skip complete nodes. Also skip nodes with open dependencies, which wait only because other nodes
+                // wait.
                 let vertex = InstanceNode {
                     instance: InstanceIndex(i as u32),
                     node,
@@ -230,7 +231,7 @@ impl StuckDiagnosisInputs<'_, '_> {
         Some((text, Some(holder)))
     }
 
-    /// Describes a free lane that an earlier launch has reserved.
+    /// Describes a lane that is free but reserved for an earlier launch.
     fn describe_wait_for_launch(
         &self,
         InstanceNode { instance, .. }: InstanceNode,

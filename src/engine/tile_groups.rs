@@ -1,11 +1,10 @@
-//! Tile groups: of several ranks that do the same work at the same time, the engine simulates only one on behalf of
-//! all.
+//! Tile groups: when several ranks do the same work at the same time, the engine simulates only one on behalf of all.
 //!
 //! The ranks of a stage execute one graph, and their states stay equal as long as all of them end each node at the same
 //! instant. The engine therefore simulates dependencies, lanes and kernels only for one instance, the *leader*, on
-//! behalf of all *members*. Messages, collectives, loads and stores are carried out for each member, over its own
-//! links. The leader's node for such work ends once every member has finished. A leader with its members is the virtual
-//! tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model
+//! behalf of all *members*. Messages, collectives, loads and stores are carried out for each member separately, over
+//! its own links. The leader's node for such work ends once every member has finished. A leader with its members is the
+//! virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model
 //! Training".
 //!
 //! The result is the same, to the picosecond, as if every rank were simulated. The proof is by induction over rounds:
@@ -39,7 +38,7 @@ pub(super) use split::{StepTakenByWholePart, UnpostedReadyNodes};
 /// Flag of an instance: the instance is a member of a tile group.
 pub(super) const GROUPED: u8 = 32;
 
-/// The first split of a tile group in a replay.
+/// The first time that a tile group was split in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstTileGroupDivergence {
     /// Time of the split.
@@ -52,7 +51,7 @@ pub struct FirstTileGroupDivergence {
     pub behind: Rank,
 }
 
-/// Statistics of a replay: numbers of events and tile groups.
+/// Statistics of a replay: how many events and tile groups it had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventAndTileGroupCounts {
     /// Number of events that the loop handled.
@@ -63,7 +62,7 @@ pub struct EventAndTileGroupCounts {
     pub ranks: u32,
     /// Number of groups that were never split.
     pub together: u32,
-    /// Number of times that the engine joined parts of a split group again.
+    /// How often the engine joined parts of a split group again.
     pub rejoined: u64,
     /// The first split, or `None` if no group was split.
     pub split: Option<FirstTileGroupDivergence>,
@@ -85,14 +84,14 @@ pub(super) enum TileGroupSameRoundNodeStep {
 struct IncompleteGroupStep {
     node: NodeIndex,
     step: TileGroupSameRoundNodeStep,
-    /// Members that have taken the step. For `Announced`, each entry also states the time at which the member will end.
+    /// Members that have taken the step. For `Announced`, each entry also gives the time at which the member will end.
     present: Vec<(InstanceIndex, Time)>,
 }
 
 /// A group of instances. The engine simulates the group's first instance on behalf of all.
 #[derive(Debug, Default)]
 struct InstanceGroupSimulatedAsOne {
-    /// Index of the original group to which this group belonged before it was split.
+    /// Index of the original group from which this group was split.
     origin: u32,
     /// Number of ready collectives that wait for all members before they queue for their lanes.
     parked: u32,
@@ -108,8 +107,8 @@ struct InstanceGroupSimulatedAsOne {
 struct SplitGroupSharedState {
     /// Number of groups and single instances into which the original group is now split.
     parts: u32,
-    /// One flag per NPU lane: true if collectives that wait for all members share the lane with other nodes. Empty if
-    /// no lane is shared.
+    /// For each NPU lane, true if collectives that wait for all members share the lane with other nodes. Empty if no
+    /// lane is shared.
     shared_lanes: Vec<bool>,
 }
 
@@ -124,7 +123,7 @@ pub(super) struct InstanceGroupsSimulatedAsOne {
     origin_of: Vec<u32>,
     /// Collectives that parts of split groups ended in this round: original group, node and leader.
     ended: Vec<(u32, NodeIndex, InstanceIndex)>,
-    /// Groups in which only some members have taken a node's step; the loop must check whether to split them.
+    /// Groups in which only some members have taken a step with a node, so the loop must check whether to split them.
     uneven: Vec<u32>,
     /// Loads and stores that were issued but not submitted yet.
     accesses: Vec<InstanceNode>,
@@ -143,7 +142,7 @@ impl InstanceGroupsSimulatedAsOne {
         !self.groups.is_empty()
     }
 
-    /// Returns true if the loop must check any group for a split.
+    /// Returns true if the loop must check whether to split any group.
     pub fn needs_split_check(&self) -> bool {
         !self.uneven.is_empty()
     }
@@ -158,7 +157,7 @@ impl InstanceGroupsSimulatedAsOne {
     }
 
     /// Records that `instance` has taken a step of a node. Once all members have taken it, returns the members and the
-    /// times of their ends.
+    /// times at which they end.
     fn gather_step(
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
@@ -196,7 +195,7 @@ pub(super) fn is_shared(kind: NodeKind) -> bool {
 }
 
 impl InstanceGroupsSimulatedAsOne {
-    /// Forms the groups of a launch with `count` instances from `first` on.
+    /// Forms the groups of a launch, which has `count` instances starting at `first`.
     pub fn form_groups(&mut self, flow: &mut Dataflow<'_>, first: InstanceIndex, count: u32) {
         let last = first.0 + count;
         self.of.resize(last as usize, NONE);
@@ -252,8 +251,8 @@ impl InstanceGroupsSimulatedAsOne {
         self.accesses.push(InstanceNode { instance, node });
     }
 
-    /// Removes and returns the deferred loads and stores, sorted by instance and then by order of issue. Separately
-    /// simulated ranks would issue accesses in this order.
+    /// Removes and returns the deferred loads and stores, sorted by instance and then by order of issue. Ranks that
+    /// were simulated separately would issue accesses in this order.
     pub fn take_deferred_accesses(&mut self) -> Vec<InstanceNode> {
         let mut accesses = std::mem::take(&mut self.accesses);
         accesses.sort_by_key(|access| access.instance);
@@ -330,8 +329,8 @@ impl InstanceGroupsSimulatedAsOne {
         }
     }
 
-    /// Records that a member may queue for the lane of a node. Returns `None` until the last member is ready, then the
-    /// leader (the instance simulated for all members).
+    /// Records that a member may queue for the lane of a node. Returns `None` until the last member is ready, and then
+    /// the leader (the instance simulated for all members).
     pub fn record_queued(
         &mut self,
         flow: &Dataflow<'_>,
@@ -347,8 +346,8 @@ impl InstanceGroupsSimulatedAsOne {
         Some(leader)
     }
 
-    /// Records that a member has ended a node. Returns `None` until the last member has ended it, then the leader (the
-    /// instance simulated for all members).
+    /// Records that a member has ended a node. Returns `None` until the last member has ended the node, and then the
+    /// leader (the instance simulated for all members).
     pub fn record_ended(
         &mut self,
         flow: &Dataflow<'_>,
@@ -370,7 +369,7 @@ impl InstanceGroupsSimulatedAsOne {
     }
 }
 
-/// Returns true if, according to the plan, `next` does the same work as every instance from `start` up to `next`.
+/// Returns true if the plan makes `next` do the same work as every instance from `start` up to `next`.
 fn can_join_group(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (first, second) = (flow.rank_of(start), flow.rank_of(next));

@@ -1,6 +1,6 @@
 //! Predicts the values of a column. The encoder and the decoder make the same predictions.
 
-/// A column: the record index of each value, and the values.
+/// A column: its values, and the index of the record that holds each value.
 pub type SparseRecordColumn<'v> = (&'v [u32], &'v [u64]);
 
 /// Inputs from which a column is predicted.
@@ -14,14 +14,14 @@ pub struct ColumnPredictionInputs<'v> {
     pub sequence: &'v [u32],
     /// Number of templates.
     pub templates: usize,
-    /// The same column of the base.
+    /// The same column in the base chunk.
     pub base: Option<SparseRecordColumn<'v>>,
     /// Index and contents of each other column that may predict this column.
     pub others: [Option<(u32, SparseRecordColumn<'v>)>; 2],
 }
 
 impl<'v> ColumnPredictionInputs<'v> {
-    /// Returns the base's values if they correspond one to one to the column's values.
+    /// Returns the base's values if the base has its values in the same records as the column.
     fn aligned_base_values(&self) -> Option<&'v [u64]> {
         let (records, values) = self.base?;
         // Ranks with equal templates share the list of records, so comparing pointers usually suffices.
@@ -38,7 +38,7 @@ impl<'v> ColumnPredictionInputs<'v> {
     }
 }
 
-/// Rule by which a value is predicted.
+/// Rule that predicts a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnPredictionRule {
     /// Zero.
@@ -49,13 +49,12 @@ pub enum ColumnPredictionRule {
     Id = 2,
     /// The previous value plus the difference between the records' ids.
     PreviousById = 3,
-    /// The last value in a record with the same template, or 0 for the first such value.
+    /// The previous value in a record with the same template, or 0 if there is none.
     Template = 4,
-    /// The value in the base's record with the same index. If that record has no value, the
-    /// previous value.
+    /// The value in the base's record with the same index. If the base's record has no value, predicts the previous
+    /// value.
     Base = 5,
-    /// The prediction of `Base`, plus the previous value's difference from its counterpart in the
-    /// base.
+    /// The prediction of `Base`, plus the difference between the previous value and its counterpart in the base.
     BaseShifted = 6,
     /// A thousandth of another column's value in the same record, rounded down, or 0 if the record
     /// has no such value.
@@ -65,7 +64,7 @@ pub enum ColumnPredictionRule {
 }
 
 impl ColumnPredictionRule {
-    /// All predictors of column values, by number.
+    /// All rules that predict column values, in the order of their numbers.
     pub const ALL: [Self; 9] = [
         Self::Zero,
         Self::Previous,
@@ -128,7 +127,8 @@ impl<'v> SparseColumnValueIterator<'v> {
     }
 }
 
-/// Iterates over the column: `value` receives the index and the prediction of each value, and returns the value.
+/// Iterates over the column: calls `value` with each value's index and prediction, and `value` returns the actual
+/// value.
 #[inline(always)]
 pub fn scan_by_key(
     predictor: ColumnPredictionRule,

@@ -4,8 +4,8 @@
 use super::decimals::digit_count;
 use crate::wire::WireError;
 
-/// Writes into a buffer with a margin after the usable part. Fixed-size copies may reach into it; later writes
-/// overwrite the excess bytes.
+/// Writes into a buffer with a margin after the usable part. Copies of a fixed size may run into the margin; later
+/// writes overwrite the excess bytes.
 #[derive(Debug)]
 pub struct PaddedBufferWriter<'b> {
     buffer: &'b mut Vec<u8>,
@@ -27,7 +27,7 @@ pub const TOO_LARGE: WireError = WireError("the chunk's records are larger than 
 /// and how many of them are needed.
 #[inline(always)]
 fn spread_septets(value: u64) -> (u64, usize) {
-    // Three steps split the value into groups of 28 bits, then 14, then 7.
+    // Three steps split the value into groups of 28 bits, then of 14 bits, then of 7 bits.
     let spread = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
     let spread = spread & 0x0000_3fff_0000_3fff | (spread & 0x0fff_c000_0fff_c000) << 2;
     let spread = spread & 0x007f_007f_007f_007f | (spread & 0x3f80_3f80_3f80_3f80) << 1;
@@ -75,8 +75,8 @@ impl<'b> PaddedBufferWriter<'b> {
         self.at
     }
 
-    /// Writes the length of the contents that begin at `from` into the bytes reserved before them. If the length needs
-    /// more or fewer bytes than the `left` reserved bytes, moves the contents.
+    /// Writes the length of the contents that begin at `from` into the bytes reserved before them. Moves the contents
+    /// if the length needs more or fewer bytes than the `left` bytes that were reserved.
     #[inline(always)]
     pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
         let (bytes, length) = spread_septets((self.at - from) as u64);
@@ -93,7 +93,8 @@ impl<'b> PaddedBufferWriter<'b> {
         Ok(())
     }
 
-    /// Copies `N` bytes to the current position. Returns false if `from` or the buffer has fewer bytes left.
+    /// Copies `N` bytes to the current position. Returns false, and copies nothing, if fewer than `N` bytes remain in
+    /// `from` or in the buffer.
     #[inline(always)]
     fn copy_array<const N: usize>(&mut self, from: &[u8]) -> bool {
         let place = self.buffer.get_mut(self.at..);
@@ -128,8 +129,8 @@ impl<'b> PaddedBufferWriter<'b> {
         Ok(())
     }
 
-    /// Writes a varint. If it ends a message, also writes the message's length into the byte `length` bytes before it;
-    /// otherwise `length` is 0.
+    /// Writes a varint. If the varint ends a message, also writes the message's length into the byte that is `length`
+    /// bytes before the varint; otherwise, `length` is 0.
     #[inline(always)]
     pub fn write_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at - length..);
@@ -138,7 +139,7 @@ impl<'b> PaddedBufferWriter<'b> {
             return self.write_long_varint(value, length);
         }
         let (bytes, own) = spread_septets(value);
-        // If it ends no message, the varint overwrites this byte.
+        // If no message ends here, the varint overwrites this byte.
         place[0] = (length + own).wrapping_sub(1) as u8;
         place[length..length + 8].copy_from_slice(&bytes.to_le_bytes());
         self.at += own;
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
     use crate::wire::put_varint;
 
-    /// Creates a buffer of `bytes` bytes, which contains old data.
+    /// Creates a buffer of `bytes` bytes that is filled with old data.
     fn buffer(bytes: usize) -> Vec<u8> {
         vec![0xff; bytes + ONCE]
     }

@@ -1,19 +1,19 @@
-//! Finds relations between the columns of a chunk, so that the encoder can predict one column from others. They are
-//! found in a sample of a chunk's records.
+//! Finds relations between the columns of a chunk, so that the encoder can predict one column from others. It searches
+//! a sample of the chunk's records.
 
 use super::predict::{SparseColumnValueIterator, SparseRecordColumn};
 
 /// Number of sampled records. They are spread over the chunk, because the first records of a trace differ from later
 /// ones.
 const SAMPLE: usize = 512;
-/// Number of sampled records checked first. A relation that fits none of them is dropped.
+/// Number of sampled records checked first. A relation that fits none of these records is dropped.
 const GLANCE: usize = 16;
-/// Minimum value at which a column is worth predicting as the sum of two others.
+/// Smallest value at which predicting a column as the sum of two others is worthwhile.
 const LARGE: u64 = 1 << 8;
 
-/// For each column, returns the columns that probably predict its values: one column whose values are about 1000 times
-/// as large, or two columns whose sums are the values. Columns that predict others are not predicted themselves, and
-/// neither is the first column (ids).
+/// Returns, for each column, the columns that probably predict its values: either one column with values about 1000
+/// times as large, or two columns whose values add up to the column's values. Columns that predict others are not
+/// predicted themselves, and neither is the first column (ids).
 pub fn find_related_columns<'c>(
     columns: impl Iterator<Item = SparseRecordColumn<'c>>,
     records: usize,

@@ -1,4 +1,4 @@
-//! The shape of a chunk: the template of each record. It determines the record to which each value of a column belongs.
+//! The shape of a chunk: the template of each record. The shape says which record each value of a column belongs to.
 
 use super::template::TemplateTable;
 use crate::wire::WireError;
@@ -9,7 +9,7 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub struct RecordTemplatesAndValueRecords {
     sequence: Vec<u32>,
-    /// Index of each column's first value among all values, followed by the number of values.
+    /// For each column, the index of its first value among all values; the last entry is the number of values.
     starts: Vec<usize>,
     /// Record of each value, column by column.
     records: Vec<u32>,
@@ -25,13 +25,14 @@ impl RecordTemplatesAndValueRecords {
         &self.sequence
     }
 
-    /// Returns the template of each record for writing; the caller must call [`Self::locate_value_records`] after a change.
+    /// Returns the template of each record, for modification; the caller must call [`Self::locate_value_records`] after
+    /// a change.
     pub fn template_sequence_mut(&mut self) -> &mut Vec<u32> {
         &mut self.sequence
     }
 
-    /// Computes, for each value of `columns` columns, the record to which it belongs. Fails if the
-    /// columns have more than `most` values.
+    /// Computes which record each value of `columns` columns belongs to. Fails if the columns have more than `most`
+    /// values.
     pub fn locate_value_records(
         &mut self,
         templates: &TemplateTable,
@@ -73,7 +74,7 @@ impl RecordTemplatesAndValueRecords {
         Ok(())
     }
 
-    /// Writes `values`, which are ordered by record, to `out`, ordered by column.
+    /// Copies `values`, which are in record order, to `out` in column order.
     pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
         let mut next = self.starts.clone();
         super::resize_uninitialised(out, values.len());

@@ -1,5 +1,5 @@
 //! Finds structural columns: columns with few distinct values, such as types, lanes and flags. The rest of a record
-//! nearly always determines them. Templates contain their values, so records have fewer values.
+//! nearly always determines them. Templates contain these values, so fewer values remain in the records.
 
 use super::parse::RecordOutlineWithSlots;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ pub struct StructuralColumnValuesInTemplates {
     values: Vec<Vec<u64>>,
 }
 
-/// Maximum number of distinct values of a structural column, so that an index needs three bits.
+/// Maximum number of distinct values in a structural column, which lets an index fit in three bits.
 const FEW: usize = 7;
-/// Minimum mean number of occurrences of each distinct value of a structural column.
+/// Minimum average number of times that each distinct value of a structural column occurs.
 const OFTEN: usize = 32;
 
 impl StructuralColumnValuesInTemplates {
@@ -35,7 +35,7 @@ impl StructuralColumnValuesInTemplates {
             *all += outline.slots.len();
             Some(*all)
         }));
-        // For each slot of an outline, `seen` is a bit set of the values that occur in the slot.
+        // For each slot of an outline, `seen` is a bit set of the values that the slot takes.
         let mut seen = vec![0u8; starts[outlines.len()]];
         let mut rest = values;
         for &number in sequence {
@@ -64,8 +64,8 @@ impl StructuralColumnValuesInTemplates {
         }
         for (column, values) in found.iter_mut().enumerate() {
             let often = counts[column] >= OFTEN * values.len();
-            // Each further value per outline costs a template, so a column is worthwhile only if outlines nearly
-            // determine its value.
+            // Every additional value of an outline costs a template, so a column is worthwhile only if the outline
+            // nearly fixes its value.
             if values.len() > FEW || !often || 4 * pairs[column] > 5 * told[column] {
                 values.clear();
             }
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn values_that_outlines_tell_are_structural() {
-        // The records have two outlines with three columns: a type, which the outline determines; a number from 0 to
-        // 2, which the outline does not determine; and a time.
+        // The records have two outlines with three columns: a type that follows from the outline; a number from 0 to 2
+        // that does not; and a time.
         let outline = || {
             Arc::new(RecordOutlineWithSlots {
                 ops: Vec::new(),
@@ -140,7 +140,7 @@ mod tests {
             &texts, 3, &sequence, &values,
         );
         assert!(found.values.iter().all(Vec::is_empty));
-        // A column of a few records is never structural.
+        // A column with only a few records is never structural.
         let found = StructuralColumnValuesInTemplates::find_structural_columns(
             &outlines,
             3,

@@ -1,4 +1,4 @@
-//! Templates of records, in two forms: as ops in a chunk, and as steps that write a record.
+//! Templates of records in two forms: ops in a chunk, and steps that write a record.
 
 use super::record_writer::{DIGITS, LONGEST, PaddedBufferWriter};
 use crate::wire::{ByteStringReader, WireError, put_varint};
@@ -21,12 +21,12 @@ pub struct ChunkAddedTemplates {
     steps: Vec<LiteralWithFollowingPart>,
     /// Literals of all steps.
     literals: Vec<u8>,
-    /// Column of each template slot, for all templates in record order.
+    /// Column of every template slot; templates come one after another, and slots in record order.
     slots: Vec<u32>,
     ends: Vec<TemplateEndsInSharedArrays>,
 }
 
-/// For each array of a layer, the index at which a template's range ends.
+/// Where a template's range ends in each array of a layer.
 #[derive(Clone, Copy, Debug, Default)]
 struct TemplateEndsInSharedArrays {
     steps: usize,
@@ -34,7 +34,7 @@ struct TemplateEndsInSharedArrays {
     slots: usize,
 }
 
-/// A template in the form that is used to write records.
+/// A template in the form that writes records.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordLiteralsAndSlots<'t> {
     steps: &'t [LiteralWithFollowingPart],
@@ -60,9 +60,9 @@ struct LiteralWithFollowingPart {
 /// Part of a record that follows a literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PartAfterLiteral {
-    /// A slot. The slot may also end a message that contains only a literal and the slot, as most
-    /// attributes do. The literal before such a slot includes the message's length byte. The writer
-    /// corrects this byte when the value is known.
+    /// A slot. The slot may also end a message that consists of one literal and the slot, as most attributes do. The
+    /// literal before such a slot includes the message's length byte. The writer corrects this byte when the value is
+    /// known.
     Slot,
     Nothing,
     Decimal,
@@ -77,19 +77,19 @@ pub const SLOT: u64 = 1;
 pub const OPEN: u64 = 2;
 pub const CLOSE: u64 = 3;
 
-/// Returns the op of a decimal number in `column`: a `CLOSE` with an argument. The end of a message is a `CLOSE`
-/// without an argument.
+/// Returns the op of a decimal number in `column`: a `CLOSE` with an argument. A `CLOSE` without an argument ends a
+/// message.
 pub fn decimal_op(column: u64) -> u64 {
     (column + 1) << 2 | CLOSE
 }
 
-/// Maximum nesting of messages in a record.
+/// Maximum nesting depth of messages in a record.
 const DEPTH: usize = 16;
 const TOO_DEEP: WireError = WireError("the messages of a template are nested too deep");
 const ENDS_TWICE: WireError = WireError("a message of a template ends twice");
 const NO_COLUMN: WireError = WireError("a template names a missing column");
-/// Maximum length of the literal in a message with a slot. With a longer literal, the message's
-/// length could need two bytes.
+/// Maximum length of the literal in a message that ends with a slot. With a longer literal, the message's length could
+/// need two bytes.
 const INNER: usize = 0x7f - LONGEST;
 
 impl TemplateTable {
@@ -115,8 +115,8 @@ impl TemplateTable {
         self.layers.pop().and_then(Arc::into_inner)
     }
 
-    /// Returns the layer (one chunk's part of the table) that contains template `number`, and the ends in this layer of
-    /// the previous template (0 for the first) and of template `number`.
+    /// Returns the layer (one chunk's part of the table) that holds template `number`, and two ends within this layer:
+    /// where the previous template ends (0 for the first template) and where template `number` ends.
     #[inline]
     fn template_ends(
         &self,
@@ -153,7 +153,7 @@ impl TemplateTable {
         }
     }
 
-    /// Adds a template to the last layer. `encoded` contains the template's ops, in which column indices must be below
+    /// Adds a template to the last layer. `encoded` holds the template's ops, whose column indices must all be below
     /// `columns`.
     pub fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let layer = self.layers.last_mut().expect("a layer was begun");
@@ -164,9 +164,8 @@ impl TemplateTable {
 impl ChunkAddedTemplates {
     fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let mut input = ByteStringReader::new(encoded);
-        // `literal` counts the literal bytes since the last step. `open` has an entry for each open
-        // message: the index after the message's first step, and the offset of its contents among
-        // the literals.
+        // `literal` counts the literal bytes since the last step. `open` has an entry for each open message: the index
+        // after the message's first step, and the offset among the literals where its contents begin.
         let mut literal = 0;
         let mut open = [(0, 0); DEPTH];
         let mut depth = 0usize;
@@ -267,7 +266,7 @@ impl ChunkAddedTemplates {
 }
 
 impl RecordLiteralsAndSlots<'_> {
-    /// Returns the maximum number of bytes that a record needs while it is written.
+    /// Returns the maximum number of bytes that a record occupies while it is being written.
     #[inline]
     pub fn max_record_bytes(&self) -> usize {
         // At most one number follows each literal. The record's own length comes before all
@@ -275,8 +274,7 @@ impl RecordLiteralsAndSlots<'_> {
         self.length + (self.steps.len() + 1) * DIGITS
     }
 
-    /// Writes a record, preceded by its length if `framed` is true; `value` returns the values of the slots, one
-    /// after another.
+    /// Writes a record, preceded by its length if `framed` is true; `value` returns the slots' values, one per call.
     #[inline]
     pub fn write_record(
         &self,
@@ -287,7 +285,7 @@ impl RecordLiteralsAndSlots<'_> {
         let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;
-        // Reserve space for the length as if every number took one byte; it usually fits.
+        // Reserve as many bytes for the length as it needs if every number takes one byte; this is usually right.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
         let begin = if framed {
             out.reserve_length_byte(left)

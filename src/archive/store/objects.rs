@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Debug, Default)]
 pub struct ObjectIndexAndChunkCache {
     indices: OnceLock<ArchiveObjectIndex>,
-    /// Recently used bases, in decoded form.
+    /// Recently used base chunks, decoded.
     decoded: Mutex<VecDeque<(ObjectPlaceAndChunkIndex, Arc<DecodedFrameAndColumns>)>>,
     /// Memory that later chunks reuse.
     buffers: Mutex<Vec<ChunkBuffers>>,
 }
 
-/// Location of an object: index of its segment, and index of the object in the segment.
+/// Location of an object: the index of its segment, and the object's index within that segment.
 type ObjectSegmentAndIndex = (usize, usize);
-/// Location of a chunk: location of its object, and index of the chunk in the object.
+/// Location of a chunk: the location of its object, and the chunk's index within that object.
 type ObjectPlaceAndChunkIndex = (ObjectSegmentAndIndex, usize);
 
 /// Objects of all segments.
@@ -32,7 +32,7 @@ struct ArchiveObjectIndex {
     places: BTreeMap<[u8; 32], ObjectSegmentAndIndex>,
 }
 
-/// Maximum number of cached bases. Several ranks share a base, which is thus unpacked only once.
+/// Maximum number of cached bases. Several ranks share a base; the cache makes sure that it is unpacked only once.
 const KEPT: usize = 16;
 /// Maximum number of bases in a chain, where each chunk is the base of the next.
 const DEPTH: usize = 8;
@@ -152,12 +152,12 @@ impl Archive {
         let records = chunks
             .iter()
             .fold(0u64, |all, chunk| all.saturating_add(chunk.5));
-        // Subtract the first record, which is the metadata.
+        // Do not count the first record, which is the metadata.
         Ok(records.checked_sub(1))
     }
 
-    /// Passes records of a trace object to `out`, with their length prefixes. Reads only their chunks and these chunks'
-    /// bases. Verifies the chunks' checksums, but not the object's hash.
+    /// Passes the selected records of a trace object to `out`, with their length prefixes. Reads only the chunks that
+    /// hold these records, and the bases of these chunks. Verifies the chunks' checksums, but not the object's hash.
     pub fn copy_records(
         &self,
         hash: &str,
@@ -231,8 +231,8 @@ impl Archive {
         result
     }
 
-    /// Drops cached bases that no chunk after `place` uses. Objects are usually read in order, so they are not needed
-    /// again.
+    /// Drops cached bases that no chunk after `place` uses. Objects are usually read in order, so these bases are not
+    /// needed again.
     fn release_unused_bases(&self, place: ObjectPlaceAndChunkIndex, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
@@ -255,7 +255,7 @@ impl Archive {
         }
     }
 
-    /// Decodes a chunk and its bases.
+    /// Decodes a chunk, and first its bases.
     fn decode_chunk(
         &self,
         place: ObjectPlaceAndChunkIndex,
@@ -303,7 +303,7 @@ impl Archive {
             DecodedFrameAndColumns::decode_frame(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.error_at_chunk(object, chunk, error))?);
-        // Cache only bases, because later chunks need nothing else.
+        // Cache only bases, because no other chunk is needed later.
         if index.bases.contains_key(&place) {
             let mut kept = kept();
             kept.push_back((place, Arc::clone(&decoded)));

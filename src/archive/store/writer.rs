@@ -1,5 +1,5 @@
-//! Writes an archive, with one writer at a time. A commit appends a segment, or replaces all
-//! segments by one segment.
+//! Writes an archive, and admits only one writer at a time. A commit appends a segment, or replaces all segments by one
+//! segment.
 
 use super::Archive;
 use crate::document::{SCHEMA, SegmentCatalogueChanges, SegmentWriteIntent};
@@ -44,7 +44,7 @@ impl ArchiveWriter {
     ///
     /// # Errors
     ///
-    /// Fails if the archive does not exist, or has a damaged tail, which writing would remove.
+    /// Fails if the archive does not exist, or if it has a damaged tail, because writing would remove this tail.
     pub fn open_for_writing(path: &Path) -> Result<Self, ArchiveError> {
         let is_folder = path.is_dir();
         let target = if is_folder {
@@ -63,8 +63,8 @@ impl ArchiveWriter {
             })?;
             lock.lock()
                 .map_err(|error| ArchiveError::io_error(&target, "lock", error))?;
-            // The previous holder of the lock may have replaced the file; the locked file is then no longer the
-            // archive.
+            // The previous holder of the lock may have replaced the file, in which case the locked file is no longer
+            // the archive.
             let same = chakram_trace::files::file_identity(&target) == file_identity(&lock);
             if same {
                 let archive = Arc::new(Archive::open_archive(path)?);
@@ -82,8 +82,8 @@ impl ArchiveWriter {
         Arc::clone(&self.archive)
     }
 
-    /// Adds a segment. A failure leaves the archive unchanged. If an unfinished tail occupies the segment's position,
-    /// moves it to another file and returns this file.
+    /// Adds a segment. A failure leaves the archive unchanged. If an unfinished tail is in the way, moves it to another
+    /// file and returns that file.
     pub fn commit_segment(
         mut self,
         plan: &CommitCommandAndWorkloadNames,
@@ -160,8 +160,8 @@ impl ArchiveWriter {
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one segment. Moves an unfinished tail to another file and returns this file, like
-    /// [`Self::commit_segment`].
+    /// Replaces all segments by one segment. If there is an unfinished tail, moves it to another file and returns that
+    /// file, as [`Self::commit_segment`] does.
     pub fn replace_all_segments(
         self,
         plan: &CommitCommandAndWorkloadNames,

@@ -541,9 +541,9 @@ impl AstraCollectiveBackend {
         }
     }
 
-    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. Assumes, as is
-    /// true of every algorithm, that chunks in the same stage send to the same members, and that a member sends its
-    /// messages to one partner in succession.
+    /// Returns true if, in a collective of all NPUs, no link ever carries two messages at the same time. Assumes two
+    /// things that are true of every algorithm: chunks in the same stage send to the same members, and a member sends
+    /// its messages to one partner after another.
     fn is_conflict_free(
         &self,
         chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,
@@ -580,7 +580,7 @@ impl AstraCollectiveBackend {
     }
 
     /// Returns the flow shop of a collective. All its members start together on idle links. Calls `on_begin` whenever a
-    /// chunk begins a stage. Returns `None` if the duration is not proven.
+    /// chunk begins a stage. Returns `None` if the duration cannot be proven.
     fn flow_shop(
         &self,
         chunk_schedule: &ChunkStageSequences<CollectiveChunkPhase>,

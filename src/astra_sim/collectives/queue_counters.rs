@@ -20,14 +20,15 @@ pub(super) struct AllNpuChunkCounters {
     /// Number of queues in a level.
     queues: u32,
     dimensions: usize,
-    /// Counters by NPU and level; empty if nothing is counted.
+    /// Counters for each NPU and level; empty if nothing is counted.
     levels: Vec<OneNpuOneLevelChunkCounters>,
     /// Collective to which each NPU's counters belong; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
 impl AllNpuChunkCounters {
-    /// Creates the counters, or none unless `is_counted` is true. If `anew` is true, they restart with each collective.
+    /// Creates the counters if `is_counted` is true, otherwise none. If `anew` is true, they restart with each
+    /// collective.
     pub fn new(
         (npus, dimensions): (u32, usize),
         queues: u32,
@@ -49,7 +50,7 @@ impl AllNpuChunkCounters {
         !self.levels.is_empty()
     }
 
-    /// Counts an NPU's next chunk in a stage, and returns the chunk's queue and its place in that queue.
+    /// Counts an NPU's next chunk in a stage, and returns the chunk's queue and the chunk's place in it.
     #[inline]
     pub fn assign_next_queue(
         &mut self,
@@ -74,8 +75,8 @@ impl AllNpuChunkCounters {
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
-        // If an all-reduce runs as a reduce-scatter and an all-gather, each uses one half of the queues. A single queue
-        // belongs to both halves.
+        // If an all-reduce runs as a reduce-scatter and an all-gather, each of these uses one half of the queues. A
+        // single queue belongs to both halves.
         let half = queues / 2;
         let next = |counter: &mut u32, count: u32| {
             let place = *counter;
@@ -90,8 +91,7 @@ impl AllNpuChunkCounters {
             PhaseQueueSubset::Second => half + next(&mut level.second, queues - half),
         };
         slot.queue = queue as u16;
-        // If there are several queues, chunks in the second half of the queues run around the ring
-        // in the opposite direction.
+        // If there are several queues, chunks in the second half of them run around the ring in the opposite direction.
         slot.backward |= stage.rotation == PhaseQueueSubset::All && queues > 1 && queue >= half;
         if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
             slot.mirrored = level.trees % 2 == 1;

@@ -7,11 +7,11 @@ use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Added to a rank, gives the process id of the rank's tensor lifetimes and memory counter.
+/// This number plus the rank is the process id of the rank's tensor lifetimes and memory counter.
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 
-/// The writer that ASTRA-sim reports for a tensor without one.
+/// The writer that ASTRA-sim reports for a tensor that no node has written.
 const NOBODY: CompletedNode<'static> = CompletedNode {
     id: u64::MAX,
     name: "UNDEFINED",
@@ -19,7 +19,7 @@ const NOBODY: CompletedNode<'static> = CompletedNode {
     end: Time(10_000),
 };
 
-/// An event of the Chrome trace format, with its keys in ASTRA-sim's order.
+/// An event in the Chrome trace format; its keys are in ASTRA-sim's order.
 #[derive(Serialize)]
 struct TensorEvent<'e> {
     name: &'e str,
@@ -60,7 +60,7 @@ impl TensorLifetimesAndAccesses<'_> {
     ///
     /// # Errors
     ///
-    /// Fails with the errors of `out`.
+    /// Fails if writing to `out` fails.
     pub fn write_chrome_trace(&self, rank: u32, out: &mut impl Write) -> io::Result<()> {
         out.write_all(b"{\"traceEvents\": [")?;
         let mut first = true;

@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::Value;
 
-/// Builds tensors from their uses: (node, name, bytes, true if the node writes the tensor).
+/// Builds tensors from their uses: (node, name, bytes, whether the node writes the tensor).
 fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
     let mut all = RankTensors::default();
     for &(node, name, bytes, write) in uses {
@@ -56,8 +56,8 @@ const SPANS: [(&str, u64, u64); 3] = [("f", 5, 10), ("loss", 10, 14), ("b", 20, 
 fn lifetimes_run_from_the_write_to_the_last_read() {
     let tensors = layer();
     let memory = TensorLifetimesAndAccesses::compute_lifetimes(&tensors, ran(&SPANS));
-    // w exists from 0 to 26, a from 5 to 14, y from 10 to 26, and g from 20 on. The bytes are 100 at 0,
-    // 130 at 5, 137 at 10, 107 at 14, 157 at 20, and 50 (only g) at 26.
+    // w exists from 0 to 26, a from 5 to 14, y from 10 to 26, and g from 20 onwards. There are 100 bytes at 0, 130 at
+    // 5, 137 at 10, 107 at 14, 157 at 20, and 50 (only g) at 26.
     let usage: Vec<_> = memory
         .usage
         .iter()
@@ -78,8 +78,8 @@ fn lifetimes_run_from_the_write_to_the_last_read() {
 
 #[test]
 fn memory_that_is_freed_is_there_for_what_follows_at_once() {
-    // a exists from 0 to 10, and b, which is never read, exists from 10 on. Memory use is 8 bytes before and after 10,
-    // and never 16.
+    // a exists from 0 to 10; b, which is never read, exists from 10 onwards. Memory use is 8 bytes before and after 10,
+    // and never reaches 16.
     let tensors = tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
     let memory = TensorLifetimesAndAccesses::compute_lifetimes(
         &tensors,

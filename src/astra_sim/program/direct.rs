@@ -4,7 +4,7 @@
 //! A member sends n-1 messages, or 2(n-1) in an all-reduce. At any time, at most W of its messages are unanswered. The
 //! second half of an all-reduce begins when the member has *received* all n-1 messages of the first half and has
 //! reduced at least one of them. If [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) is corrected, the
-//! second half begins when the member has reduced all n-1 messages, which gives W + n-1 credits.
+//! second half begins when the member has reduced all n-1 messages, which leads to W + n-1 credits.
 
 use super::{AstraAlgorithm, CollectiveChunkPhase, PhaseOperation, Quirk};
 use chakram_hardware::collective::MemberLinePosition;
@@ -14,7 +14,7 @@ pub(super) fn window_size(window: Option<u32>, position: MemberLinePosition) -> 
     window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
 
-/// Returns the number of messages that a member sends, which is also the number that it receives.
+/// Returns the number of messages that a member sends; it receives the same number.
 pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * (position.size - 1),
@@ -27,8 +27,7 @@ pub(super) fn partner_distance(position: MemberLinePosition, i: u32) -> u32 {
     1 + i % (position.size - 1)
 }
 
-/// Returns the number of credits that step `i` needs, and the number of messages that must arrive (but need not be
-/// processed) before it.
+/// Returns how many credits step `i` needs, and how many messages must arrive (but need not be processed) before it.
 pub(super) fn required_credits_and_messages(
     phase: &CollectiveChunkPhase,
     position: MemberLinePosition,

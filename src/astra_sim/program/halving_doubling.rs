@@ -2,27 +2,27 @@
 //! reduce-scatter, and n/2, n/4, … in an all-gather; an all-reduce runs both.
 //!
 //! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes, and message j of an
-//! all-gather has 2^j D bytes. The second half of an all-reduce continues with 2⌊d/2⌋ bytes, where d is the size of
-//! the first half's last message. For odd d, this size is less than d.
+//! all-gather has 2^j D bytes. The second half of an all-reduce continues with 2⌊d/2⌋ bytes, where d is the size of the
+//! first half's last message. If d is odd, this size is less than d.
 //!
 //! An all-gather also supports other numbers of members. With L = ⌊log2 n⌋, a member sends L messages over the
-//! distances ⌊n/2⌋, ⌊n/4⌋ and so on. The all-gather terminates if all members form pairs at each distance. A member may
-//! then lack data from other members. For example, with 6 members and the distances 3 and 1, each member gets the data
-//! of only 3 others.
+//! distances ⌊n/2⌋, ⌊n/4⌋ and so on. The all-gather terminates if all members pair up at each distance. A member may
+//! then lack data from other members. For example, with 6 members and the distances 3 and 1, each member receives the
+//! data of only 3 others.
 
 use super::{CollectiveChunkPhase, PhaseOperation};
 use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::MemberLinePosition;
 
-/// Distance to the partner that receives a message, and its size.
+/// A message's size, and the distance to the partner that receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HalvingPartnerMessage {
     pub distance: u32,
     pub amount: UnroundedBufferShare,
 }
 
-/// Returns true if `members` of an all-gather form pairs at each distance, that is, if blocks of twice the distance
-/// fill the line.
+/// Returns true if `members` of an all-gather pair up at each distance, that is, if blocks of twice the distance fill
+/// the line.
 pub fn can_pair_all_members(members: u32) -> bool {
     let mut distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2))
         .take_while(|&distance| distance > 0);
@@ -34,7 +34,7 @@ pub(super) fn level_count(position: MemberLinePosition) -> u32 {
     position.size.ilog2()
 }
 
-/// Returns the number of messages that a member sends, which is also the number that it receives.
+/// Returns the number of messages that a member sends; it receives the same number.
 pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * level_count(position),
@@ -50,7 +50,7 @@ pub(super) fn nth_packet(
 ) -> HalvingPartnerMessage {
     let levels = level_count(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
-    // A single truncation at the end gives the same size as a truncation after each halving.
+    // Truncating once at the end gives the same size as truncating after each halving.
     let halved = |times: u32| phase.equal_part(phase.amount, power(times));
     let doubled = |amount: UnroundedBufferShare, times: u32| {
         CollectiveChunkPhase::multiplied(amount, power(times))
@@ -74,7 +74,7 @@ pub(super) fn nth_packet(
 }
 
 /// Returns the partner at `distance`. The partner's index is higher if ⌊index / distance⌋ is even, and lower otherwise.
-/// All members of the line form pairs at this distance, so the partner is also on the line.
+/// All members of the line pair up at this distance, so the partner is also on the line.
 pub(super) fn partner_at(position: MemberLinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance

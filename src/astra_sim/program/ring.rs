@@ -1,14 +1,14 @@
 //! `ring`: every message goes to the successor on the line.
 //!
-//! With n members and D bytes, a reduce-scatter has n-1 messages of ⌊D/n⌋ bytes, and an all-gather
-//! has n-1 messages of D bytes. An all-reduce has 2(n-1) messages, and an all-to-all has n(n-1)/2
-//! messages, all of ⌊D/n⌋ bytes. A member has one packet in flight (window 1).
+//! With n members and D bytes, a reduce-scatter sends n-1 messages of ⌊D/n⌋ bytes, and an all-gather sends n-1 messages
+//! of D bytes. An all-reduce sends 2(n-1) messages, and an all-to-all sends n(n-1)/2 messages, all of ⌊D/n⌋ bytes. A
+//! member has one packet in flight (window 1).
 
 use super::{CollectiveChunkPhase, PhaseOperation};
 use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::MemberLinePosition;
 
-/// Returns the number of messages that a member sends, which is also the number that it receives.
+/// Returns the number of messages that a member sends; it receives the same number.
 pub(super) fn message_count(phase: &CollectiveChunkPhase, position: MemberLinePosition) -> u32 {
     let n = position.size;
     match phase.part {

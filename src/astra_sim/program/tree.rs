@@ -5,8 +5,8 @@
 //! traversal numbers this subtree along the line. The root is the last member of the line, or the first in the mirrored
 //! tree. A leaf sends its data to its parent. An inner member reduces the messages of its two children, and sends the
 //! result to its parent. When the final result comes down, the member reduces it again (unless
-//! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. After
-//! sending, the member ends, even if the messages have not been delivered yet.
+//! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. A
+//! member ends as soon as it has sent these messages, even if they have not been delivered yet.
 
 use super::MemberQueueDirectionAndTree;
 use chakram_hardware::collective::{MemberLinePosition, PostedReceive};
@@ -63,7 +63,8 @@ impl TreeRole {
         }
     }
 
-    /// Returns a member's credits at the start. A leaf has one, because its own data first passes through the endpoint.
+    /// Returns a member's credits at the start. A leaf has one credit, because its own data first passes through the
+    /// endpoint.
     pub fn initial_credits(self) -> u32 {
         u32::from(matches!(self, Self::Leaf { .. }))
     }

@@ -75,8 +75,8 @@ fn sizes_are_the_numbers_at_the_beginning_of_their_texts() {
     ] {
         assert_eq!(leading_number(text), Some(bytes), "{text}");
     }
-    // The texts have no digits, digits after other text, numbers beyond 64 bits (at which `std::stoul`
-    // throws), or numbers below 0.
+    // The texts have no digits, digits after other text, numbers of more than 64 bits (for which `std::stoul` throws),
+    // or numbers below 0.
     for text in [
         "",
         " ",

@@ -11,11 +11,11 @@ use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Counting wrapper of the system's allocator.
+/// Wrapper around the system's allocator that counts bytes.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// Bytes allocated by all threads, as far as they have reported them.
+/// Bytes that all threads have allocated, as far as the threads have reported them.
 static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -32,8 +32,8 @@ pub fn disable_exit_at_limit(exhausted: fn()) {
     let _ = EXHAUSTED.set(exhausted);
 }
 
-/// A thread adds its balance to the global counter only when it reaches this many bytes, so that threads do not contend
-/// for the counter at each small allocation.
+/// A thread adds its balance to the global counter only when the balance reaches this many bytes, so that threads do
+/// not contend for the counter at every small allocation.
 const PIECE: i64 = 1 << 16;
 
 thread_local! {
@@ -50,7 +50,7 @@ pub fn allocated_bytes() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
 
-/// Makes the system's allocator return its freed memory to the system. To be called between large tasks.
+/// Makes the system's allocator return its freed memory to the operating system. Call this between large tasks.
 pub fn return_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call does not affect allocated memory.
@@ -60,9 +60,9 @@ pub fn return_freed_memory() {
 }
 
 /// Makes the system's allocator keep more freed memory for later allocations. By default, free memory above 128 kB at
-/// the end of a heap is returned to the system. Each of several graphs built in succession therefore gets newly cleared
-/// pages, which caused half of all page faults in a replay of a training step on a wafer. Only lists on huge pages
-/// (`graph/huge_pages.rs`) still get their memory directly from the system.
+/// the end of a heap goes back to the operating system. If several graphs are built in succession, each therefore gets
+/// newly cleared pages. This caused half of all page faults when a training step on a wafer was replayed. Only lists on
+/// huge pages (`graph/huge_pages.rs`) still get their memory directly from the operating system.
 pub fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call only sets parameters, before other threads exist.
@@ -76,7 +76,7 @@ pub fn keep_freed_memory() {
 /// Adds `bytes` to the count; `bytes` is negative if memory was freed.
 #[inline]
 fn count_bytes(bytes: i64) {
-    // An ending thread has already lost its local counter, so its bytes go directly to the total.
+    // A thread that is ending has already lost its local counter, so its bytes go directly to the total.
     let own = OWN.try_with(|own| {
         let sum = own.get() + bytes;
         let hand_in = sum.abs() >= PIECE;
@@ -88,7 +88,7 @@ fn count_bytes(bytes: i64) {
         return;
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
-    // The total may be negative: one thread may report freed memory before another reports its allocation.
+    // The total may be negative, because one thread may report freed memory before another reports allocating it.
     if sum > 0
         && held > 0
         && held as u64 > BOUND.load(Ordering::Relaxed)
@@ -127,7 +127,7 @@ fn exit_out_of_memory(asked: u64, held: u64, why: std::fmt::Arguments<'_>) {
     std::process::exit(2);
 }
 
-/// Writes to standard error without taking its lock, because the thread may already hold this lock.
+/// Writes to standard error without locking it, because the thread may already hold the lock.
 #[cfg(unix)]
 fn write_to_stderr(text: &[u8]) {
     use std::os::fd::FromRawFd;
@@ -164,25 +164,25 @@ fn exit_if_null(memory: *mut u8, size: usize) -> *mut u8 {
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_bytes(layout.size() as i64);
-        // SAFETY: the caller of each method guarantees the requirements of the system's allocator.
+        // SAFETY: the caller of each method fulfils the requirements of the system's allocator.
         exit_if_null(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count_bytes(layout.size() as i64);
-        // SAFETY: the caller guarantees the requirements of the system's allocator.
+        // SAFETY: the caller fulfils the requirements of the system's allocator.
         exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count_bytes(-(layout.size() as i64));
-        // SAFETY: the caller guarantees the requirements of the system's allocator.
+        // SAFETY: the caller fulfils the requirements of the system's allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count_bytes(size as i64 - layout.size() as i64);
-        // SAFETY: the caller guarantees the requirements of the system's allocator.
+        // SAFETY: the caller fulfils the requirements of the system's allocator.
         exit_if_null(unsafe { System.realloc(memory, layout, size) }, size)
     }
 }

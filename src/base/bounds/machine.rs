@@ -31,7 +31,7 @@ fn parse_mem_total(text: &str) -> Option<u64> {
 }
 
 /// Returns the paths of the files that may contain memory limits, for both versions of cgroups. `text` is the content
-/// of `/proc/self/cgroup`. In a container, the root of the hierarchy is its own cgroup.
+/// of `/proc/self/cgroup`. Inside a container, the root of the hierarchy is the container's own cgroup.
 fn list_cgroup_limit_files(text: &str) -> Vec<String> {
     const ROOT: &str = "/sys/fs/cgroup";
     let mut found = vec![

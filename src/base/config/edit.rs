@@ -1,7 +1,8 @@
 //! Edits TOML texts: replaces values at paths such as `dimension.nvlink.bandwidth` or `npu.h100.peak.bf16`.
 //!
-//! Each part of a path is a key in a table. In a list of tables, it is the `name` of one table or its index from 0. The
-//! last part may be a new key; the reader of the edited text decides whether that key is valid.
+//! Each part of a path is a key in a table. If the part refers to a list of tables, it is the `name` of one table or
+//! its index, counted from 0. The last part may be a new key; the reader of the edited text decides whether that key is
+//! valid.
 
 use super::{ConfigError, ConfigLiteral, did_you_mean, find_nearest};
 use toml::{Table, Value};
@@ -129,8 +130,8 @@ pub struct TomlValueChangedByEdit {
 /// Returns the values that differ between `text` and `original`, sorted by path. Returns no values if one of the texts
 /// is not TOML.
 ///
-/// Two lists of tables with the same items (identified by `name`, otherwise by index) are compared item by item, other
-/// lists as whole values.
+/// Two lists of tables with the same items (identified by `name`, or else by index) are compared item by item. Other
+/// lists are compared as whole values.
 pub fn changed_values(text: &str, original: &str) -> Vec<TomlValueChangedByEdit> {
     let (Ok(edited), Ok(original)) = (text.parse::<Table>(), original.parse::<Table>()) else {
         return Vec::new();
@@ -334,8 +335,8 @@ mod tests {
         );
         let scalable = found("dimension.outer.scalable");
         assert!(!scalable.without.contains("scalable"));
-        // A missing table counts as one changed value, and a list with different items also counts as one. Invalid TOML
-        // yields no changed values.
+        // A missing table counts as one changed value, and so does a list with different items. Invalid TOML yields no
+        // changed values.
         let fewer = changed_values("name = \"m\"\n[[dimension]]\nname = \"inner\"\n", TEXT);
         let paths: Vec<&str> = fewer.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, ["npu", "dimension"]);

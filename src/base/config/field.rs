@@ -57,7 +57,7 @@ impl<'d> ConfigField<'d> {
         self.value.span()
     }
 
-    /// Returns the value as written in the text.
+    /// Returns the value as it is written in the text.
     pub fn raw_text(&self) -> &'d str {
         self.document
             .text

@@ -1,5 +1,5 @@
-//! Configuration values whose type is not known in advance. A sweep file, for example, contains them, because it sets
-//! values in other files.
+//! Configuration values whose type is not known in advance. For example, a sweep file holds such values, because it
+//! sets values in other files.
 
 use super::{ConfigError, ConfigField, DeValue};
 use std::fmt;

@@ -2,8 +2,8 @@
 
 use strsim::damerau_levenshtein;
 
-/// Returns the name in `all` that is most similar to `name`, or `None` if no name is similar. Similar names contain
-/// `name` or differ from it by few edits.
+/// Returns the name in `all` that is most similar to `name`, or `None` if no name is similar. A name is similar if it
+/// contains `name` or differs from it by only a few edits.
 pub fn find_nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let lower: String = name.to_lowercase().chars().take(80).collect();
     let all: Vec<_> = all.into_iter().collect();

@@ -33,8 +33,8 @@ const SUFFIXES: [(char, u64); 4] = [
     ('k', 1000),
 ];
 
-/// Formats a count as `15T`, `1.5B` or `300M`, or as `1,234,567` if every suffix would need more
-/// than two decimals.
+/// Formats a count as `15T`, `1.5B` or `300M`; uses the form `1,234,567` if every suffix would need more than two
+/// decimals.
 pub fn format_token_count(count: u64) -> String {
     let exact = SUFFIXES.iter().find(|(_, unit)| {
         let smallest = unit / 100;
@@ -50,7 +50,7 @@ pub fn format_token_count(count: u64) -> String {
 ///
 /// # Errors
 ///
-/// Fails if the text is not a count; the error describes the expected text.
+/// Fails if the text is not a count; the error says what text is expected.
 pub fn parse_token_count(text: &str) -> Result<u64, String> {
     let expected = || "expected a whole number of tokens such as 15T, 300B or 2_000_000".to_owned();
     let trimmed = text.trim();
@@ -65,7 +65,7 @@ pub fn parse_token_count(text: &str) -> Result<u64, String> {
         .parse()
         .map_err(|_| expected())?;
     let count = number * unit as f64;
-    // Only counts up to 1e15 are accepted, because above 2^53 an `f64` cannot represent every whole number.
+    // Only counts up to 1e15 are accepted, because an `f64` cannot represent every whole number above 2^53.
     let fits = (1.0..=1e15).contains(&count) && (count - count.round()).abs() <= 1e-3;
     match fits {
         true => Ok(count.round() as u64),

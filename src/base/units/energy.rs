@@ -1,6 +1,6 @@
 //! Formats energies in human-readable form.
 
-/// Formats an energy in joules, in the largest unit that gives at least 1, such as `12.300 uJ`.
+/// Formats an energy in joules with the largest unit in which the number is at least 1, such as `12.300 uJ`.
 pub fn format_joules(energy: f64) -> String {
     let units = [
         (1e6, "MJ"),

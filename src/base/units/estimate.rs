@@ -38,7 +38,7 @@ impl UnroundedTimeEstimate {
         self.0
     }
 
-    /// Returns the first item of `all` whose estimate is within the margin of the smallest estimate.
+    /// Returns the first item of `all` whose estimate exceeds the smallest estimate by no more than the margin.
     pub fn first_near_minimum<T>(
         all: impl Iterator<Item = (T, Self)> + Clone,
     ) -> Option<(T, Self)> {
@@ -64,14 +64,14 @@ impl Add for UnroundedTimeEstimate {
 }
 
 impl Bandwidth {
-    /// Returns the same time as [`Self::serialization_time`], without rounding.
+    /// Returns the time that [`Self::serialization_time`] returns, but without rounding.
     pub fn estimate_serialization(self, amount: UnroundedBufferShare) -> UnroundedTimeEstimate {
         UnroundedTimeEstimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
     }
 }
 
 impl SummedSecondsPerByte {
-    /// Returns the same time as [`Self::serialization_time`], without rounding.
+    /// Returns the time that [`Self::serialization_time`] returns, but without rounding.
     pub fn estimate_serialization(self, amount: UnroundedBufferShare) -> UnroundedTimeEstimate {
         UnroundedTimeEstimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
     }

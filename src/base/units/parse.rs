@@ -141,7 +141,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
             "the number must be finite and not negative".to_owned(),
         ));
     }
-    // A number without a unit is allowed only if the number is zero.
+    // A number may lack its unit only if the number is zero.
     if unit.is_empty() && value != 0.0 {
         return Err(fail(format!("the unit is missing (one of {})", allowed())));
     }
@@ -158,7 +158,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     Ok(value * factor)
 }
 
-/// Returns `value`, or an error that it must be more than zero if it is `None`.
+/// Returns `value`, or, if it is `None`, an error that says that the quantity must be more than zero.
 fn parse_positive<T>(
     text: &str,
     kind: &QuantityKind,

@@ -95,7 +95,7 @@ pub struct RecordBaselineArgs {
     /// Select only workloads that satisfy this condition, as for `archive list`
     #[arg(long = "where", value_name = "QUESTION", value_parser = parse_metadata_query)]
     filter: Option<MetadataQuery>,
-    /// Replays that run at the same time; one per core by default
+    /// Number of replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Options of `chakram replay` for the timing model and the traces, stored for later checks, which read the files
@@ -210,7 +210,7 @@ pub struct PredictionCheckArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// Fail if a prediction changes by more than this, in either direction
+    /// Fail if a prediction changes by more than this percentage, up or down
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_percent_option)]
     threshold: f64,
     /// Use another file for a machine of the baselines, such as dgx-h100=new.toml; repeatable
@@ -223,7 +223,7 @@ pub struct PredictionCheckArgs {
     /// output lists the rest
     #[arg(long, value_name = "TIME", value_parser = parse_budget)]
     budget: Option<Duration>,
-    /// Replays that run at the same time; one per core by default
+    /// Number of replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Format of the verdict
@@ -232,7 +232,8 @@ pub struct PredictionCheckArgs {
     /// Also write the verdict as JUnit XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Also write an HTML page: for each changed prediction, its times before and now, the cause, and earlier baselines
+    /// Also write an HTML page that shows, for each changed prediction, its times before and now, the cause, and
+    /// earlier baselines
     #[arg(long, value_name = "FILE.html")]
     html: Option<PathBuf>,
 }
@@ -256,7 +257,7 @@ fn parse_budget(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(span.0 / 1000))
 }
 
-/// A baseline to check, and its workload.
+/// A baseline to check, and the workload that it belongs to.
 type WorkloadAndBaseline<'a> = (&'a WorkloadEntry, &'a BaselinePrediction);
 
 /// Repeats the predictions of the chosen baselines, and prints the verdict.
@@ -355,8 +356,8 @@ fn check_one(
     checked.map_err(Into::into)
 }
 
-/// Chooses the baselines that `threads` threads can check within `budget`. Records all others, and the features that
-/// only these cover, in `outcome`.
+/// Chooses the baselines that `threads` threads can check within `budget`. Records in `outcome` all other baselines,
+/// and the features that only these cover.
 fn choose_baselines_in_budget<'a>(
     budget: Duration,
     pairs: &[WorkloadAndBaseline<'a>],

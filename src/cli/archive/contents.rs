@@ -28,7 +28,7 @@ pub enum ListFormat {
     Text,
     /// One document
     Json,
-    /// A row for each workload, a column for each metadata key
+    /// A row for each workload and a column for each metadata key
     Csv,
 }
 

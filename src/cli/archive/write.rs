@@ -23,7 +23,7 @@ Examples:
   chakram archive create corpus.etz            one file
   chakram archive create --folder corpus       a folder, which grows faster when the corpus is large")]
 pub struct CreateEmptyArchiveArgs {
-    /// Path of the new archive, where nothing may exist yet
+    /// Path of the new archive; nothing may exist there yet
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
     /// Create a folder instead of a file
@@ -104,7 +104,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     if machine.is_file() {
         files.push((job::CASE_MACHINE.to_owned(), machine));
     }
-    // Also store the file of groups that `generate` writes next to a job for other programs.
+    // Also store the file of groups that `generate` writes next to a job for use by other programs.
     if let Some(path) = found
         .files
         .first()
@@ -161,7 +161,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the default name of a workload: the name of the case or folder or, without either, the prefix of the files.
+/// Returns the default name of a workload: the name of the case or folder, or the files' prefix if there is neither.
 fn default_workload_name(
     paths: &[PathBuf],
     files: &[chakram_trace::format::file::RankFile],
@@ -206,8 +206,8 @@ fn remove_repeated_paths(
     }
 }
 
-/// Adds the file `path`, or all files in the folder `path`. Names in the archive begin with the
-/// last part of `path`.
+/// Adds the file `path`, or all files in the folder `path`. Names in the archive begin with the last component of
+/// `path`.
 fn add_file_or_folder(
     path: &Path,
     files: &mut Vec<(String, PathBuf)>,

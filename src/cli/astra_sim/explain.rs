@@ -116,7 +116,7 @@ pub fn run(
     }
 }
 
-/// Returns the makespan of a replay that reproduces `quirks`; if the replay fails, returns the kind of failure and its
+/// Returns the makespan of a replay that reproduces `quirks`. If the replay fails, returns the kind of failure and its
 /// message.
 fn makespan_with(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
     let job = args

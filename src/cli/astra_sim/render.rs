@@ -48,7 +48,7 @@ impl RankStatistics {
         self.work.host || self.work.memory || self.work.nothing
     }
 
-    /// Replaces the overlap by ASTRA-sim's value: kernel time plus communication time minus total time.
+    /// Replaces the overlap with ASTRA-sim's value: kernel time plus communication time minus total time.
     pub fn with_astra_sim_overlap(mut self) -> Self {
         let both = self.time.kernels.0 / 1000 + self.time.communication.0 / 1000;
         self.time.overlap = Span::from_ns(both.saturating_sub(self.finish));
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(scale_bytes(1023), (1023.0, "B"));
         assert_eq!(scale_bytes(1536), (1.5, "KB"));
         assert_eq!(scale_bytes(3 << 20), (3.0, "MB"));
-        // One byte less than a MB is printed in KB, although it rounds to 1024.00.
+        // A size that is one byte less than a MB is printed in KB, although it rounds to 1024.00.
         assert_eq!(scale_bytes((1 << 20) - 1).1, "KB");
         assert_eq!(scale_bytes(5 << 29), (2.5, "GB"));
         assert_eq!(scale_bytes(1 << 50), (1024.0, "TB"));

@@ -44,8 +44,8 @@ pub fn run(
 enum ReplayAndPrintOutcome {
     /// All output was written.
     Done,
-    /// Nothing was printed, because timing collectives by formulas may have changed the order of ASTRA-sim's lines. The
-    /// caller must replay every collective step by step.
+    /// Nothing was printed, because the use of formulas for collectives may have changed the order of ASTRA-sim's
+    /// lines. The caller must replay every collective step by step.
     LostOrder,
 }
 
@@ -182,8 +182,8 @@ fn replay_and_print(
 /// Returns the engine's options for `args`.
 pub fn engine_options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // A replay that writes a timeline cannot be repeated, because the timeline file can be started only once. So it
-        // simulates step by step from the start, which always keeps the order of lines.
+        // A replay that writes a timeline cannot be repeated, because the timeline file can be started only once. It
+        // therefore simulates step by step from the start. This always keeps the order of lines.
         stepwise: args.stepwise
             || (args.prints_transcript() && args.timeline.file_path().is_some()),
         // If several ranks finish at the same time, ASTRA-sim prints them in the order of their last events, so the
@@ -206,7 +206,7 @@ pub fn replay_to_outcome(
     Ok(outcome)
 }
 
-/// Iterates over an instance's nodes in order of completion.
+/// Iterates over an instance's nodes in the order in which they completed.
 fn completed_nodes<'a>(
     workload: &'a Workload,
     spans: &'a NodeSpanRecorder,

@@ -1,4 +1,4 @@
-//! Rewrites a command line of ASTRA-sim as a command line of chakram, before it is parsed.
+//! Rewrites an ASTRA-sim command line as a chakram command line, before it is parsed.
 
 use super::AstraSimArgs;
 use crate::LimitAndVerbosityArgs;
@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, &str); 2] = [
 /// The result of rewriting a command line.
 #[derive(Debug, Default)]
 pub struct RewrittenArgs {
-    /// Arguments for the parser, beginning with the program's name.
+    /// Arguments for the parser; the first is the program's name.
     pub kept: Vec<OsString>,
     /// Arguments that were removed, each with the reason.
     pub ignored: Vec<InputNote>,
@@ -28,10 +28,10 @@ pub struct RewrittenArgs {
     pub original: bool,
 }
 
-/// Rewrites a command line of ASTRA-sim for chakram. The first word is the program's name. If the first word is the
-/// name of one of ASTRA-sim's programs, adds the subcommand and the network model. Removes arguments that the
-/// subcommand does not have, because ASTRA-sim ignores unknown arguments. If a flag accepts a value only after `=`,
-/// also removes a separate word after it.
+/// Rewrites an ASTRA-sim command line for chakram. The first word is the program's name. If the first word is the name
+/// of one of ASTRA-sim's programs, adds the subcommand and the network model. Removes arguments that the subcommand
+/// does not have, because ASTRA-sim ignores unknown arguments. If a flag accepts a value only after `=`, also removes a
+/// separate word after it.
 pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();
@@ -60,8 +60,8 @@ pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> Rewritten
     }
     let command =
         LimitAndVerbosityArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
-    // The previous flag if it takes an optional value or a value after `=`, otherwise `None`. A separate word after it
-    // is ignored.
+    // The previous flag, if it takes an optional value or a value after `=`, and `None` otherwise. A separate word
+    // after this flag is ignored.
     let mut before = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
@@ -104,7 +104,7 @@ fn keep_args_through_command(given: &mut impl Iterator<Item = OsString>, kept: &
     }
 }
 
-/// Returns a note with the reason why `argument` is ignored. `flag` is the previous flag, if it could have a value.
+/// Returns a note that says why `argument` is ignored. `flag` is the previous flag if it may have a value.
 fn ignored_argument_note(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
@@ -121,15 +121,15 @@ fn ignored_argument_note(command: &Command, argument: &str, flag: Option<String>
     InputNote::about_flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
-/// Where the value of a known argument is: the argument takes no value, the value is the next word, or the value is
-/// missing because the argument has no `=`.
+/// Where a known argument's value is: the argument takes no value, the value is the next word, or the value is missing
+/// because the argument has no `=`.
 enum FlagValuePlace {
     Nothing,
     Behind,
     Next,
 }
 
-/// Returns the place of the value of `argument`, or `None` if `command` lacks it.
+/// Returns where the value of `argument` is, or `None` if `command` has no such argument.
 fn find_known(command: &Command, argument: &str) -> Option<FlagValuePlace> {
     let takes = |arg: &Arg| {
         if !arg.get_action().takes_values() {
@@ -146,7 +146,7 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValuePlace> {
             None => (long, false),
             Some((name, _)) => (name, true),
         };
-        // Compare with `help` separately, because the parser adds it and the command does not list it.
+        // `help` needs a separate comparison, because the parser adds it and the command does not list it.
         let help = (name == "help").then_some(FlagValuePlace::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name)).map(|arg| {
             if value {
@@ -157,8 +157,8 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValuePlace> {
         });
         return arg.or(help);
     }
-    // `-qofile` means `-q -o file`: the first letter that takes a value takes the rest of the word or, if there is
-    // none, the next word.
+    // `-qofile` means `-q -o file`. The first letter that takes a value takes the rest of the word, or the next word if
+    // nothing is left.
     let mut letters = argument.strip_prefix('-')?.chars();
     let mut last = None;
     while let Some(letter) = letters.next() {
@@ -228,7 +228,7 @@ mod tests {
         assert!(rewrite_arguments([]).kept.is_empty());
     }
 
-    /// Tests that the parser knows the long and short names of all options in the help, and that it also accepts
+    /// Tests that the parser knows the long and short names of all options in the help. Also tests that it accepts
     /// general options before the command.
     #[test]
     fn options_that_the_help_lists_are_kept() {

@@ -1,9 +1,9 @@
 //! Prints ASTRA-sim's own lines, for scripts that parse ASTRA-sim's output and log.
 //!
-//! A line is `[time] [logger] [level] text`, the default format of the logging library that
-//! ASTRA-sim uses. Standard output gets the lines of level `info` and above. These lines report the rings of NPU 0 and,
-//! when an NPU finishes, the NPU's end time and statistics. `log.log` in the log folder gets the same lines. With
-//! `trace-enabled`, the log also gets a line each time a node is issued or completes. Times are UTC;
+//! A line is `[time] [logger] [level] text`, the default format of the logging library that ASTRA-sim uses. Standard
+//! output receives the lines of level `info` and above. These lines report the rings of NPU 0 and, when an NPU
+//! finishes, the NPU's end time and statistics. `log.log` in the log folder receives the same lines. With
+//! `trace-enabled`, the log also receives a line whenever a node is issued or completes. Times are UTC;
 //! `SOURCE_DATE_EPOCH` replaces the current time.
 //!
 //! If a rank has host nodes, memory nodes, or nodes without work, only the first line of its statistics is printed.
@@ -31,13 +31,14 @@ enum PrintedTranscriptEvent {
 pub struct RankAndNodeEventRecorder<'a> {
     workload: &'a Workload,
     traces: bool,
-    /// Number of nodes that have not completed, by instance.
+    /// For each instance, the number of nodes that have not completed.
     left: Vec<usize>,
     events: Vec<PrintedTranscriptEvent>,
 }
 
 impl<'a> RankAndNodeEventRecorder<'a> {
-    /// Creates a recorder of `workload`. If `traces` is true, it also records when each node is issued and completes.
+    /// Creates a recorder of `workload`. If `traces` is true, the recorder also records when each node is issued and
+    /// when it completes.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
         let nodes = workload
             .instances()
@@ -51,7 +52,7 @@ impl<'a> RankAndNodeEventRecorder<'a> {
         }
     }
 
-    /// Returns true if ASTRA-sim's log has lines about a node, that is, unless the node completes immediately.
+    /// Returns true if ASTRA-sim's log has lines about a node; it has none if the node completes immediately.
     fn prints_node_lines(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
@@ -111,7 +112,7 @@ impl Observer for RankAndNodeEventRecorder<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Detects whether a replay that times collectives by formulas keeps ASTRA-sim's order of lines. Lines about members of
+/// Detects whether a replay that uses formulas for collectives keeps ASTRA-sim's order of lines. Lines about members of
 /// the same collective always keep their order. All lines keep their order if no other node completes during a
 /// collective. Otherwise, a step of the collective could coincide with another event. NPUs with events at the same
 /// instant take turns, in the order in which their first events of that instant were scheduled.
@@ -119,7 +120,7 @@ impl Observer for RankAndNodeEventRecorder<'_> {
 pub struct FormulaTimingLineOrderCheck {
     /// Time at which the last node that is not a collective completed.
     other: Option<Time>,
-    /// End of the last collective, and true if a formula gave this end.
+    /// When the last collective ended, and whether a formula gave this end.
     last: Option<(Time, bool)>,
     is_lost: bool,
 }

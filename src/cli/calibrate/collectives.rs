@@ -18,8 +18,8 @@ use std::path::PathBuf;
 ///
 /// # Errors
 ///
-/// Fails if a log cannot be read, if two logs have the same kind and number of members, or if a log
-/// has more members than a dimension.
+/// Fails if a log cannot be read, if two logs have the same kind and the same number of members, or if a log has more
+/// members than a dimension.
 pub(super) fn add_collective_logs(
     text: &str,
     machine: &Machine,

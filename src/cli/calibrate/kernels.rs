@@ -25,8 +25,8 @@ const SHOWN: usize = 12;
 ///
 /// # Errors
 ///
-/// Fails if the traces do not form a job, if the job has more ranks than the machine has NPUs, or if no
-/// kernel was recorded.
+/// Fails if the traces are not those of one job, if the job has more ranks than the machine has NPUs, or if no kernel
+/// was recorded.
 pub(super) fn add_recorded_kernels(
     text: &str,
     machine: &Machine,

@@ -73,7 +73,7 @@ fn is_heading(line: &str) -> bool {
         .any(|title| line.starts_with(section_comment(title).trim_start()))
 }
 
-/// Returns the parts of the section's header before and after the class's name, or `None` if `section` is not a table
+/// Returns the two parts of the section's header that surround the class's name, or `None` if `section` is not a table
 /// of the class `class`.
 fn class_header<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)> {
     let start = ["[npu.", "[[npu."]

@@ -54,7 +54,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     let mut options = Map::new();
     args.add_duration_sources_to_json(&mut options);
     assert_eq!(options["efficiency"], 1.0);
-    // The efficiency applies even if kernels have no recorded duration.
+    // The efficiency applies even if no kernel has a recorded duration.
     let args = parse(&["--efficiency", "0.68"]).unwrap();
     let wanted = KernelDurationSource::Recorded(RooflinePeakFraction::new(0.68).unwrap());
     assert_eq!(args.replay_options().unwrap().compute, wanted);

@@ -55,7 +55,7 @@ pub fn convert_detected(
         args.output.clone().into(),
     ];
     words.extend(args.options.iter().cloned());
-    // Add `--`, because the names of inputs may begin with a dash.
+    // Add `--`, because an input's name may begin with a dash.
     words.push("--".into());
     words.extend(args.inputs.iter().map(|path| path.clone().into_os_string()));
     let command = Command::new("chakram convert").no_binary_name(true);

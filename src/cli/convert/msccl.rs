@@ -1,4 +1,5 @@
-//! `chakram convert msccl`: converts MSCCL algorithms to traces, whose steps the members of a collective then execute.
+//! `chakram convert msccl`: converts MSCCL algorithms to traces; the members of a collective then execute the steps in
+//! these traces.
 
 use super::CompressArg;
 use crate::traces;
@@ -26,7 +27,7 @@ pub struct ConvertMscclArgs {
     /// The algorithm; plain, gzip or zstd
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Buffer size of a rank (of its shard for all-gather and gather)
+    /// Buffer size of a rank (for all-gather and gather, the size of its shard)
     #[arg(long, value_name = "SIZE")]
     size: Bytes,
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json

@@ -113,7 +113,7 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
     write_wrapped(out, "  left out: ", &reasons)
 }
 
-/// Prints the reliability of links between the two traces, for each thread linked by order.
+/// Prints how reliable the links between the two traces are, for each thread that was linked by order.
 fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Result<()> {
     let linked = ranks
         .iter()
@@ -285,7 +285,7 @@ fn write_host_wait_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) 
     write_wrapped(out, "  ", &said)
 }
 
-/// Describes the inferred ranks and the captured ranks from which they were inferred.
+/// Describes the inferred ranks, and the captured ranks that they were inferred from.
 fn describe_inferred(summary: &ConversionSummary) -> Option<String> {
     let of =
         |rank: &RankConversionSummary| Some(format!("{} from {}", rank.rank, rank.inferred_from?));

@@ -52,7 +52,7 @@ pub struct ConvertTraceArgs {
     /// Write to this file; for several traces PREFIX.et means PREFIX.0.et, …; - is standard output
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
-    /// Output format, if the name ends with neither .et nor .jsonl (with or without .gz or .zst)
+    /// Output format; needed if the name ends with neither .et nor .jsonl (with or without .gz or .zst)
     #[arg(long, value_enum, value_name = "FORM")]
     to: Option<OutputTraceFormArg>,
     /// Schema generation of binary inputs that do not declare it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
@@ -71,7 +71,7 @@ pub struct ConvertTraceArgs {
     format: SummaryFormatArg,
 }
 
-/// Trace format of the output, as a word on the command line.
+/// Trace format of the output, as a command-line word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputTraceFormArg {
     /// Length-prefixed records, which every Chakra tool reads
@@ -87,8 +87,7 @@ fn parse_generation(text: &str) -> Result<SchemaGeneration, String> {
     })
 }
 
-/// Runs the command. The summary goes to `out`; if a trace goes to `out`, the summary goes to
-/// standard error.
+/// Runs the command. The summary goes to `out`; if a trace goes there, the summary goes to standard error instead.
 ///
 /// # Errors
 ///
@@ -106,7 +105,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     )?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputsAndProtectedInputs::default();
-    // Mark all inputs before starting the first output, so that no output replaces an input that is not yet read.
+    // Mark all inputs before the first output starts, so that no output replaces an input that is still to be read.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.register_input(&file.path));
     let mut converted = Vec::new();
@@ -137,8 +136,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives a job's files their final names, together with a new job file. If the output's path already has the input's
-/// job file, it is kept, because the outputs are the same traces in another format.
+/// Gives a job's files their final names, together with a new job file. If the input's job file already exists at the
+/// output's path, it is kept, because the outputs are the same traces in another format.
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
@@ -245,7 +244,7 @@ fn convert_records<W: Write>(
         }
     };
     let mut source = TraceRecordReader::new(stream, args.generation)?;
-    // Salvage is possible only for formats that are read record by record.
+    // Only formats that are read record by record can be salvaged.
     let by_record = matches!(
         source.detected_format(),
         TraceFormat::Et(_) | TraceFormat::Text(JsonTraceFormat::JsonLines)
@@ -272,8 +271,8 @@ fn convert_records<W: Write>(
     Ok((sink.into_inner(), converted))
 }
 
-/// Salvages the intact records from the input of a task. Returns the input's format, the
-/// compression's error, the new file's contents, and a report of the losses.
+/// Salvages the intact records from a task's input. Returns the input's format, any decompression error, the new file's
+/// contents, and a report of the losses.
 fn salvage_records(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -282,8 +281,8 @@ fn salvage_records(
     let read;
     let packed = match &job.input {
         Some(file) => {
-            // Open the file without decompression, so that the intact beginning of a damaged stream
-            // can be decompressed here.
+            // Open the file without decompressing it, so that the intact beginning of a damaged stream can be
+            // decompressed here.
             held = DecompressedTraceFile::open_without_decompressing(&file.path)?;
             held.as_slice()
         }
@@ -310,9 +309,9 @@ fn salvage_records(
 struct CountingConvertSink<W: Write> {
     kind: EtOrJsonLineWriter<W>,
     records: usize,
-    /// Number of nodes with records of zero bytes.
+    /// Number of nodes whose records have zero bytes.
     empty: usize,
-    /// Number of records with zero bytes, including the metadata record if it has zero bytes.
+    /// Number of records with zero bytes; the metadata record counts too if it has zero bytes.
     blank: usize,
 }
 

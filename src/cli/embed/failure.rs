@@ -102,7 +102,7 @@ pub struct CommandFailureWithMessageParts {
     /// Nodes of a deadlock's cycle: each node waits for the next node, and the last waits for the
     /// first.
     pub cycle: Vec<NodeIdentity>,
-    /// Bytes that were needed, and the memory limit.
+    /// Number of bytes needed, and the memory limit.
     pub memory: Option<(u64, u64)>,
 }
 
@@ -124,8 +124,7 @@ impl From<&NodeRef> for NodeIdentity {
     }
 }
 
-/// Replaces `--some-option` in `text` by `some_option` in backquotes. Command lines in quotes stay
-/// unchanged.
+/// Replaces `--some-option` in `text` with `some_option` in backquotes. Command lines in quotes stay unchanged.
 fn replace_flags_by_argument_names(text: &str) -> String {
     let mut out = String::new();
     for (i, part) in text.split('`').enumerate() {
@@ -157,7 +156,7 @@ fn replace_flags_by_argument_names(text: &str) -> String {
     out
 }
 
-/// Replaces `'--flag <VALUE>'` in `text` by `--flag`.
+/// Replaces `'--flag <VALUE>'` in `text` with `--flag`.
 fn strip_flag_values(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -173,7 +172,7 @@ fn strip_flag_values(text: &str) -> String {
 }
 
 impl CommandFailureWithMessageParts {
-    /// Converts an error to a failure with the facts of the error and its causes.
+    /// Converts an error to a failure that states the facts of the error and of its causes.
     pub fn from_error(error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::default();
         failure.set_message(&error_text(error));
@@ -182,8 +181,8 @@ impl CommandFailureWithMessageParts {
             failure.take_known_fields(error);
             next = error.source();
         }
-        // Check for an interruption here, because the chain of causes may lack it: commands that
-        // run many replays convert their errors to text.
+        // Check for an interruption here, because it may be missing from the chain of causes: commands that run many
+        // replays convert their errors to text.
         if let Err(interruption) = interrupt::check_interruption() {
             failure.take_interruption(&interruption);
         }

@@ -17,7 +17,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Edits that have the same effect as a plan option, each with the option's name.
+/// Edits that do the same as a plan option, each with the name of that option.
 const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("batch", "--micro-batch, with --batch"),
     ("sequence", "--tokens"),
@@ -32,10 +32,10 @@ const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("schedule", "--schedule"),
 ];
 
-/// Minimum size of a trace's node, in bytes.
+/// Minimum size of a node in a trace, in bytes.
 const NODE_BYTES: u64 = 64;
 
-/// Parses edits. Rejects an edit if a plan option can express it.
+/// Parses edits. Rejects an edit if a plan option can do the same.
 pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
     let mut edits = Vec::new();
     for word in words {

@@ -17,16 +17,16 @@ use std::error::Error;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Total number of nodes above which a note warns about large files before they are written.
+/// Total number of nodes above which a note warns, before writing, that the files will be large.
 const MANY: u64 = 20_000_000;
 
-/// Rules that decide which ranks share a file.
+/// Rules for which ranks share a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSharingRules {
-    /// True if identical ranks share one file by hard links. If `link` is false, or if the file system has no hard
+    /// True if identical ranks share one file through hard links. If `link` is false, or if the file system has no hard
     /// links, each rank gets a copy of the file.
     pub link: bool,
-    /// True if ranks that differ only in peers, groups and cores share a file, too.
+    /// True if ranks that differ only in peers, groups and cores also share a file.
     pub members: bool,
 }
 
@@ -62,7 +62,7 @@ pub fn write_traces(
     let link = sharing.link;
     let mut outputs = JobBeingWritten::new(output, "", outputs)?;
     let mut written: BTreeMap<(bool, u32), UncommittedOutputHandle> = BTreeMap::new();
-    // The ranks that share one trace, found by any of them.
+    // The ranks that share one trace, which can be looked up by any of these ranks.
     let mut members: BTreeMap<u32, Rc<SubstitutionsForAllTraceMembers>> = BTreeMap::new();
     if sharing.members {
         for of in job.find_equal_rank_ranges()?.into_iter().map(Rc::new) {

@@ -18,7 +18,7 @@ pub(super) enum PatternArgs {
         /// Kind of collective
         #[arg(value_parser = collective_name_parser())]
         kind: CollectiveKind,
-        /// Buffer size of a rank (of its shard for all-gather and gather); 0 for barrier
+        /// Buffer size of a rank (for all-gather and gather, the size of its shard); 0 for barrier
         #[arg(long, default_value = "0 B", value_name = "SIZE")]
         size: Bytes,
         /// Number of ranks

@@ -1,4 +1,4 @@
-//! `--extrapolate`: simulates a step with fewer micro-batches, and extrapolates to all.
+//! `--extrapolate`: simulates a step with fewer micro-batches, and extrapolates the result to all of them.
 
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
@@ -9,7 +9,7 @@ use chakram_workloads::generate::{
 };
 use std::error::Error;
 
-/// A training step with only some micro-batches simulated.
+/// A training step of which only some micro-batches are simulated.
 pub struct StepWithFewerMicroBatches {
     whole: ModelAndParallelismPlan,
     simulated: u32,
@@ -17,8 +17,8 @@ pub struct StepWithFewerMicroBatches {
     turn: u32,
 }
 
-/// Number of replays to compare: one with all simulated micro-batches, one with a turn less, and one with two turns
-/// less. A turn is the smallest number of micro-batches after which the schedule repeats.
+/// Number of replays to compare: one with all simulated micro-batches, one with a turn fewer, and one with two turns
+/// fewer. A turn is the smallest number of micro-batches after which the schedule repeats.
 const TURNS: u32 = 3;
 
 impl StepWithFewerMicroBatches {
@@ -57,7 +57,7 @@ impl StepWithFewerMicroBatches {
         })
     }
 
-    /// Returns the job with `less` turns fewer than the simulated micro-batches.
+    /// Returns the job with `less` turns fewer than the simulated micro-batches make up.
     pub fn job_with_fewer_turns(
         &self,
         less: u32,
@@ -69,7 +69,7 @@ impl StepWithFewerMicroBatches {
         CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern)))
     }
 
-    /// Replays the step twice: with one turn less, and with two turns less.
+    /// Replays the step twice: once with one turn fewer, and once with two turns fewer.
     pub fn replay_shortened_step_twice(
         &self,
         machine: &Machine,

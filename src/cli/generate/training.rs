@@ -144,8 +144,7 @@ impl TrainingPlanArgs {
         Ok((self.flags.apply_to_plan(plan, left_out)?, file))
     }
 
-    /// Returns true if a flag or the plan file sets the option `key`. The option `left_out` is
-    /// treated as not set.
+    /// Returns true if a flag or the plan file sets the option `key`. The option `left_out` counts as not set.
     fn sets_plan_option(&self, file: &PlanFileText, key: &str, left_out: Option<&str>) -> bool {
         let is_flag = self.flags.given_values().any(|(given, _)| given == key);
         let stated = file.0.as_ref().is_some_and(|[text, name]| {

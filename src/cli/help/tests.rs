@@ -1,4 +1,4 @@
-//! Tests the widths and lengths of all commands' help texts.
+//! Tests the widths and lengths of the help texts of all commands.
 
 use super::*;
 
@@ -148,8 +148,8 @@ fn m_is_the_machine_in_every_command_that_takes_one() {
     assert!(machines > 12, "{machines} commands");
 }
 
-/// Neither `-h` nor `--help` shows a second paragraph of an argument's comment, so comments must
-/// have only one.
+/// Neither `-h` nor `--help` shows a second paragraph of an argument's comment, so each comment must have only one
+/// paragraph.
 #[test]
 fn texts_of_arguments_are_one_paragraph() {
     for command in all_commands() {

@@ -36,7 +36,7 @@ impl NodeListingSettings {
     ///
     /// # Errors
     ///
-    /// Fails with the first file's error if no file can be read, or if writing to `out` fails.
+    /// Returns the error of the first file if no file can be read; also fails if writing to `out` fails.
     pub fn write_nodes(
         &self,
         files: &[RankFile],

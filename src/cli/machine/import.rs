@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Writes the machine that `files` describe to the file `output`, or to `out` if `output` is `None`. The keys in a file
-/// determine whether it describes the network, the system or a memory.
+/// tell whether it describes the network, the system or a memory.
 pub fn run(
     files: &[PathBuf],
     output: Option<&Path>,

@@ -78,7 +78,7 @@ struct DiesAndCoresDocument {
     half_duplex: bool,
     barrier_ps: Option<u64>,
     faulty_cores: Vec<[u32; 2]>,
-    /// Faulty links: the core at the link's lower end, and the link's dimension.
+    /// Faulty links: for each, the core at its lower end, and its dimension.
     faulty_links: Vec<([u32; 2], usize)>,
     /// Core at each port of the edge memory.
     memory_ports: Vec<[u32; 2]>,
@@ -271,7 +271,7 @@ impl<'a> RemoteMemoryDocument<'a> {
     }
 }
 
-/// Looks up the name of `value` in `all`, the table of names in machine files.
+/// Looks up the name of `value` in `all`, the table of the names that machine files use.
 fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
     let found = all.iter().find(|(known, _)| known == value);
     found.map_or("", |(_, name)| name)
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(remote["through"], "in-node");
         let design = &remote["design"];
         assert_eq!(design["in_node_bandwidth_bytes_per_s"], 256e9);
-        // A memory pool has its own chunk size, but a single channel uses that of its dimension.
+        // A memory pool has its own chunk size, but a single channel uses its dimension's chunk size.
         assert_eq!(design["chunk_bytes"], 64_000);
         assert_eq!(remote.get("chunk_bytes"), None);
         let machine = Machine::load_preset("hiermem").unwrap();

@@ -29,7 +29,7 @@ pub struct NewMachineArgs {
     /// Bandwidth of an NPU's memory, such as 4.8TB/s
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Bandwidth>,
-    /// Bandwidth of an NPU inside a node, both directions together as in datasheets, such as 900GB/s
+    /// Bandwidth of an NPU inside a node, summed over both directions as in datasheets, such as 900GB/s
     #[arg(long, value_name = "RATE")]
     link: Option<Bandwidth>,
     /// Latency of a link inside a node, such as 400ns

@@ -1,4 +1,4 @@
-//! Computes the ratios that PALM's Table I uses to compare machines of tiles.
+//! Computes the ratios by which PALM's Table I compares machines of tiles.
 
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::MemoryAttachment;
@@ -13,7 +13,7 @@ const PUBLISHED: [(&str, [f64; 3]); 3] = [
     ("wse-2", [2.666, 316.0, 1.375]),
 ];
 
-/// Ratios of a machine of tiles with memory at its edges.
+/// Ratios of a machine of tiles whose memory is at its edges.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct TileHardwareRatios {
     /// SRAM in MB per TFLOP/s of fp16.
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     /// With PALM's Table VI, the SRAM ratio is 3.75 MB / 16 TFLOP/s = 0.234. A link has 1024 / 256 = 4 times the
-    /// bandwidth of one memory port; there are 80 ports. On a die of 4 x 4 cores with ports at rows 1 and 2 of both
+    /// bandwidth of one memory port, and there are 80 ports. On a die of 4 x 4 cores with ports at rows 1 and 2 of both
     /// sides, cores such as (1, 0) are 2 links away from a port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     /// The SRAM ratios in PALM's Table I are 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. For 850,000 cores with 48
-    /// kB each, that is 40.8 GB, the ratio is 40.8 GB / 15 PFLOP/s = 2.727; the table uses 40 GB.
+    /// kB each, 40.8 GB in all, the ratio is 40.8 GB / 15 PFLOP/s = 2.727; the table uses 40 GB.
     #[test]
     fn products_have_published_ratios_beside_theirs() {
         let of = |name: &str| {

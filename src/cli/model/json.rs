@@ -94,7 +94,7 @@ impl<'a> ModelSummary<'a> {
     }
 }
 
-/// The JSON omits zero bytes, because most models have no linear attention.
+/// The JSON omits byte counts of zero, because most models have no linear attention.
 fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }

@@ -28,8 +28,8 @@ pub(super) fn render_text(found: &ModelWithDefinitionProperties, element: u64) -
 fn render_totals(found: &ModelWithDefinitionProperties, element: u64) -> String {
     let model = &found.model;
     let multiplications = model.multiplication_count();
-    // A multiplication counts as two FLOPs, in both passes. The backward pass has twice the
-    // multiplications of the forward pass.
+    // A multiplication counts as two FLOPs, in both passes. The backward pass does twice as many multiplications as the
+    // forward pass.
     let flops = |times: f64| format!("{:.4e}", multiplications as f64 * times);
     let kept = |fused| Bytes(model.saved_bytes(element, fused));
     let mut rows = vec![("parameters", format_thousands(model.parameter_count()))];

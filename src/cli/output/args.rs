@@ -39,7 +39,7 @@ impl CallerNodeTableSlot {
     }
 }
 
-/// Action if peak memory exceeds the NPUs' capacity.
+/// What to do if peak memory exceeds the NPUs' capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryOverflowAction {
     /// Warn in the report
@@ -51,36 +51,36 @@ pub enum MemoryOverflowAction {
 /// Tables that `--format csv` can print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportTableArg {
-    /// Time breakdown and finish of each NPU
+    /// Time breakdown and finish time of each NPU
     #[value(alias = "ranks")]
     Npus,
     /// Collectives by group and kind
     Collectives,
     /// Operators by name
     Operators,
-    /// Profiled steps of a captured job, and their time
+    /// Profiled steps of a captured job, and how long each takes
     Steps,
     /// Modules of a captured program, by their path
     Modules,
     /// Peak memory of each NPU by tensor class
     Memory,
-    /// Bytes and load of each link, counted if this table is requested
+    /// Bytes and load of each link, counted only if this table is requested
     Links,
-    /// Facts missing in the traces, and the times of nodes without them
+    /// Facts that the traces lack, and the times of the nodes without them
     Unknown,
-    /// Given settings that have no effect, with the reason
+    /// Settings that were given but have no effect, and why
     Settings,
     /// Gains from faster parts
     Sensitivities,
     /// Tokens per second and cost, in one row
     Cost,
-    /// Start and end of each node, and the reason for its wait
+    /// Start and end of each node, and why it waited
     Nodes,
     /// One row per machine; the default with several machines
     Compare,
 }
 impl ReportTableArg {
-    /// Returns a single report's table with the same content, or `None` if there is none.
+    /// Returns a single report's table with the same content as this one, or `None` if there is none.
     pub(super) fn to_single_report_table(self) -> Option<ReportCsvTable> {
         match self {
             Self::Compare | Self::Nodes => None,

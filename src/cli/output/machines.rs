@@ -15,7 +15,7 @@ use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::path::Path;
 
-/// A machine with its source, and the changes from the command line.
+/// A machine, where it came from, and the changes from the command line.
 #[derive(Debug)]
 pub struct MachineWithSourceAndEdits {
     /// The parsed machine, with all changes.
@@ -28,9 +28,9 @@ pub struct MachineWithSourceAndEdits {
     pub input: Option<HashedInput>,
     /// Values that differ from the preset of the same name.
     pub edits: Vec<ValueChangedInMachineFile>,
-    /// The machine without `--fill-domains`, on which jobs leave some NPUs in each rack unused.
+    /// The machine without `--fill-domains`. On it, jobs leave some NPUs in each rack unused.
     pub unfilled: Option<Machine>,
-    /// The machine without the changes of keys, if there are any.
+    /// The machine without the changed keys, if any were changed.
     pub unchanged: Option<Machine>,
     /// The keys that were changed.
     pub changes: Vec<EditWithEffectCounts>,
@@ -69,8 +69,8 @@ impl MachineWithSourceAndEdits {
         Ok(())
     }
 
-    /// Returns the makespan of `workload` on the machine without changed keys, under `options` without changed kernel
-    /// times and without failures.
+    /// Returns the makespan of `workload` on the machine without changed keys. It uses `options`, but without changed
+    /// kernel times and without failures.
     pub fn unchanged_makespan(
         &self,
         workload: &Workload,
@@ -88,9 +88,9 @@ impl MachineWithSourceAndEdits {
 }
 
 impl MachineWithSourceAndEdits {
-    /// Describes the edits of a job and the changes of the machine and of kernel times. The description has counts, and
-    /// the makespan of the `original` job without edits and changes. Returns `None` without any. `rows` are the job's
-    /// edits.
+    /// Describes the edits of a job, and the changes to the machine and to kernel times. The description includes
+    /// counts, and the makespan of the `original` job without edits and changes. Returns `None` if there are no edits
+    /// and no changes. `rows` are the job's edits.
     pub fn report_edits(
         &self,
         original: &Workload,

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use std::io::{self, Write};
 
 impl ReplayAndReportArgs {
-    /// Describes the sources of durations for kernels and communication.
+    /// Describes where the durations of kernels and communication come from.
     fn describe_duration_basis(&self, kernels: &KernelCountsByDurationMethod) -> String {
         let kernels = self.timing.describe_durations(kernels);
         match self
@@ -64,7 +64,7 @@ impl ReplayAndReportArgs {
             ReportFormatArg::Json => {
                 let mut options = self.options_json(absent);
                 // Keep the options about launches that the command stored in the report, because only the command knows
-                // them.
+                // these options.
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write_json(
@@ -80,7 +80,7 @@ impl ReplayAndReportArgs {
         out.write_all(text.as_bytes())
     }
 
-    /// Describes the sources of durations, including the network model.
+    /// Describes where durations come from, including the network model.
     fn describe_basis_with_network(&self, report: &Report) -> String {
         let mut basis = self.describe_duration_basis(&report.kernels);
         if let Some(model) = report.contention_network_model() {
@@ -105,7 +105,7 @@ impl ReplayAndReportArgs {
         report::html::render_html(&shown, name, &self.describe_basis_with_network(report))
     }
 
-    /// Returns true if each operator has one row with the sum over all micro-batches.
+    /// Returns true if each operator has one row, which sums all micro-batches.
     fn sums_micro_batches(&self) -> bool {
         let lists = self.format == ReportFormatArg::Json
             || self.requested_table() == Some(ReportCsvTable::Operators);
@@ -149,7 +149,7 @@ impl ReplayAndReportArgs {
         out.write_all(text.as_bytes())
     }
 
-    /// Describes the sources of the durations on all machines.
+    /// Describes where the durations on all machines come from.
     fn describe_common_basis(&self, comparison: &MachineComparison<'_>) -> String {
         let kernels = comparison
             .reference_machine()
@@ -173,7 +173,7 @@ impl ReplayAndReportArgs {
         report::compare::html(comparison, &basis, &self.equal_time_notes(comparison))
     }
 
-    /// Returns a note for each option that makes times equal on all machines.
+    /// Returns a note for each option that makes certain times the same on all machines.
     fn equal_time_notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
         let Some((column, report)) = comparison.reference_machine() else {

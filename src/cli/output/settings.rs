@@ -1,5 +1,5 @@
-//! The options and machine keys on the command line, as settings of a run. Each setting comes with the run that results
-//! without it.
+//! The options and machine keys on the command line, as settings of a run. Each setting comes with the run as it would
+//! be without that setting.
 
 use super::{MachineWithSourceAndEdits, ReplayAndReportArgs};
 use crate::given::settings_without;
@@ -39,7 +39,7 @@ impl ReplayAndReportArgs {
                             })
                         })))
                     }
-                    // Exact options never change results, so a run without them needs no comparison.
+                    // Exact options never change results, so a run without them need not be compared.
                     _ if ReplayOptionDefinition::find_by_key(*key)
                         .is_some_and(|option| option.is_exact) =>
                     {
@@ -57,7 +57,7 @@ impl ReplayAndReportArgs {
         given.chain(edits).collect()
     }
 
-    /// Returns the run without the option `key`, or `None` if no run without this option is possible.
+    /// Returns the run without the option `key`, or `None` if there can be no such run.
     fn run_without_option(
         &self,
         key: SettingKey,

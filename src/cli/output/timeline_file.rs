@@ -1,4 +1,4 @@
-//! Writes a timeline file, and selects the part of the replay in it.
+//! Writes a timeline file, and selects the part of the replay that it shows.
 
 use super::ReportDestinationAndOutputs;
 use chakram_base::units::{Span, Time};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Arguments about the timeline.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TimelineArgs {
-    /// Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
+    /// Write a timeline: FILE.pftrace for ui.perfetto.dev, or FILE.json for any viewer; add .gz to compress it
     #[arg(long, help_heading = super::REPORT, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Ranks in the timeline, such as 0-3,8
@@ -133,7 +133,7 @@ impl TimelineFileCreator {
     }
 }
 
-/// Endings of file names in Perfetto's format.
+/// Endings of the names of files in Perfetto's format.
 const PERFETTO: [&str; 3] = [".pftrace", ".perfetto-trace", ".perfetto"];
 
 /// Returns the format for a file name: Perfetto's if the name has [one of its endings](PERFETTO),

@@ -26,8 +26,8 @@ pub struct SubLayerChipScheduleArgs {
     /// Sizes of a model, instead of a file
     #[command(flatten)]
     pub model: ModelSizes,
-    /// torus:2x4, mesh:2x4, ring:8, a topology file, or interfaces:8 (no links); tori:36, the best torus of each number
-    /// of chips up to 36; random:250, 250 random graphs; repeatable
+    /// torus:2x4, mesh:2x4, ring:8, a topology file, or interfaces:8 (no links); tori:36 for the best torus of each
+    /// number of chips up to 36; random:250 for 250 random graphs; repeatable
     #[arg(long, value_name = "GRAPH", required = true)]
     pub topology: Vec<String>,
     /// Random graphs have fewer chips than this
@@ -39,16 +39,16 @@ pub struct SubLayerChipScheduleArgs {
     /// Rule that assigns sub-layers to chips
     #[arg(long, value_parser = parser_of_choices::<StepOrDurationChipAssignment>(), default_value = "steps", value_name = "RULE")]
     pub rule: StepOrDurationChipAssignment,
-    /// Link rates by the number of links of a chip, optionally with interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
+    /// Link rates by a chip's number of links, optionally with interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkRateByLinkCount::parse)]
     pub rates: Option<LinkRateByLinkCount>,
-    /// Rule for link rates that the table lacks
+    /// Rule for link rates that are not in the table
     #[arg(long, value_parser = parser_of_choices::<LinkRateInterpolation>(), default_value = "none", value_name = "RULE")]
     pub interpolate: LinkRateInterpolation,
     /// Memory of a chip; larger sub-layers are cut into more parts, and data are evicted
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
-    /// Bandwidth of a chip's memory, which limits all incoming transfers of a step together
+    /// Bandwidth of a chip's memory, which limits the sum of a step's incoming transfers
     #[arg(long, value_name = "RATE")]
     pub memory_bandwidth: Option<Bandwidth>,
     /// Power of a connection during a transfer, in watts
@@ -63,13 +63,13 @@ pub struct SubLayerChipScheduleArgs {
     /// Time that the host needs to issue a command; each transfer and each sub-layer takes one command
     #[arg(long, value_name = "TIME")]
     pub dispatch: Option<Span>,
-    /// Cycles of layers from Timeloop or FireSim, as CSV; chakram maps missing layers itself
+    /// Layer cycles from Timeloop or FireSim, as CSV; chakram maps the missing layers itself
     #[arg(long, value_name = "FILE")]
     pub cycles: Option<PathBuf>,
     /// Print the times of each step; with CSV, print only this table
     #[arg(long)]
     pub steps: bool,
-    /// Print the sources of the data of each step; with CSV, print only this table
+    /// Print where the data of each step come from; with CSV, print only this table
     #[arg(long)]
     pub log: bool,
     /// Format of the output
@@ -78,7 +78,7 @@ pub struct SubLayerChipScheduleArgs {
     /// Write the schedule to this file; needs a single topology
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write a trace for each chip, with barriers around the sub-layers of each step; needs a single topology
+    /// Write a trace for each chip, with barriers around each step's sub-layers; needs a single topology
     #[arg(long, value_name = "PREFIX")]
     pub traces: Option<PathBuf>,
     /// Omit barriers from the traces

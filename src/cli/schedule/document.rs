@@ -16,7 +16,8 @@ use std::fmt::Display;
 struct TopologySchedulesDocument<'r> {
     /// The chosen cuts of the matrix products; `None` if no rule chose them.
     partition: Option<&'r AllMatrixCutsAndMovedBytes>,
-    /// Number of layers that chakram mapped itself because the table of cycles lacks them; `None` without such a table.
+    /// Number of layers that chakram mapped itself because the table of cycles lacks them; `None` if there is no such
+    /// table.
     mapped_layers: Option<usize>,
     topologies: Vec<TopologyScheduleEntry<'r>>,
 }
@@ -43,7 +44,7 @@ struct SummedStepCosts {
     total_ps: u64,
     between_chips_bytes: u64,
     memory_bytes: u64,
-    /// Energy in picojoules; `None` if the table of cycles lacks an energy.
+    /// Energy in picojoules; `None` if the table of cycles gives no energy.
     energy_pj: Option<f64>,
 }
 
@@ -65,7 +66,7 @@ struct SubLayerPlacementEntry<'r> {
     duration_ps: u64,
 }
 
-/// JSON of a log entry about data that a chip needed or evicted.
+/// JSON for a log entry about data that a chip needed or evicted.
 #[derive(Debug, Serialize)]
 struct NeededOrEvictedDataEntry {
     step: u32,
@@ -77,7 +78,8 @@ struct NeededOrEvictedDataEntry {
     /// Index of the piece, if the output is transferred in pieces.
     piece: Option<u32>,
     bytes: u64,
-    /// Source of needed data (`own`, `chip` or `memory`), or fate of evicted data (`dropped` or `written`).
+    /// Where needed data came from (`own`, `chip` or `memory`), or what happened to evicted data (`dropped` or
+    /// `written`).
     place: &'static str,
     /// Index of the chip that sends the data.
     from_chip: Option<u32>,
@@ -89,7 +91,7 @@ fn to_picoseconds(seconds: f64) -> u64 {
 }
 
 impl SummedStepCosts {
-    /// Returns the sums of the times, bytes and energies of all `steps`.
+    /// Returns the total time, bytes and energy of all `steps`.
     fn sum_steps(steps: &[StepTimeAndEnergy]) -> Self {
         let sum = |of: fn(&StepTimeAndEnergy) -> f64| steps.iter().map(of).sum::<f64>();
         let bytes =

@@ -51,7 +51,7 @@ pub fn write_row(
 }
 
 /// The chosen cuts of matrix products, and the bytes that they move. For comparison, also the bytes that two uniform
-/// cuts move: all matrix products by columns, and all by rows. A word has one byte.
+/// cuts move: one cuts all matrix products by columns, the other by rows. A word has one byte.
 #[derive(Debug, Serialize)]
 pub struct AllMatrixCutsAndMovedBytes {
     products: Vec<MatrixProductCutAxes>,
@@ -60,7 +60,7 @@ pub struct AllMatrixCutsAndMovedBytes {
     along_rows_bytes: Option<u64>,
 }
 
-/// A matrix product of one name and cut, which occurs in `layers` layers.
+/// Matrix products that share a name and a cut, and occur in `layers` layers.
 #[derive(Debug, Serialize)]
 struct MatrixProductCutAxes {
     name: String,
@@ -109,7 +109,7 @@ impl AllMatrixCutsAndMovedBytes {
     }
 }
 
-/// Prints the cuts of matrix products, and the bytes that these and other cuts move.
+/// Prints the cuts of matrix products, and the bytes that they and other cuts move.
 pub fn print_matrix_product_cuts(
     cuts: &AllMatrixCutsAndMovedBytes,
     out: &mut dyn Write,

@@ -52,8 +52,8 @@ pub fn schedule_topologies(
                 let graph = ChipGraph::create_random(chips, random);
                 let row =
                     match schedule_on_topology(args, work, Some(graph), chips as usize, prices) {
-                        // Skip this topology: without a link rate for so many links, assume that such chips do not
-                        // exist.
+                        // The table has no link rate for so many links, so assume that such chips do not exist, and
+                        // skip this topology.
                         Err(error)
                             if error
                                 .downcast_ref::<ScheduleRunError>()

@@ -51,12 +51,13 @@ impl TopologyScheduleResult {
 /// Key of a layer: its loop sizes, strides and dilations.
 type LayerShapeKey = ([u64; 7], [u64; 2], [u64; 2]);
 
-/// Costs of layers, from a table of cycles or from a search for a mapping, each looked up or computed only once.
+/// Costs of layers, from a table of cycles or from a search for a mapping. Each cost is looked up or computed only
+/// once.
 pub struct LayerCostCache {
     pub model: LoopNestModel,
     pub table: Option<LayerCyclesAndEnergyTable>,
     pub known: BTreeMap<LayerShapeKey, SubLayerTimeAndEnergy>,
-    /// Number of layers that were mapped here because the table of cycles lacks them.
+    /// Number of layers that chakram mapped itself because the table of cycles lacks them.
     pub mapped: usize,
 }
 
@@ -90,7 +91,7 @@ impl LayerCostCache {
     }
 }
 
-/// Returns the sub-layers from the file or from the model. A model's matrix products are cut into `parts` parts.
+/// Returns the sub-layers of the file or the model. A model's matrix products are cut into `parts` parts.
 pub fn load_work_to_schedule(
     args: &SubLayerChipScheduleArgs,
     parts: u64,

@@ -36,13 +36,14 @@ pub struct LlmArgs {
     /// tokens per answer
     #[arg(long, help_heading = MODEL, value_name = "TOKENS")]
     input: Option<LengthDistribution>,
-    /// Number of users, who send a new request after each answer, instead of --rate
+    /// Number of users, each of whom sends a new request after each answer; instead of --rate
     #[arg(long, help_heading = MODEL, value_name = "N", conflicts_with = "rate", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     users: Option<u32>,
-    /// File of requests, instead of --rate, --input and --output: CSV of Azure or BurstGPT, JSON lines of Mooncake
+    /// File of requests, instead of --rate, --input and --output: CSV from Azure or BurstGPT, or JSON lines from
+    /// Mooncake
     #[arg(long, help_heading = MODEL, value_name = "FILE", conflicts_with_all = ["rate", "users", "input"])]
     pub(super) arrivals: Option<PathBuf>,
-    /// NPUs that share the layers of an engine; by default the fewest into whose memory the model fits
+    /// NPUs that share an engine's layers; by default the fewest whose memory can hold the model
     #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     tensor: Option<u32>,
     /// Number of engines
@@ -51,10 +52,11 @@ pub struct LlmArgs {
     /// Number format of weights: bf16, fp16, fp8 or fp4
     #[arg(long, help_heading = MODEL, value_name = "FORMAT")]
     weights: Option<String>,
-    /// Set a key of [engine]: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix, rules=static
+    /// Set a key of [engine], such as max_num_seqs=256, kv=fp8, router=longest-prefix or rules=static
     #[arg(long = "engine", help_heading = MODEL, value_name = "KEY=VALUE")]
     engine: Vec<String>,
-    /// Find the fewest NPUs on which enough requests meet the limits of --slo, and their highest rate
+    /// Find the fewest NPUs on which enough requests meet the limits of --slo, and the highest request rate of these
+    /// NPUs
     #[arg(long, help_heading = MODEL, conflicts_with_all = ["replicas", "find_capacity", "users", "arrivals", "html", "table"])]
     plan: bool,
 }
@@ -115,7 +117,7 @@ pub enum LlmModelOrScenario {
 }
 
 impl LlmModelOrScenario {
-    /// Determines whether `path` names a language model or a scenario with one. Returns `None` if it names neither.
+    /// Finds out whether `path` names a language model or a scenario that has one. Returns `None` if it names neither.
     pub fn detect_llm_input(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {
@@ -127,7 +129,7 @@ impl LlmModelOrScenario {
         if is_llm_scenario(&text) {
             return Some(Self::Scenario(text));
         }
-        // A scenario never begins with a brace, so this is a model of Hugging Face.
+        // A scenario never begins with a brace, so this is a Hugging Face model.
         if text.trim_start().starts_with('{') {
             return Some(Self::Model(name.to_owned()));
         }
@@ -164,7 +166,7 @@ struct LlmReportDocument<'r> {
 }
 
 impl LlmArgs {
-    /// Rejects all options for language models, for a scenario without one.
+    /// Rejects all language-model options if the scenario has no language model.
     pub fn reject_all_llm_options(&self) -> Result<(), String> {
         let given = [
             ("--input", self.input.is_some()),
@@ -343,7 +345,7 @@ pub fn split_output_option_values(
     Ok((tokens, file))
 }
 
-/// Returns the scenario that the command line names, changed by the options.
+/// Returns the scenario that the command line names, after the options have changed it.
 fn scenario_from_command_line(
     args: &ServeArgs,
     input: &LlmModelOrScenario,

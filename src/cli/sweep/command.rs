@@ -6,7 +6,7 @@ use chakram_jobs::ReplayOptionValueKind;
 use chakram_studies::sweep::{ModelOrTracesArgument, PointCommand, Settings, Study};
 
 /// Returns the `chakram generate` or `chakram replay` command that replays `point`. If their options cannot express the
-/// point, returns `explain`, a `chakram sweep` command.
+/// point, returns `explain`, which is a `chakram sweep` command.
 pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str) -> String {
     let Some(PointCommand {
         work,

@@ -1,4 +1,4 @@
-//! Admits chunks to their stages: immediately, through queues of NPUs, or in the schedule's order.
+//! Admits chunks to their stages: immediately, through the NPUs' queues, or in the schedule's order.
 
 use super::executor::CollectiveMessageSimulator;
 use crate::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
@@ -17,7 +17,7 @@ pub(super) enum StageAdmissionCondition {
     Nothing,
     /// The chunk waits in a queue of its NPU.
     Queue(ChunkQueueIndexAndCapacity),
-    /// The chunk waits for its place in the schedule's admission order of this phase.
+    /// The chunk waits for its turn in the order in which the schedule admits chunks to this phase.
     Ordered(usize),
 }
 
@@ -91,7 +91,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
     }
 
     /// Returns the queue or phase that must admit a chunk before it begins a stage. After the stage, the chunk must
-    /// release its place there.
+    /// release its place in this queue or phase.
     #[inline]
     pub(super) fn required_stage_admission(
         &self,
@@ -116,7 +116,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         }
     }
 
-    /// Starts every chunk that the waiting `cell`'s queue or phase can now admit.
+    /// Starts every chunk that the queue or phase for which `cell` waits can now admit.
     #[inline]
     pub(super) fn admit_waiting<N: NetworkBackend>(
         &mut self,
@@ -139,7 +139,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         }
     }
 
-    /// Admits chunks of the member at `position` to `phase`, in the schedule's admission order and up to the phase's
+    /// Admits chunks of the member at `position` to `phase`, in the order that the schedule gives and up to the phase's
     /// capacity.
     fn admit_in_order<N: NetworkBackend>(
         &mut self,

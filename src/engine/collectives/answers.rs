@@ -1,15 +1,15 @@
-//! Counts collectives answered analytically (by a formula instead of a simulation), and numbers the answers that can
-//! still be withdrawn.
+//! Counts collectives that a formula answers instead of a simulation, and numbers the answers that can still be
+//! withdrawn.
 
 use crate::CompletedReplayTotals;
 
-/// Answer numbers wrap around at this value, because an end event stores the number in its rank field.
+/// Answer numbers wrap around at this value, because an end event stores its answer's number in the rank field.
 const ANSWERS: u32 = 1 << 27;
 
 /// Counts of analytical answers, and the last answer number assigned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnalyticalAnswerCounts {
-    /// Number of collectives with an analytical answer, without simulated messages.
+    /// Number of collectives that were answered analytically, without simulated messages.
     pub closed: u64,
     pub stepwise: u64,
     pub unfolded: u64,

@@ -41,8 +41,7 @@ impl AllNpuChunkQueues {
         of[number as usize].waiting.push_back(chunk);
     }
 
-    /// Removes and returns the chunk that begins its stage next, or `None` if no chunk waits or the queue is at its
-    /// capacity.
+    /// Removes and returns the chunk that begins its stage next, or `None` if no chunk waits or the queue is full.
     #[inline]
     pub fn admit_next_chunk(
         &mut self,

@@ -106,7 +106,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         self.post_receives(fabric, effects, now, at, waiting);
     }
 
-    /// Posts the receives that a member now expects, and delivers the first `there` messages to them; these have
+    /// Posts the receives that a member now expects, and delivers the first `there` messages to them, which have
     /// already arrived.
     #[inline]
     pub(super) fn post_receives<N: NetworkBackend>(
@@ -131,8 +131,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         }
     }
 
-    /// Delivers a message to `cell`. All members use the number `stage` for the message's stage. The cell (a
-    /// chunk at a member) receives the message after a given number of the cell's own steps.
+    /// Delivers a message to `cell`. `stage` is the message's stage number, which all members use. The cell (a chunk at
+    /// a member) receives the message after a given number of the cell's own steps.
     #[inline]
     pub(super) fn on_arrival<N: NetworkBackend>(
         &mut self,
@@ -153,7 +153,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
                 self.advance_chunk(fabric, effects, now, at);
             }
         } else if number == 0 {
-            // Messages that need not wait for a step are only counted, per stage.
+            // Messages that need not wait for a step are only counted, separately for each stage.
             progress.waiting[at.cell.index() * stages + stage.index()] += 1;
         } else {
             progress.defer_message(at.cell, stage, number, false);
@@ -204,7 +204,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         }
     }
 
-    /// Returns the place of a cell ([`CollectiveRun::stage_of_cell`](super::run::CollectiveRun::stage_of_cell)).
+    /// Returns where a cell is in its stage
+    /// ([`CollectiveRun::stage_of_cell`](super::run::CollectiveRun::stage_of_cell)).
     #[inline(always)]
     pub(super) fn stage_of_cell(&self, at: ChunkAtMember) -> Option<MemberChunkStageAndPosition> {
         let run = &self.runs[at.run];
@@ -234,8 +235,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
             let held = step.after > progress.credits || step.arrived > progress.arrived;
-            // A member that could send to all others at once sends each message only when the port is free. A group of
-            // n members then has n instead of n² messages in flight.
+            // A member that could send to all others at once waits for the port to be free before each message. A group
+            // of n members then has n messages in flight instead of n².
             if held || (paced && progress.leaving) {
                 break;
             }
@@ -340,7 +341,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             group.extent.npus[position.index()],
             group.extent.npus[to.index()],
         );
-        // With contention the network routes messages and does not use the run's ports.
+        // With contention, the network routes messages itself and does not use the run's ports.
         let (from, to) = if !M::Order::OPENS_PORTS || N::SHARED {
             (
                 progress.ports.placeholder_port(),
@@ -365,8 +366,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             tell_injected: state.leaving,
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
-            // With a sub-grid and ideal switching, closed forms assume that ports serve messages in the order of
-            // arrival, so all messages get the same priority.
+            // With a sub-grid and ideal switching, closed forms assume that ports serve messages in order of arrival,
+            // so all messages get the same priority.
             turn: if group.extent.regular && topology.switching_mode() == SwitchingMode::IDEAL {
                 MessagePositionInReceiverProgram::default()
             } else {

@@ -1,9 +1,9 @@
 //! Matches messages among members that run the same stage of a collective in different directions or trees.
 //!
 //! NPUs may alternate between the queues or trees of a dimension. Two members that have executed different numbers of
-//! collectives may then use opposite directions of a ring, or different trees. A member receives a message only if its
-//! own direction expects messages from the sender. The member counts it together with other messages from this sender.
-//! The engine stores messages and requests until it knows the receiver's direction or tree (its queue slot).
+//! collectives may therefore use opposite directions of a ring, or different trees. A member receives a message only if
+//! its own direction expects messages from the sender. The member counts it together with other messages from this
+//! sender. The engine stores messages and requests until it knows the receiver's direction or tree (its queue slot).
 
 use super::executor::CollectiveMessageSimulator;
 use super::run::OUTSIDE;
@@ -11,15 +11,16 @@ use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::ids::{CellIndex, ChunkAtMember, RunIndex, SharedStage};
 use chakram_base::ids::Position;
 
-/// A message or rendezvous request whose step number is still in the sender's numbering, not the receiver's.
+/// A message or rendezvous request whose step number still follows the sender's numbering, not the receiver's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageWithSenderStepNumber {
     /// The chunk at the sending member.
     pub from: CellIndex,
-    /// Stage index of the message, in the numbering that all members share ([`CollectiveMessageSimulator::shared_stage_number`]).
+    /// Stage index of the message, in the numbering that all members use
+    /// ([`CollectiveMessageSimulator::shared_stage_number`]).
     pub stage: SharedStage,
     /// For a message, the number of steps that the receiver must have taken before it accepts the message. For a
-    /// request, the index of the requested step. Both are in the sender's numbering.
+    /// request, the index of the requested step. Both numbers follow the sender's numbering.
     pub number: u32,
     pub is_request: bool,
 }

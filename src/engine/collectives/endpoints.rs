@@ -1,4 +1,4 @@
-//! Models members' endpoints, where messages cause delays, reductions and bus transfers.
+//! Models the endpoints of members, where messages incur delays, reductions and bus transfers.
 
 use super::executor::CollectiveMessageSimulator;
 use super::run::{MemberChunkStageAndPosition, ParticipantChunkStageAndPosition};
@@ -26,15 +26,15 @@ impl BusEventScheduler for NpuBusEventScheduler<'_> {
     }
 }
 
-/// Creates the token of a bus transfer. It encodes `event`, which follows the transfer's completion.
+/// Creates the token of a bus transfer. The token encodes `event`, the event that follows once the transfer completes.
 fn completion_token(event: PackedEvent, detail: u32) -> TransferCompletionToken {
     let word = event.packed_content();
     TransferCompletionToken { word, detail }
 }
 
 impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
-    /// Starts the endpoint's processing before a member's first send in the stage. When it ends, the member earns its
-    /// first credits.
+    /// Starts the endpoint's processing that precedes a member's first send in the stage. When it ends, the member
+    /// earns its first credits.
     #[inline]
     pub(super) fn start_endpoint_processing(
         &mut self,

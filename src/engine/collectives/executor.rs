@@ -98,8 +98,8 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
         }
     }
 
-    /// Handles the arrival of a step's message at another member's part of the same chunk. The stage and step are in
-    /// the sender's numbering.
+    /// Handles a step's message that has arrived at another member, for the same chunk. The stage and step follow the
+    /// sender's numbering.
     #[inline]
     pub fn on_step_message_arrived<N: NetworkBackend>(
         &mut self,
@@ -125,7 +125,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
         self.on_arrival(fabric, effects, now, to, step);
     }
 
-    /// Handles the departure of a step's message for which the sender waits.
+    /// Handles the departure of a step's message that the sender waits for.
     #[inline]
     pub fn on_step_message_left<N: NetworkBackend>(
         &mut self,
@@ -225,7 +225,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
         self.report_and_free_run(effects, now, id, stepwise, totals, transfer);
     }
 
-    /// Reports the end of a collective with its waiting and transfer times, and frees its state.
+    /// Reports that a collective ended, with its waiting and transfer times, and frees its state.
     pub(super) fn report_and_free_run(
         &mut self,
         effects: &mut Effects,

@@ -1,11 +1,12 @@
 //! Analytical answers on networks with contention: a formula gives a collective's time as long as no other traffic uses
 //! its links.
 //!
-//! A collective that is answered analytically *reserves* its members' ports or links in all its dimensions. They must
-//! all be idle. The answer is valid as long as no other traffic uses one of them. Before another message, load or store
-//! uses a reserved link, the collective is *materialized*. The engine then simulates it message by message, first from
-//! its start until now, and then until its end. The simulation is exact, because the collective was alone on its links
-//! until now. Messages that it sends at this instant are submitted together with the other message.
+//! A collective that is answered analytically *reserves* its members' ports or links in all dimensions that it uses.
+//! All of these must be idle. The answer is valid as long as no other traffic uses one of them. Before another message,
+//! load or store uses a reserved link, the collective is *materialized*. The engine then simulates it message by
+//! message, first from its start until now, and then until its end. The simulation is exact, because the collective was
+//! alone on its links until now. Messages that it sends at this instant are submitted together with the message that
+//! caused this.
 
 use super::Collectives;
 use super::lone_run::MainLoopProgressForLoneRun;
@@ -22,8 +23,8 @@ use chakram_hardware::network::{CollectiveLinkReservations, NetworkBackend};
 pub(super) type MembersArrivingTogether = (Time, Vec<MemberIndex>);
 
 impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
-    /// If the collective's links can be reserved, computes the collective's end analytically: all members start at
-    /// `now`, and the collective takes `span`. Returns true on success.
+    /// If the collective's links can be reserved, computes its end analytically: all members start at `now`, and the
+    /// collective takes `span`. Returns true if the end was computed.
     pub(super) fn fast_forward<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -9,7 +9,7 @@ use crate::plan::{NONE, PlacedRankGroup, ReplayPlan};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use std::ops::{Index, IndexMut};
 
-/// A group of one launch in flight.
+/// One group of a launch in flight.
 #[derive(Debug)]
 pub struct RankGroupOfLaunch<'a> {
     pub plan: &'a PlacedRankGroup,
@@ -22,9 +22,9 @@ pub struct RankGroupOfLaunch<'a> {
     first_id: InstanceId,
     /// Id of the group for observers and schedules.
     pub(super) id: ReplayGroupId,
-    /// Index of the program's first byte table; such a table contains the bytes between pairs of members.
+    /// Index of the program's first byte table. A byte table gives the bytes that each pair of members exchanges.
     pub(super) first_splits: u32,
-    /// Index of the group among the groups of all launches. It orders messages at the same instant.
+    /// Index of the group among the groups of all launches. The index orders messages at the same instant.
     pub(super) number: u32,
 }
 
@@ -81,7 +81,7 @@ impl IndexMut<GroupIndex> for RankGroupsOfProgramLaunches<'_> {
 
 impl<'a> RankGroupsOfProgramLaunches<'a> {
     /// Adds the groups of a launch. The launch's instances begin at `first_instance`. Returns the index of the first
-    /// group. `only` is true if the run consists of this single launch.
+    /// group. `only` is true if the run has no other launch.
     pub fn add_groups(
         &mut self,
         plan: &'a ReplayPlan,
@@ -133,7 +133,7 @@ impl<'a> RankGroupsOfProgramLaunches<'a> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
-            // Skip members that waited for no other member: they started before the order reached their place.
+            // Skip members that waited for no other member: they started before their turn came.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group

@@ -3,13 +3,13 @@
 //! Members of a group must start its collectives in the same order. Otherwise two collectives could each occupy a lane
 //! that the other collective needs. The first collective in program order is launched as soon as any member is ready
 //! for it. A later collective may be launched before the first, so that it overlaps with computation, but only when
-//! every member is ready for it. Otherwise, an unready member might first need the earlier collective to complete. A
-//! launched collective therefore never waits for an unlaunched one, and a workload that runs in program order never
-//! deadlocks here.
+//! every member is ready for the later one. Otherwise, an unready member might first need the earlier collective to
+//! complete. A launched collective therefore never waits for an unlaunched one, and a workload that runs in program
+//! order never deadlocks here.
 //!
-//! If a group's collectives share a lane with other nodes, the group *gathers*: it launches each collective only when
-//! every member is ready. All members then queue for their lanes together, so the collectives of such groups have the
-//! same order on all lanes. A collective that occupies a lane never waits for one queued after it.
+//! If a group's collectives share a lane with other nodes, the group *gathers*: it launches a collective only when
+//! every member is ready for it. All members then queue for their lanes together, so the collectives of such groups
+//! have the same order on all lanes. A collective that occupies a lane never waits for one queued after it.
 
 use crate::ids::RunIndex;
 use crate::plan::{NONE, PlacedRankGroup};
@@ -23,7 +23,7 @@ pub(super) struct GroupCollectiveLaunchOrder {
     place_of: Vec<u32>,
     /// Launched collectives, in launch order.
     order: Vec<u32>,
-    /// Number of present members not ready for each collective.
+    /// For each collective, the number of present members that are not ready for it.
     unready: Vec<u32>,
     /// Index of the state (run) of each collective in flight.
     pub run_of: Vec<Option<RunIndex>>,
@@ -31,11 +31,11 @@ pub(super) struct GroupCollectiveLaunchOrder {
     present: u32,
     /// True if collectives are launched only when every member is ready.
     gathers: bool,
-    /// Program-order index of the first collective that is not launched.
+    /// Index, in program order, of the first collective that is not launched.
     first: u32,
-    /// For each member, the place in the launch order of its next collective.
+    /// For each member, the place of its next collective in the launch order.
     next: Vec<u32>,
-    /// Nodes of ready members that wait for their place in the order. The key is (member, collective).
+    /// Nodes of ready members that wait for their turn. The key is (member, collective).
     parked: BTreeMap<(MemberIndex, u32), u32>,
     /// Members whose next collective may now start, in descending order.
     due: Vec<MemberIndex>,
@@ -119,8 +119,8 @@ impl GroupCollectiveLaunchOrder {
         false
     }
 
-    /// Launches `sequence`. Launches a collective. Then launches each collective that becomes first in program order
-    /// and has a ready member.
+    /// Launches `sequence`. Launches a collective. Then launches each collective that becomes the first in program
+    /// order and has a ready member.
     fn grant_launch(&mut self, sequence: u32) {
         self.place_of[sequence as usize] = self.order.len() as u32;
         self.order.push(sequence);

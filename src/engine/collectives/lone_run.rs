@@ -17,7 +17,7 @@ use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::vec::IntoIter;
 
-/// Progress of the main loop at which the simulation of a collective stops.
+/// Point in the main loop's progress at which the simulation of a collective stops.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MainLoopProgressForLoneRun {
     pub now: Time,
@@ -40,7 +40,7 @@ impl MainLoopProgressForLoneRun {
 ///
 /// At the present instant, the simulation must stop at exactly the event that the main loop has reached. If the main
 /// loop has run out of events since the instant began or the last members arrived, the simulation also handles all its
-/// events at this instant. Otherwise it executes as many rounds as the main loop. The main loop then submits the
+/// events at this instant. Otherwise it executes as many rounds as the main loop did. The main loop then submits the
 /// messages of the simulation's last round together with its own messages.
 struct LoneCollectiveLoop<'x, 'a, 'f, N, M: RequiredCollectiveBackendTraits> {
     collectives: &'x mut Collectives<'a, M>,

@@ -1,5 +1,5 @@
-//! Provides schedules for members that execute different collectives as the n-th collective of their group, which is
-//! possible only if the replay matches collectives in issue order.
+//! Provides schedules for members that execute different collectives as the n-th collective of their group. This can
+//! happen only if the replay matches collectives in issue order.
 
 use super::{Collectives, IssueMismatch, MemberCollectiveCall};
 use crate::discipline::RequiredCollectiveBackendTraits;
@@ -9,8 +9,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
-    /// Returns the schedule of a member whose collective differs from the other members'. If it and another member on a
-    /// common line would exchange different messages, returns the other member as the error.
+    /// Returns the schedule of a member whose collective differs from the other members'. If this member and another
+    /// one on a common line would exchange different messages, returns the other member as the error.
     fn find_differing_schedule(
         &mut self,
         call: MemberCollectiveCall<'_, '_>,
@@ -89,7 +89,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         come.find(disagrees).map_or(Ok(number), Err)
     }
 
-    /// Checks whether a member's collective equals the first member's collective. If the collectives differ, gives the
+    /// Checks whether a member's collective is the same as the first member's. If the collectives differ, gives the
     /// member its own schedule. If the member's messages also differ from a partner's messages, records the two members
     /// as the mismatch.
     pub(super) fn check_calls_equal(

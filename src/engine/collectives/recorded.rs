@@ -1,5 +1,5 @@
-//! Models collectives and messages with recorded or captured durations: dependencies among members, and completion
-//! times.
+//! Models collectives and messages that have recorded or captured durations: which members wait for others, and when
+//! each completes.
 //!
 //! The engine does not simulate the network for such operations. A member's part *begins* when all members that it
 //! waits for have started (see [`CommTiming`]), and ends after its own duration.
@@ -17,7 +17,8 @@ use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
-/// Total waiting time of a collective's members and, if known, the rank that caused most of it, with its share.
+/// Total time that a collective's members waited and, if known, the rank that caused most of it, with that rank's
+/// share.
 pub(super) type TotalWaitAndCausingRank = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
@@ -129,7 +130,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             .report_and_free_run(effects, now, id, false, totals, transfer);
     }
 
-    /// Returns the total waiting time of a collective with recorded durations, and the rank that caused most of it.
+    /// Returns how long the members of a collective with recorded durations waited in total, and the rank that caused
+    /// most of it.
     fn sum_recorded_waiting(
         &self,
         flow: &Dataflow<'_>,

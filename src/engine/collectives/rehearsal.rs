@@ -1,4 +1,5 @@
-//! Answers a collective on idle links with the times of a trial run (a *rehearsal*) of an identical collective alone.
+//! Answers a collective on idle links with the times of a *rehearsal*: a trial run of an identical collective that runs
+//! alone.
 //!
 //! Some networks store only the time at which each link becomes free ([`RehearsableLinks`]). On such networks, no
 //! closed form covers irregularly placed members. However, collectives on idle links run identically, apart from their
@@ -11,7 +12,7 @@
 //! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all members have
 //! arrived. In such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes
 //! the pattern. The answer then starts in the past, at the first arrival. Other collectives, such as broadcasts, are
-//! answered only if no member sends before the last arrival, for example if the root arrives last.
+//! answered only if no member sends before the last arrival. This is so if the root arrives last, for example.
 //!
 //! A link stays reserved until the collective has submitted its last message over it. Later traffic would queue after
 //! that message anyway. Before a message, load or store uses a reserved link, the collective is
@@ -35,24 +36,24 @@ use std::sync::Arc;
 /// Maximum number of arrival patterns kept per schedule.
 const MOST_PATTERNS: usize = 8;
 
-/// Maximum number of arrival patterns kept per schedule on a network without contention, where every collective with
+/// Maximum number of arrival patterns kept per schedule on a network without contention. There, every collective with
 /// late members is rehearsed. More patterns would need more memory than the replay, and they seldom repeat.
 const MOST_PATTERNS_APART: usize = 2;
 
-/// Member end times and link use of a collective that ran alone. All times are relative to the first arrival.
+/// Member end times and link use of a collective that ran alone. All times count from the first arrival.
 #[derive(Debug)]
 pub(super) struct CollectiveRehearsalResult {
     /// Arrival time of each member. An absent member has the arrival time of the last present member.
     pattern: Vec<Span>,
     /// End time and position of each member, in order of time.
     pub ends: Vec<(Span, Position)>,
-    /// The collective's use of each link.
+    /// How the collective uses each link.
     pub links: Vec<RehearsedCollectiveUseOfLink>,
 }
 
 impl CollectiveRehearsalResult {
     /// Creates a rehearsal from the members' end times. Returns `None` if one member ends no later than another
-    /// arrives: the result then depends on the order of rounds, which a rehearsal does not record.
+    /// arrives. The result would then depend on the order of rounds, which a rehearsal does not record.
     fn new(
         pattern: Vec<Span>,
         mut ends: Vec<(Span, Position)>,
@@ -100,8 +101,7 @@ fn needs_all_members(run: &CollectiveRun) -> bool {
     )
 }
 
-/// Returns each member's arrival relative to the first arrival. All values are zero if `together`
-/// is true.
+/// Returns when each member arrives, relative to the first arrival. All values are zero if `together` is true.
 fn relative_arrival_times(run: &CollectiveRun, together: bool) -> Vec<Span> {
     let (first, last) = (run.arrivals.first, run.arrivals.last);
     let members = run.arrivals.starts.iter().zip(&run.arrivals.nodes);
@@ -115,7 +115,7 @@ fn relative_arrival_times(run: &CollectiveRun, together: bool) -> Vec<Span> {
 
 impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     /// Tries to settle a collective's new arrivals without simulating its messages. If `all` members have arrived, the
-    /// collective takes the times of a trial run (a rehearsal). Otherwise, the collective keeps its links reserved.
+    /// collective takes its times from a trial run (a rehearsal). Otherwise, the collective keeps its links reserved.
     /// Returns true on success.
     pub(super) fn try_process_by_rehearsal<N: NetworkBackend>(
         &mut self,
@@ -190,7 +190,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
 
     /// Settles a collective's new arrivals on a network without contention, where no other traffic can disturb it. If
     /// every member needs data from every other, nothing is simulated until `all` have arrived. The collective then
-    /// takes the times of a trial run. Returns false if it must be simulated.
+    /// takes its times from a trial run. Returns false if it must be simulated.
     fn settle_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -228,7 +228,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         };
         let run = &mut self.chunks.runs[id];
         let start = if together { now } else { run.arrivals.first };
-        // The collective was simulated outside the main loop, but counts as simulated.
+        // The collective was simulated outside the main loop, but it still counts as simulated.
         if messages > 0 {
             run.messages = messages;
             self.answers.stepwise += 1;
@@ -253,7 +253,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             && !self.chunks.is_scripted(run)
     }
 
-    /// Ends a collective at the times of a trial run. `number` identifies the answer if other traffic can withdraw it.
+    /// Ends a collective at the times that a trial run gave. `number` identifies the answer if other traffic can
+    /// withdraw it.
     fn answer_as_rehearsed(
         &mut self,
         effects: &mut Effects,
@@ -273,8 +274,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         effects.agenda.push(start + first, event);
     }
 
-    /// Reserves a collective's links on behalf of the members that arrived first, if the links are known and idle.
-    /// Returns true if the links are now reserved.
+    /// Reserves a collective's links for the members that arrived first, if the links are known and idle. Returns true
+    /// if the links are now reserved.
     fn reserve_links<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -305,7 +306,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         true
     }
 
-    /// Records further arrivals of a collective whose links are reserved until all members have arrived. Returns true
+    /// Records further arrivals at a collective whose links are reserved until all members have arrived. Returns true
     /// if the links are still reserved.
     fn record_arrivals_while_held<N: NetworkBackend>(
         &mut self,
@@ -333,7 +334,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     }
 
     /// Returns the rehearsal (trial run) for a collective whose members have all arrived. If this call made the
-    /// rehearsal, also returns its number of messages. Rehearses the second collective of a schedule, and later
+    /// rehearsal, also returns how many messages it had. Rehearses the second collective of a schedule, and later
     /// collectives with a new pattern if there are fewer than `MOST_PATTERNS` patterns.
     fn find_or_rehearse<N: NetworkBackend>(
         &mut self,
@@ -395,8 +396,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         found.map(|found| (found, messages))
     }
 
-    /// Returns each position's end, as a rehearsal without contention would give it, if a formula covers this pattern
-    /// of arrivals.
+    /// Returns each position's end as a rehearsal without contention would give it, provided that a formula covers this
+    /// pattern of arrivals.
     fn compute_ends<N: NetworkBackend>(
         &self,
         fabric: &Fabric<'_, N>,
@@ -422,7 +423,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
     }
 
     /// Simulates a collective as if nothing else were in flight, and then restores the state of everything else. Also
-    /// returns the number of messages, because the fabric has counted them.
+    /// returns how many messages this took, because the fabric has counted them.
     fn rehearse_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -476,8 +477,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         rehearsal.map(|rehearsal| (rehearsal, tried))
     }
 
-    /// Ends the members whose end time is `now`, if the event belongs to the latest answer of a collective with
-    /// rehearsed times.
+    /// If the event belongs to the latest answer of a collective with rehearsed times, ends the members whose end time
+    /// is `now`.
     pub(super) fn end_rehearsed_members(
         &mut self,
         effects: &mut Effects,

@@ -15,7 +15,7 @@ use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 use std::collections::BTreeMap;
 
-/// Messages that wait for a rendezvous request; the key is the cell (a chunk at a member), the stage and the step.
+/// Messages that wait for a rendezvous request. The key is the cell (a chunk at a member), the stage and the step.
 #[derive(Debug, Default)]
 pub(super) struct RendezvousWithheldMessages(
     BTreeMap<(ChunkAtMember, CollectiveStageStep), OpIndex>,
@@ -38,7 +38,7 @@ impl RendezvousWithheldMessages {
 }
 
 impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
-    /// Sends a rendezvous request to every source from which a member expects messages now.
+    /// Sends a rendezvous request to every member from which a member now expects messages.
     pub(super) fn request_messages<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -41,15 +41,15 @@ pub struct CollectiveRun {
     pub(super) arrivals: MemberArrivals,
     /// Index of the schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub(super) schedule: u32,
-    /// Schedule index of each position, if members carry out different collectives, which exchange equal messages along
-    /// each common line. Empty if all members have the same schedule.
+    /// Schedule index of each position, if members run different collectives that exchange equal messages along each
+    /// common line. Empty if all members have the same schedule.
     pub(super) own_schedules: Vec<u32>,
     /// Number of chunks in the schedule.
     pub(super) chunks: u32,
-    /// Maximum number of strands (concurrent halves of a chunk's stage): 2 if a stage uses both directions of a ring,
-    /// otherwise 1.
+    /// Maximum number of strands (concurrent halves of a chunk's stage). It is 2 if a stage uses both directions of a
+    /// ring, otherwise 1.
     pub(super) strands: u32,
-    /// Number of stages that each chunk passes.
+    /// Number of stages that each chunk passes through.
     pub(super) length: usize,
     pub(super) recorded: RecordedDurationMemberTimes,
     pub(super) answer: RevocableAnalyticalAnswerState,
@@ -74,7 +74,7 @@ pub(super) struct MemberArrivals {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<MemberIndex>,
-    /// Members in the proved order of their ends; empty if the members end in the order of their indices.
+    /// Members in the order in which they provably end; empty if they end in the order of their indices.
     pub ends: Vec<MemberIndex>,
 }
 
@@ -94,26 +94,26 @@ pub(super) struct RecordedDurationMemberTimes {
 pub(super) struct RevocableAnalyticalAnswerState {
     /// Number of the analytical answer while other traffic can withdraw it; otherwise 0.
     pub number: u32,
-    /// Number of settlements of the current instant before the answer was determined.
+    /// How often the current instant had been settled before the answer was computed.
     pub settlement: u32,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
-    /// Time at which the answer starts, possibly in the past.
+    /// Time at which the answer starts, which may be in the past.
     pub start: Time,
     /// True if the collective's links are reserved until all members have arrived.
     pub is_held: bool,
-    /// Time of the latest arrival so far, while the collective's links are reserved.
+    /// Time of the latest arrival so far, kept while the collective's links are reserved.
     pub last_wave: Time,
-    /// True if the answer depends on the members' different arrival times. Otherwise all members count as arrived at
-    /// `start`.
+    /// True if the answer depends on the members' different arrival times. Otherwise all members count as having
+    /// arrived at `start`.
     pub is_skewed: bool,
-    /// The rehearsal that determines the answer. `told` is the number of members that have been notified of their end.
+    /// The rehearsal from which the answer comes. `told` is the number of members that have been notified of their end.
     pub rehearsal: Option<Arc<CollectiveRehearsalResult>>,
     pub told: u32,
 }
 
 impl RevocableAnalyticalAnswerState {
-    /// Returns true if the member at `position` has ended according to the rehearsal.
+    /// Returns true if the member at `position` has already been notified of the end that the rehearsal gave it.
     pub fn has_notified_member(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
         ends.take(self.told as usize)
@@ -122,8 +122,8 @@ impl RevocableAnalyticalAnswerState {
 }
 
 impl MemberArrivals {
-    /// Returns the members that have arrived, grouped by arrival time if `skewed` is true. Otherwise returns one group
-    /// of all these members, which arrives at `start`.
+    /// Returns the members that have arrived, grouped by arrival time if `skewed` is true. Otherwise returns all of
+    /// these members as one group, which arrives at `start`.
     pub fn group_arrivals_by_time(
         &self,
         skewed: bool,
@@ -148,22 +148,23 @@ impl MemberArrivals {
 /// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemberChunkProgress {
-    /// Current stage. [`OUTSIDE`] before the first stage, and the number of stages after the last stage.
+    /// Current stage. [`OUTSIDE`] before the first stage; the number of stages after the last one.
     pub stage: StageIndex,
-    /// True after the chunk has been admitted to its stage; in a stage with two strands, only until this strand ends.
+    /// True after the chunk has been admitted to its stage. In a stage with two strands, true only until this strand
+    /// ends.
     pub begun: bool,
-    /// True if the chunk waits for a message to leave: the last message of the stage, or every message if messages are
-    /// paced.
+    /// True if the chunk waits for a message to leave. That is the last message of the stage, or every message if
+    /// messages are paced.
     pub leaving: bool,
     /// Number of steps that the chunk has taken in the current stage.
     pub taken: u32,
-    /// Number of the stage's messages that have arrived and whose receive was posted.
+    /// Number of the stage's messages that have arrived and for which a receive was posted.
     pub arrived: u32,
-    /// Number of credits that the chunk has earned so far, including spent credits.
+    /// Number of credits that the chunk has earned so far, including those already spent.
     pub credits: u32,
 }
 
-/// Place of a chunk at one member: the chunk's stage and queue slot, and the member's position on its line. The
+/// Where a chunk is at one member: the chunk's stage and queue slot, and the member's position on its line. The
 /// position is `None` if the member does not take part in the stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MemberChunkStageAndPosition {
@@ -172,7 +173,7 @@ pub(super) struct MemberChunkStageAndPosition {
     pub line: Option<MemberLinePosition>,
 }
 
-/// Place of a chunk at a member that takes part in the chunk's stage.
+/// Where a chunk is, at a member that takes part in the chunk's stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ParticipantChunkStageAndPosition {
     pub stage: ScheduleStageRef,
@@ -180,12 +181,12 @@ pub(super) struct ParticipantChunkStageAndPosition {
     pub line: MemberLinePosition,
 }
 
-/// Admissions of one member's chunks to one phase.
+/// How far one phase has admitted one member's chunks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OneMemberPhaseAdmissions {
-    /// Index of the next passage in the admission order of the phase.
+    /// Index of the next passage in the phase's admission order.
     pub next: u32,
-    /// Number of the member's chunks in the phase.
+    /// Number of the member's chunks that are in the phase.
     pub inside: u32,
 }
 
@@ -203,26 +204,26 @@ pub(super) struct MemberChunkProgressTable {
     pub admission: Vec<OneMemberPhaseAdmissions>,
     /// Number of messages that arrived before their receiver entered the stage, indexed by cell and shared stage index.
     pub waiting: Vec<u32>,
-    /// Messages and rendezvous requests that arrived after their stage had begun, but before their step. A key consists
-    /// of the cell (a chunk at a member), the stage, the number of steps that the cell must have taken, and a flag that
-    /// is true for requests.
+    /// Messages and rendezvous requests that arrived after their stage had begun, but before their step was due. A key
+    /// consists of the cell (a chunk at a member), the stage, the number of steps that the cell must have taken, and a
+    /// flag that is true for requests.
     pub early: BTreeMap<(CellIndex, SharedStage, u32, bool), u32>,
     /// Number of completed chunks at each position.
     pub done: Vec<u32>,
     /// Number of positions whose chunks are all complete.
     pub ended: u32,
     /// Messages and requests that arrived before their receiver started the collective, keyed by the receiving cell (a
-    /// chunk at a member). Used only if members may run one stage in different directions.
+    /// chunk at a member). Used only if members may run the same stage in different directions.
     pub unsorted: BTreeMap<CellIndex, Vec<MessageWithSenderStepNumber>>,
-    /// The first position that was enrolled. Recorded only if members may run one stage in different directions.
+    /// The first position that was enrolled. Recorded only if members may run the same stage in different directions.
     pub first: Option<Position>,
-    /// True if two members run one stage in different directions. Some messages may then have no receiver.
+    /// True if two members run the same stage in different directions. Some messages may then have no receiver.
     pub mixed: bool,
     /// Sender and receiver of the first message that is never received.
     pub crossing: Option<(Position, Position)>,
 }
 
-/// Properties of a collective that are known at the first member's arrival.
+/// Properties of a collective that are known when the first member arrives.
 pub(super) struct CollectiveAtFirstArrival {
     pub group: GroupIndex,
     /// Index of the group among the groups of all launches.
@@ -296,7 +297,7 @@ impl CollectiveRun {
         self.strands = schedule.strand_count();
     }
 
-    /// Records that `member` arrived at `now` with its node.
+    /// Records that `member`, with its node, arrived at `now`.
     pub(super) fn record_arrival(&mut self, now: Time, member: MemberIndex, node: NodeIndex) {
         if self.arrivals.arrived == 0 {
             self.arrivals.first = now;
@@ -307,7 +308,7 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Returns the rank that started last among the members with a trace; of several, the lowest.
+    /// Returns the rank that started last among the members with a trace; with ties, the lowest.
     pub(super) fn last_rank_to_start(&self, plan: &PlacedRankGroup) -> Rank {
         let late = self
             .arrivals
@@ -316,13 +317,13 @@ impl CollectiveRun {
             .zip(&self.arrivals.nodes)
             .zip(&plan.members)
             .filter(|((start, node), _)| **start == self.arrivals.last && **node != NONE);
-        // Take the lowest rank, so that the result does not depend on the order of arrivals within the instant.
+        // Take the lowest rank, so that the order of arrivals within the instant does not affect the result.
         let ranks = late.map(|(_, rank)| *rank).min();
         ranks.expect("somebody started last")
     }
 
-    /// Returns the members' total waiting time for the last member, its rank, and the waiting time that this rank
-    /// caused. In a folded replay, the total includes represented members.
+    /// Returns how long the members waited in total for the last member, that member's rank, and the waiting time that
+    /// this rank caused. In a folded replay, the total includes represented members.
     pub(super) fn sum_waiting_times(&self, plan: &PlacedRankGroup) -> TotalWaitAndCausingRank {
         let count = |member: usize| plan.represents.get(member).copied().unwrap_or(1);
         let arrivals = self.arrivals.nodes.iter().zip(&self.arrivals.starts);
@@ -337,8 +338,8 @@ impl CollectiveRun {
         (waited, late)
     }
 
-    /// Begins the message-by-message simulation through `ports`. `phases` is the number of phases that admit chunks in
-    /// a fixed order.
+    /// Begins the message-by-message simulation, which sends through `ports`. `phases` is the number of phases that
+    /// admit chunks in a fixed order.
     pub(super) fn begin_simulation(&mut self, ports: OperationPortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
         // The multiplication cannot overflow, because `check_simulation_size` has already bounded the number of
@@ -394,11 +395,11 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the strand (half of a chunk's stage, by ring direction) to which a cell belongs.
+    /// Returns the strand (half of a chunk's stage, in one ring direction) to which a cell belongs.
     #[inline]
     pub(super) fn strand_of_cell(&self, cell: CellIndex) -> u32 {
         match self.strands {
-            // With one strand, the common case, avoid the division.
+            // Most often there is one strand; avoid the division then.
             1 => 0,
             strands => cell.0 / self.arrivals.nodes.len() as u32 % strands,
         }
@@ -436,9 +437,9 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the place of a cell, or `None` if the chunk has not begun its first stage or has ended its last stage.
-    // Always inlined: returned through memory, the struct would stall the processor, which cannot forward several small
-    // stores to one large load.
+    /// Returns where a cell is, or `None` if the chunk has not begun its first stage or has ended its last one.
+    // Always inlined. If the struct were returned through memory, the processor would stall, because it cannot forward
+    // several small stores to one large load.
     #[inline(always)]
     pub(super) fn stage_of_cell<M: RequiredCollectiveBackendTraits>(
         &self,
@@ -487,7 +488,7 @@ impl MemberChunkProgressTable {
             .or_insert(0) += 1;
     }
 
-    /// Removes the messages or requests that wait until `cell` has taken `taken` steps, and returns their number.
+    /// Removes the messages or requests that wait until `cell` has taken `taken` steps, and returns how many they are.
     #[inline]
     pub(super) fn take_deferred_count(
         &mut self,

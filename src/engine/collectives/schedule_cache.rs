@@ -10,26 +10,26 @@ use chakram_hardware::collective::{
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Key of a schedule: group, kind, bytes, root, and a key from the backend for everything else.
+/// Key of a schedule: group, kind, bytes, root, and a key in which the backend puts everything else.
 type ScheduleKey = (ReplayGroupId, CollectiveKind, u64, Position, u64);
 
-/// Reference to a stage: the index of its schedule, and its index in the schedule. It fits in a register, so it is
-/// faster to pass than the stage itself.
+/// Reference to a stage: the index of its schedule, and its index in the schedule. The reference fits in a register, so
+/// it is faster to pass than the stage itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduleStageRef {
     pub schedule: u32,
     pub index: u32,
 }
 
-/// A schedule, with its closed form once that is computed.
+/// A schedule, with its closed form once that has been computed.
 #[derive(Debug)]
 pub(super) struct ScheduleWithClosedForm<S> {
     pub schedule: ChunkStageSequences<S>,
     /// Duration of the collective if all members start together and nothing else is in flight. The outer `None` means
-    /// that the duration is not computed yet, and the inner `None` that no closed form is proven exact.
+    /// that the duration has not been computed yet; the inner `None`, that no closed form is proven exact.
     pub closed: Option<Option<Span>>,
-    /// Reorderings from the order in which members begin to the order in which they end. Used if events are handled in
-    /// insertion order. `None` if the order of ends is not proven.
+    /// Reorderings that turn the order in which members begin into the order in which they end. Used if events are
+    /// handled in insertion order. `None` if the order of ends is not proven.
     pub end_order: Option<Vec<MemberOrderChangeByMessages>>,
     pub rehearsal: ScheduleRehearsalAvailability,
 }
@@ -51,7 +51,7 @@ impl<S> Default for ScheduleCache<S> {
 }
 
 impl<S: Copy> ScheduleCache<S> {
-    /// Returns the index of a request's schedule in the cache. On first use, calls `work_out` to compute it.
+    /// Returns the index of a request's schedule in the cache. On first use, calls `work_out` to compute the schedule.
     pub fn find_or_create_schedule(
         &mut self,
         group: ReplayGroupId,

@@ -91,7 +91,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             run: at.run.0,
             position: run.position_of_cell(at.cell),
         };
-        // A message may arrive before its receiver begins; the receiver's chunk then has no stage yet. All scripts have
+        // A message may arrive before its receiver begins, when the receiver's chunk has no stage yet. All scripts have
         // exactly one stage.
         let Some(stage) = self
             .schedules
@@ -186,7 +186,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         fabric.submit_message::<M::Order>(now, key, message, effects);
     }
 
-    /// Ends a sender's part after its message has left or, depending on the rule for sends, has arrived.
+    /// Ends a sender's part after its message has left or, if the rule for sends requires it, has arrived.
     pub fn on_script_send_ended<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

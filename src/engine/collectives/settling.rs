@@ -1,5 +1,5 @@
-//! Settles collectives: chooses between an analytical answer (a formula gives the time) and a simulation, and ends the
-//! members' nodes.
+//! Settles collectives: chooses between an analytical answer, in which a formula gives the time, and a simulation. Also
+//! ends the members' nodes.
 
 use super::Collectives;
 use super::run::CollectiveRun;
@@ -17,8 +17,8 @@ use chakram_hardware::collective::UncontendedMessageCostFunctions;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 
-/// Maximum number of state entries for a simulated collective: chunks · members · (stages + 1). An array of this many
-/// entries takes a few gigabytes.
+/// Maximum number of state entries for a simulated collective, counted as chunks · members · (stages + 1). An array of
+/// this many entries takes a few gigabytes.
 const MOST: u64 = 1 << 28;
 
 /// Returns an error if simulating a collective would take more than [`MOST`] state entries.
@@ -123,8 +123,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended_time(ends, amount),
             link_time: &|amount| network.link_time(amount),
-            // Messages of irregular groups may use any link, so on a network with contention they may conflict with
-            // each other.
+            // Messages of irregular groups may use any link, so they may conflict with each other on a network with
+            // contention.
             conflict_free: &|dimension, members, pattern| {
                 if extent.regular {
                     network.is_conflict_free(dimension, members, pattern)
@@ -141,7 +141,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         cached.end_order = (M::Order::AT_ONCE && span.is_some())
             .then(|| backend.order_of_ends(&cached.schedule, extent, &quiet))
             .flatten();
-        // The absence of a closed form is also cached.
+        // If there is no closed form, that is cached too.
         cached.closed = Some(span);
         span
     }
@@ -221,7 +221,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             }
             return;
         }
-        // A collective that takes a measured time begins only when its last member arrives.
+        // A collective with a measured time begins only when its last member arrives.
         let run = &mut self.chunks.runs[id];
         let measured = !N::SHARED
             && !self.settings.stepwise
@@ -258,8 +258,8 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
-    /// Returns the duration of a collective whose members have all arrived. It is known here if an option states it, or
-    /// if the size is unknown and the duration recorded.
+    /// Returns the duration of a collective whose members have all arrived. The duration is known here if an option
+    /// states it, or if the size is unknown but the duration was recorded.
     fn find_stated_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -326,7 +326,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         }
         let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);
         if all {
-            // Absent members arrive together with the last present member.
+            // Absent members count as arriving together with the last present member.
             let absent = group
                 .members
                 .iter()

@@ -1,5 +1,4 @@
-//! Numbers stages identically for all members, even if members execute different collectives as the n-th collective of
-//! their group.
+//! Numbers stages identically for all members, even if the n-th collective of their group differs between members.
 
 use super::executor::CollectiveMessageSimulator;
 use super::run::CollectiveRun;
@@ -8,10 +7,11 @@ use crate::ids::{ChunkAtMember, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
 impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
-    /// Returns the shared index of a cell's current stage (a cell is a chunk at a member): the index of the
-    /// corresponding stage in the first member's schedule. Members with different collectives may pass phases in
-    /// different orders. Messages are matched by line, so both ends of a message need the same number.
-    // Always inlined: each message calls this three times, and most calls only read the cell.
+    /// Returns the index that all members use for a cell's current stage (a cell is a chunk at a member). It is the
+    /// index of the corresponding stage in the first member's schedule. Members with different collectives may pass
+    /// through phases in different orders. Messages are matched by line, so both ends of a message must use the same
+    /// number.
+    // Always inlined, because each message calls this three times, and most calls only read the cell.
     #[inline(always)]
     pub(super) fn shared_stage_number(&self, at: ChunkAtMember) -> SharedStage {
         let run = &self.runs[at.run];
@@ -24,7 +24,8 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
         SharedStage(self.matching_stage_index(run, own, run.schedule, number.0))
     }
 
-    /// Returns the stage whose shared number is `shared`, as an index in the schedule of the member at `position`.
+    /// Returns the stage whose shared number is `shared`, as an index in the schedule that the member at `position`
+    /// follows.
     pub(super) fn own_stage_index(
         &self,
         run: &CollectiveRun,

@@ -19,7 +19,7 @@ const COMPLETE: u8 = DELAYED | MORE | COUNT;
 #[derive(Debug)]
 pub(super) struct OpenDependencies {
     left: Vec<u8>,
-    /// Dependencies in excess of a byte's maximum, as (node, count), sorted by node.
+    /// Dependencies that exceed the maximum of a byte, as (node, count), sorted by node.
     beyond: Vec<(usize, u32)>,
 }
 
@@ -73,7 +73,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Records that the node has a delay. Has no effect on a root, whose delay starts with the release of its instance.
+    /// Records that the node has a delay. Has no effect on a root, whose delay starts when its instance is released.
     pub fn mark_delayed(&mut self, node: usize) {
         let left = &mut self.left[node];
         *left |= if *left > 0 { DELAYED } else { 0 };
@@ -85,7 +85,7 @@ impl OpenDependencies {
         self.left[node] = COMPLETE;
     }
 
-    /// Completes one dependency of a node, and returns the resulting state of the node.
+    /// Completes one dependency of a node, and returns the node's new state.
     #[inline]
     pub fn resolve_dependency(&mut self, node: usize) -> NodeReadinessAfterDependency {
         let left = &mut self.left[node];
@@ -97,7 +97,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Moves dependencies from `beyond` into a node's byte, once its count has reached zero.
+    /// Moves dependencies from `beyond` into a node's byte once the byte's count has reached zero.
     #[inline(never)]
     fn refill_dependency_count(&mut self, node: usize) -> NodeReadinessAfterDependency {
         let flags = self.left[node];
@@ -119,7 +119,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Returns the number of open dependencies of a node, or [`None`] if the node is complete.
+    /// Returns how many of a node's dependencies are open, or [`None`] if the node is complete.
     pub fn open_dependency_count(&self, node: usize) -> Option<u32> {
         let left = self.left[node];
         let beyond = self.beyond[self.overflow_range(node..node + 1)].iter();
@@ -127,13 +127,13 @@ impl OpenDependencies {
         (left != COMPLETE).then(|| u32::from(left & COUNT) + beyond)
     }
 
-    /// Returns true if a node is incomplete but all its dependencies are complete. The node's delay may still be
-    /// running.
+    /// Returns true if all dependencies of a node are complete but the node itself is not. The node's delay may still
+    /// be running.
     pub fn has_met_dependencies(&self, node: usize) -> bool {
         self.left[node] == 0
     }
 
-    /// Returns true if two ranges of nodes of the same graph have equal open dependencies.
+    /// Returns true if the same dependencies are open in two node ranges of one graph.
     pub fn have_equal_state(&self, one: Range<usize>, other: Range<usize>) -> bool {
         let beyond = |of: &Range<usize>| self.beyond[self.overflow_range(of.clone())].iter();
         let mut pairs = beyond(&one).zip(beyond(&other));
@@ -171,8 +171,8 @@ mod tests {
     use super::*;
 
     /// The test has two instances of a graph whose nodes have 0 to 300 dependencies. The counts 62, 63, 124, 125 and
-    /// 126 are next to multiples of 62, the most that a byte counts. Each node must become ready or delayed exactly
-    /// when its last dependency completes.
+    /// 126 are at or next to multiples of 62, the most that a byte counts. Each node must become ready or delayed
+    /// exactly when its last dependency completes.
     #[test]
     fn nodes_are_ready_when_the_last_of_any_number_is_met() {
         let degrees: Vec<u32> = (0..=300).collect();
@@ -224,8 +224,8 @@ mod tests {
         }
     }
 
-    /// 100 of 200 dependencies are complete, which is more than the 62 that the byte counts at first. Two copies are
-    /// equal until one of them completes a further dependency.
+    /// Of the 200 dependencies, 100 are complete: more than the 62 that the byte counts at first. Two copies are equal
+    /// until one of them completes a further dependency.
     #[test]
     fn copies_are_alike_until_one_of_them_goes_on() {
         let mut open = OpenDependencies::with_node_capacity(0);

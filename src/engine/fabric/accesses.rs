@@ -1,11 +1,11 @@
-//! Begins, submits and ends the loop's loads and stores of remote memory.
+//! Begins, submits and ends loads from and stores to remote memory for the loop.
 //!
 //! A memory on the network is one of its endpoints. Accesses over the network are submitted before the messages of the
 //! same instant. If a collective's analytical answer reserves a link on an access's route, the engine first
 //! materializes the collective. If the memory has ports, the network serves the whole access, and either returns the
 //! access's end immediately or sends a notice later. An access to any other memory consists of chunks, which arrive at
 //! the NPU's port when no other event of the instant is left. The port keeps a record of the access until the last
-//! chunk has arrived, so that no collective over this port is answered analytically.
+//! chunk has arrived, so that no collective that uses this port is answered analytically.
 
 use super::{Fabric, InFlightMessageContext};
 use crate::dataflow::unpack_node;
@@ -180,8 +180,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         });
     }
 
-    /// Returns the first memory, from index `first` on, whose bandwidth must be redistributed because accesses began or
-    /// ended.
+    /// Returns the first memory, starting at index `first`, whose bandwidth must be redistributed because accesses
+    /// began or ended.
     #[inline]
     pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
         (first..self.memories.len()).find(|&memory| {
@@ -190,7 +190,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         })
     }
 
-    /// Distributes the bandwidth of a memory's links over the current accesses.
+    /// Distributes the bandwidth of a memory's links among the current accesses.
     pub fn settle_memory(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         self.submit_chunks(now, memory, effects);
         let Some(model) = self.memory_model_mut(memory) else {
@@ -294,7 +294,7 @@ impl<'a> RemoteMemoryServiceAndEndpoint<'a> {
         machine.iter_remote_memories().map(state).collect()
     }
 
-    /// Returns the endpoint that loads and stores of `npu` use. Searches for each NPU's nearest port only once.
+    /// Returns the endpoint that loads and stores of `npu` use. Search for each NPU's nearest port only once.
     fn endpoint_of_npu(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
         let NetworkPortsOrMemoryModel::Ports { ports, nearest } = &mut self.service else {

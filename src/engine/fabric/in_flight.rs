@@ -17,7 +17,8 @@ pub enum InFlightMessageContext {
         /// Number of steps that the receiver must have taken before it receives the message.
         recv_posted: u32,
     },
-    /// Rendezvous request from one member to another, for the message that the other member sends in step `step`.
+    /// Rendezvous request from one member to another, asking for the message that the other member sends in step
+    /// `step`.
     ChunkRequest {
         run: RunIndex,
         from: CellIndex,
@@ -41,19 +42,18 @@ pub enum InFlightMessageContext {
         node: NodeIndex,
         ports: OperationPortRange,
     },
-    /// Message from a sender without a trace to a posted receive, identified by the receive's instance and node.
+    /// Message from a sender without a trace to a posted receive, which the receive's instance and node identify.
     Mirrored {
         receiver: InstanceIndex,
         node: NodeIndex,
         ports: OperationPortRange,
     },
-    /// Load or store that the network serves, identified by instance and node.
+    /// Load or store that the network serves; its instance and node identify it.
     Access {
         instance: InstanceIndex,
         node: NodeIndex,
     },
-    /// Rendezvous request of a receive between two ranks, identified by the receive's instance and
-    /// node.
+    /// Rendezvous request of a receive between two ranks; the receive's instance and node identify it.
     RankRequest {
         pair: u32,
         receiver: InstanceIndex,

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// A feed that launches a program repeatedly, for example for training steps.
 ///
 /// A rank begins step k + 1 as soon as it has ended step k, independently of other ranks. No step begins before its
-/// earliest start. The tag of a step is its index from 0.
+/// earliest start. A step's tag is its index, counting from 0.
 #[derive(Debug)]
 pub struct RepeatedLaunchFeed {
     program: u32,
@@ -20,8 +20,8 @@ pub struct RepeatedLaunchFeed {
     starts: Vec<Time>,
     /// Launch of each step that has begun on some rank, by step index; [`None`] after all ranks have ended the step.
     steps: Vec<Option<LaunchSerial>>,
-    /// Ranks that wait for the earliest start of their next step, after ending their previous one. The key is the index
-    /// of the next step.
+    /// Ranks that have ended their previous step and wait for the earliest start of their next one. The key is the
+    /// index of the next step.
     early: BTreeMap<u64, Vec<Rank>>,
     times: Vec<TrainingStepStartAndEnd>,
 }
@@ -64,8 +64,8 @@ impl RepeatedLaunchFeed {
 
 impl LaunchFeed for RepeatedLaunchFeed {
     fn wake_at(&self) -> Option<Time> {
-        // The first step does not wait for any rank. For a later step, the feed needs a wake only if a rank is ready
-        // for the step.
+        // The first step does not wait for any rank. For a later step, the feed needs to be woken only if a rank is
+        // ready for that step.
         match self.steps.is_empty() {
             true => self.starts.first().copied(),
             false => self

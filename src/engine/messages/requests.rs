@@ -10,7 +10,7 @@ use chakram_base::units::Time;
 use chakram_hardware::network::{NetworkBackend, NetworkMessage};
 
 impl Messages<'_> {
-    /// Sends a rendezvous request to the sender of a posted receive's message.
+    /// Asks for the message of a posted receive by sending a rendezvous request to its sender.
     pub(super) fn send_request<N: NetworkBackend>(
         &self,
         flow: &Dataflow<'_>,

@@ -1,4 +1,4 @@
-//! Rules of options: valid combinations, and the properties that options need from a machine or workload.
+//! Rules for options: which combinations are valid, and which properties options require of a machine or workload.
 //!
 //! The command line, sweeps, scores and archives share these rules, so they accept and reject the same options.
 
@@ -13,7 +13,7 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use std::fmt;
 
-/// Reason why an option is rejected: it would have no effect, or the machine lacks something that it needs.
+/// Why an option is rejected: it would have no effect, or the machine lacks something that the option needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UnusableOptionReason {
     /// The options request curves for kernel times, but the machine has no kernel curves.
@@ -42,12 +42,12 @@ pub enum UnusableOptionReason {
     AllRecorded(Box<KernelDurationSource>),
     /// The options name the machine on which kernels were recorded, but no kernel has a recorded duration.
     NoneRecorded,
-    /// The options request kernel times scaled from the capture's device, but the capture names none, or one without a
-    /// preset.
+    /// The options request kernel times scaled from the capture's device, but the capture names no device, or one that
+    /// has no preset.
     DeviceUnknown(Option<String>),
     /// The options set a factor on host time, but the workload has no host time.
     NoHostTime,
-    /// An option needs simulated communication, but it takes its recorded or captured time.
+    /// An option needs simulated communication, but communication takes its recorded or captured time.
     NotSimulated(SettingKey, CommTiming),
 }
 
@@ -198,8 +198,8 @@ impl ReplayOptions {
         self.check_workload(workload)
     }
 
-    /// Checks that the options do not make each other ineffective. This check is part of
-    /// [`Self::check_options_have_effect`], for callers that have no machine yet.
+    /// Checks that no option makes another one ineffective. This check is part of [`Self::check_options_have_effect`],
+    /// for callers that have no machine yet.
     ///
     /// # Errors
     ///

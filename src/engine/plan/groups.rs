@@ -1,4 +1,4 @@
-//! Determines which members take part in each communicator (group slot), and where the machine places them.
+//! Works out which members take part in each communicator (group slot), and where the machine places them.
 
 use super::{BoundGroupSlot, CoordinatesInSomeDimensions, NONE, PlacedRankGroup, ReplayPlan};
 use crate::RequiredCollectiveBackendTraits;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 impl ReplayPlan {
-    /// Finds the group on the machine for each communicator (group slot) of each instance.
+    /// For each communicator (group slot) of each instance, finds the group on the machine.
     pub(super) fn bind_groups<M: RequiredCollectiveBackendTraits>(
         &mut self,
         workload: &Workload,

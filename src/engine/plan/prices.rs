@@ -155,7 +155,7 @@ pub(super) fn compute_graph_durations(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::find_too_many_chunks_fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
-                    // Contention may change the duration of a remote access, so it is determined during the run.
+                    // Contention may change how long a remote access takes, so this is worked out during the run.
                     None => Span::ZERO,
                 }
             }
@@ -269,7 +269,7 @@ fn slots_with_mixed_lanes(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     mixed
 }
 
-/// Builds the error for a load or store of the unnamed memory on a `machine` without one.
+/// Builds the error for a load from or store to the unnamed memory of a `machine` that has none.
 fn missing_memory_error(machine: &Machine) -> (String, String) {
     let name = machine.name();
     let hint = match machine.named_memories() {
@@ -289,7 +289,7 @@ fn missing_memory_error(machine: &Machine) -> (String, String) {
     (found, hint)
 }
 
-/// Builds the error for a load or store of a memory that `machine` lacks.
+/// Builds the error for a load from or store to a memory that `machine` lacks.
 fn unknown_memory(machine: &Machine, name: &str) -> (String, String) {
     let name = escape_name(name);
     let found = format!(

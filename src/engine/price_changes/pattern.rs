@@ -1,4 +1,4 @@
-//! Patterns that select kernels by a property and a glob with `*` and `?`.
+//! Patterns that select kernels by a property and a glob, which may use `*` and `?`.
 
 use chakram_base::config::{did_you_mean, find_nearest};
 use chakram_base::ids::NodeIndex;
@@ -27,7 +27,7 @@ const FIELDS: [(PatternField, &str); 5] = [
     (PatternField::Shape, "shape"),
 ];
 
-/// Pattern of kernels: `FIELD:GLOB`, or only a glob, which then matches names.
+/// Pattern of kernels: `FIELD:GLOB`, or a glob alone, which then matches names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelPattern {
     pub field: PatternField,
@@ -68,7 +68,7 @@ pub fn check_class(word: &str) -> Result<(), String> {
 pub fn matches_glob(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut seen) = (0, 0);
-    // Position of the last `*` in the pattern, and the end of the text that it matches so far.
+    // Where the last `*` is in the pattern, and where the text that it matches so far ends.
     let mut star: Option<(usize, usize)> = None;
     while seen < text.len() {
         match glob.get(at) {

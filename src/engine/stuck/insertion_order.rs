@@ -9,7 +9,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::Graph;
 
 impl StuckDiagnosisInputs<'_, '_> {
-    /// Describes why half of a message waits for the other half.
+    /// Describes why one half of a message waits for the other half.
     pub(super) fn describe_wait_in_channel(
         &self,
         InstanceNode { instance, node }: InstanceNode,

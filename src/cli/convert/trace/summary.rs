@@ -18,7 +18,7 @@ pub(super) struct ConvertedTrace {
     pub output: Option<PathBuf>,
     pub form: TraceFormat,
     pub nodes: usize,
-    /// Number of nodes with records of zero bytes.
+    /// Number of nodes whose records have zero bytes.
     pub empty: usize,
     /// Report of the losses and any compression error, if the input was salvaged.
     pub salvaged: Option<(SalvageReport, Option<String>)>,
@@ -53,7 +53,7 @@ fn append_line(out: &mut String, line: String) {
     writeln!(out, "{line}").expect("a string grows as needed");
 }
 
-/// Prints the first few of `items`, and the number of items that are not printed.
+/// Prints the first few of `items`, and how many items are not printed.
 fn append_first_items<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     for item in items.iter().take(SHOWN) {
         append_line(out, format!("    {}", words(item)));

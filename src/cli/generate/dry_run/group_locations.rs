@@ -33,8 +33,8 @@ pub struct NeighbourRouteLinkTotals {
 }
 
 impl NeighbourRouteLinkTotals {
-    /// Adds the routes between neighbouring members of a group. If `closes` is true, groups of more
-    /// than two members also get the route from the last member to the first.
+    /// Adds the routes between neighbouring members of a group. If `closes` is true, also adds the route from the last
+    /// member to the first in groups of more than two members.
     fn count_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
         let Some(tiles) = topology.tile_grid() else {
             return;
@@ -75,7 +75,7 @@ pub struct GroupExtentInOneDimension {
     pub name: String,
     /// Number of NPUs along the dimension.
     pub size: u32,
-    /// Number of the members' distinct coordinates.
+    /// Number of distinct coordinates among the members.
     pub members: u32,
     /// Distance between neighbouring members; `None` if it is not constant.
     pub apart: Option<u32>,
@@ -84,8 +84,8 @@ pub struct GroupExtentInOneDimension {
 /// Value of [`SameExtentGroups::family`] for a pipeline, because the ranks of a pipeline do not form a group.
 const STAGES: &str = "stages";
 
-/// Locates all groups and, if the plan has several stages, the ranks of each pipeline. `npus` contains the NPU of each
-/// rank.
+/// Locates all groups; if the plan has several stages, also locates the ranks of each pipeline. `npus` contains the NPU
+/// of each rank.
 pub fn locate_groups(
     summary: &PlanSummary,
     machine: &Machine,
@@ -105,7 +105,7 @@ pub fn locate_groups(
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
             let (count, hops) = alike.entry(shared_extent(&at, topology)).or_default();
             *count += 1;
-            // In a pipeline, do not count a route from the last stage to the first, because no data takes this route.
+            // Do not count a route from the last stage of a pipeline to the first, because no data takes this route.
             hops.count_routes(&at, family != STAGES, topology);
         }
         let tiled = topology.tile_grid().is_some();

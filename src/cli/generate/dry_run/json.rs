@@ -59,7 +59,7 @@ struct PlacedGroupFamilyDocument<'a> {
     neighbours: Option<LinksToNextMemberDocument>,
 }
 
-/// Numbers of links between a group's member and the next member, on a machine of tiles.
+/// Numbers of links from each member of a group to the next, on a machine of tiles.
 #[derive(Serialize)]
 struct LinksToNextMemberDocument {
     mean_links: f64,

@@ -11,16 +11,16 @@ use chakram_workloads::generate::plan::{
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
 
-/// Memory that stages need, compared with the capacity of their NPUs.
+/// Memory that stages need, compared with the capacity of the NPUs on which they run.
 pub struct AllStagesMemoryFit {
-    /// Capacity in bytes of an NPU of each stage; `None` if it is unknown. If the NPUs of a stage differ, the smallest
+    /// Capacity of an NPU of each stage, in bytes; `None` if it is unknown. If the NPUs of a stage differ, the smallest
     /// capacity counts.
     pub capacities: Vec<Option<u64>>,
     /// Stages that exceed their capacity, each with a description.
     pub too_large: Vec<(usize, String)>,
     /// Index of the stage that needs the largest fraction of its capacity.
     pub fullest: Option<usize>,
-    /// Suggestion of a plan that would fit.
+    /// Advice on a plan that would fit.
     pub hint: String,
 }
 
@@ -54,8 +54,8 @@ impl AllStagesMemoryFit {
             })
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
-            // Remote memory stores the bytes that exceed a stage's own capacity, so a stage with more memory of its own
-            // needs less of it.
+            // Remote memory stores those bytes of a stage that exceed the stage's own capacity, so a stage with more
+            // memory of its own needs less remote memory.
             let peak = RankPeakOwnAndRemoteBytes::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
@@ -91,7 +91,7 @@ impl AllStagesMemoryFit {
         self.capacities.iter().any(Option::is_some)
     }
 
-    /// Describes in one line the stages whose memory does not fit. Returns `None` if all stages fit.
+    /// Describes, in one line, the stages whose memory does not fit. Returns `None` if all stages fit.
     pub fn describe_excess(&self) -> Option<String> {
         let fullest = self.fullest?;
         let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;

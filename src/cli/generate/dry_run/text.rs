@@ -37,7 +37,7 @@ fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyleWidthAnd
     write_communication(out, &dry.summary.stages, style)
 }
 
-/// Returns the number of parameters and, if some weights are frozen, the number of trained parameters.
+/// Returns the number of parameters; if some weights are frozen, also returns the number of trained parameters.
 fn format_parameter_count(summary: &PlanSummary) -> String {
     let [all, trained] = [summary.parameters, summary.trained_parameters].map(format_thousands);
     match summary.trained_parameters == summary.parameters {

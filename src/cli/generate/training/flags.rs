@@ -43,7 +43,7 @@ fn takes_number_file(option: &PlanOption) -> bool {
     option.is_list && matches!(option.syntax, OptionValueSyntax::Number)
 }
 
-/// Replaces each word `@FILE` of a list of numbers by the numbers in the file.
+/// Replaces each word `@FILE` in a list of numbers with the numbers in that file.
 fn expand_number_files(
     option: &PlanOption,
     words: &[String],

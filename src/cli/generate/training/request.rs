@@ -55,8 +55,7 @@ impl TrainingArgs {
         self.resolve_request_without(None, machine, patterns)
     }
 
-    /// Resolves the model and the plan without the option `left_out`, which is `tokens` or a plan
-    /// option.
+    /// Resolves the model and the plan without the option `left_out`, which must be `tokens` or a plan option.
     pub(super) fn resolve_request_without(
         &self,
         left_out: Option<&str>,

@@ -110,8 +110,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training` if it has as many ranks and nodes as `workload`. Otherwise returns `None`, because
-    /// the results differ anyway.
+    /// Returns the job of `training` if it has as many ranks and nodes as `workload`. Otherwise, returns `None`,
+    /// because the results differ in any case.
     fn job_without_plan_option(
         &self,
         training: ModelAndParallelismPlan,
