@@ -46,8 +46,8 @@ pub use chakram_hardware::collective::{
 pub use chakram_hardware::compute::KernelTraceFacts;
 pub use chakram_hardware::memory::{LocalMemory, RemoteMemoryAccess, UserRemoteMemoryModel};
 pub use chakram_hardware::network::{
-    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
-    NetworkBackend, NetworkEvent, NetworkMessage, OperationPortHandle, OperationPortRange,
-    TiledMachineBusyLinksAndPorts,
+    BusyTileLinksAndMemoryPorts, CollectiveLinkReservations, EventScheduler,
+    MemoryLoadStoreTransfer, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
+    OperationPortHandle, OperationPortRange,
 };
 pub use chakram_hardware::topology::{LineSendPattern, PathLatencyAndRates};

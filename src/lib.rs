@@ -87,7 +87,7 @@ pub mod astra_sim {
         AstraTraceGraphReader, ChunkSchedulingPolicy, CollectiveAlgorithmEntry,
         CollectiveChunkPhase, CommGroupFile, CompletedNode, CongestionAwareModel,
         CongestionUnawareModel, CutThroughNetwork, EndlessWait, InputError, InputNote,
-        LinkCutThroughNetwork, LogGpBusParams, MessageRoutePosition, NodeTypesById,
+        LinkCutThroughNetwork, LogGpBusParams, MessageNpuAndRoutingState, NodeTypesById,
         PerCollectiveKind, PortCutThroughNetwork, Quirk, QuirkSet, RankTensors,
         RankWorkKindsAndKernelTime, RemoteMemoryFile, RemoteMemorySharing, RooflineMeans,
         ServerHop, ServerRouting, TensorLifetimesAndAccesses, build_machine, counts_as,
@@ -184,10 +184,10 @@ pub mod engine {
     pub use chakram_base::setting::{EnumeratedSetting, SettingKey};
     pub use chakram_engine::{
         BegunLaunchRecord, CollectiveCurvesOrAlgorithms, CollectiveRecord, CommTiming,
-        CompiledReplay, CompletedReplayTotals, CopyRepresentsJobObserver, CriticalPathSegment,
+        CompiledReplay, CompletedReplayTotals, CopyRepresentsJobChecker, CriticalPathSegment,
         DurationSourceCounts, Engine, EventAndTileGroupCounts, EventOrderDiscipline,
-        FeedLaunchAndReleaseRequests, FirstTileGroupDivergence, HostDurationSource, HostLaunchMode,
-        InstanceId, KernelDurationModel, KernelDurationSource, LaunchFeed,
+        FeedLaunchAndRankStartRequests, FirstTileGroupDivergence, HostDurationSource,
+        HostLaunchMode, InstanceId, KernelDurationModel, KernelDurationSource, LaunchFeed,
         LaunchKernelDurationAdjustment, LaunchRankReleaseMode, LaunchRequest, LaunchSerial,
         NetworkModel, NeverCompletedNode, NodeRef, NpuTimeCategory, Observer, PlacedWorkloadGroup,
         ProcessorJobStartAndEnd, ProcessorKernelJob, RepeatedLaunchFeed,
@@ -198,8 +198,8 @@ pub mod engine {
         run_launches,
     };
     pub use chakram_engine::{
-        CollectiveDurationChange, DurationAdjustment, DurationChangeEffect, KernelDurationChange,
-        KernelJitter, OneFailureNetworkEffects, RequestedDurationChanges,
+        CollectiveDurationChange, DurationAdjustment, DurationChangeEffect,
+        FailureLinkAndRerouteCounts, KernelDurationChange, KernelJitter, RequestedDurationChanges,
     };
 }
 
@@ -390,7 +390,7 @@ pub mod model {
     pub use chakram_workloads::model::{
         ActivationFunction, AttentionSpan, DividingDegreeOrReason, ExpertRoutingCounts,
         ExpertScoringAndGroupRule, ExtendedTransformerModel, FormatDependentElementBytes,
-        ImageSlidingWindowSizes, LatentAttentionSizes, LayerOperator, LayerRole,
+        ImageWindowStrideAndPadding, LatentAttentionSizes, LayerOperator, LayerRole,
         MemoryBoundKernelSpec, MemoryBoundKernelsByPass, Model, ModelDefinitionForm, ModelError,
         ModelLayer, ModelPreset, ModelWithDefinitionProperties, OperatorAxesAndTensorsSpec,
         OperatorInputSource, OperatorKernelSpec, OperatorKind, OperatorShardAxis,
@@ -451,8 +451,8 @@ pub mod score {
 
     pub use chakram_studies::score::{
         ConstantsFittedOutsideFold, FittedConstant, MeanGemmTimeByShape, MeasuredRun,
-        PredictedStepTimeWithInterval, PredictionErrorSummary, PredictionIntervalSummary,
-        RecordedKernelTimes, RecordedKernelTimesBySize, RunColumnRules, RunTable, ScoreError,
+        OneKernelRecordedTimesBySize, PredictedStepTimeWithInterval, PredictionErrorSummary,
+        PredictionIntervalSummary, RecordedKernelTimes, RunColumnRules, RunTable, ScoreError,
         StepGroupKernelTimeCorrection, assign_folds, cross_validate_runs, fit_corrections,
         gemm_points, left_out_gemm_errors, left_out_size_error, nccl_log, predict_with_one_rate,
         scale_machine_constants, score_runs,
@@ -532,8 +532,8 @@ pub mod sweep {
 
     pub use chakram_studies::sweep::{
         JournaledBoundOrAnswer, LayerTurnRecord, ModelOrTracesArgument, NewAnswerOrBoundEvent,
-        PointCommand, PointEvaluator, RESULTS, Settings, Study, StudyError, StudyExplorer,
-        StudyShard, SweepError, SweepJournal, SweepOptions, SweepTable, WorkDoneInThisRun,
+        NewBoundAndReplayCounts, PointCommand, PointEvaluator, RESULTS, Settings, Study,
+        StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal, SweepOptions, SweepTable,
         explain_row, load_study, render_sweep_page,
     };
 }

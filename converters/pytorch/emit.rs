@@ -6,7 +6,7 @@ use super::activities::{
 use super::alike_kernels::SameNameWorkEstimator;
 use super::calls::CommCalls;
 use super::group_inference::JobGroup;
-use super::op_cost::HostIntervalFlopsAndBytes;
+use super::op_cost::IntervalFlopsAndBytesTable;
 use super::profiler_cost::ProfilerTimeSubtractor;
 use super::rank_timeline::JoinedRankCapture;
 use super::transfer_times::CallWaitAndTransfer;
@@ -103,7 +103,7 @@ pub fn write_nodes<W: Write>(
         activities,
         job,
         ids: &ids,
-        efforts: &HostIntervalFlopsAndBytes::new(rank, job.host_computes),
+        efforts: &IntervalFlopsAndBytesTable::new(rank, job.host_computes),
         alike: SameNameWorkEstimator::default(),
         dtypes: &operator_dtypes(rank),
         steps: &rank.step_windows(),

@@ -15,18 +15,18 @@ use chakram_trace::graph::DistinctKeyInterner;
 /// its tensors hold more than twice its children's bytes, it does work of its own too. Such children are only small
 /// steps, such as the conversion of a scalar.
 #[derive(Debug)]
-pub struct HostIntervalFlopsAndBytes {
+pub struct IntervalFlopsAndBytesTable {
     /// Cost of each host interval; empty unless host operators count as compute.
     of: Vec<OpCost>,
     /// Host intervals that launch kernels themselves, in ascending order.
-    launched: Vec<HostIntervalWithKernelCost>,
+    launched: Vec<HostIntervalLaunchedKernelTotals>,
     /// For each kernel name, in the order of text indices: true if the name shows that the kernel computes.
     hints: Vec<(u32, KernelComputeOrMoveHint)>,
 }
 
 /// Host interval that launches kernels itself.
 #[derive(Clone, Copy, Debug)]
-struct HostIntervalWithKernelCost {
+struct HostIntervalLaunchedKernelTotals {
     item: u32,
     /// Cost of all kernels that the host interval launches.
     cost: OpCost,
@@ -36,7 +36,7 @@ struct HostIntervalWithKernelCost {
     kernel: u32,
 }
 
-impl HostIntervalFlopsAndBytes {
+impl IntervalFlopsAndBytesTable {
     /// Computes the costs of the host intervals of `rank`. Host operators get costs only if
     /// `host_computes` is true.
     pub fn new(rank: &JoinedRankCapture, host_computes: bool) -> Self {
@@ -52,7 +52,7 @@ impl HostIntervalFlopsAndBytes {
         for device in &rank.devices {
             let operator = rank.operator_of_device_event(device);
             if operator != NONE {
-                this.launched.push(HostIntervalWithKernelCost {
+                this.launched.push(HostIntervalLaunchedKernelTotals {
                     item: operator,
                     cost: OpCost::default(),
                     time: duration_of_device_interval(device),
@@ -96,7 +96,7 @@ impl HostIntervalFlopsAndBytes {
         let mut cost = found.map_or_else(
             |_| OpCost::default(),
             |found| {
-                let HostIntervalWithKernelCost { cost, time, .. } = self.launched[found];
+                let HostIntervalLaunchedKernelTotals { cost, time, .. } = self.launched[found];
                 cost.scaled_part(duration_of_device_interval(device), time)
             },
         );

@@ -24,8 +24,8 @@ impl TextWorkload {
         let first = u64::from(rank) * u64::from(passes) * self.nodes_per_pass();
         let mut emitter = NodeEmitter::new(out, first);
         emitter.write_metadata(&self.text)?;
-        let mut before: Vec<LayerWeightNodesForNextPass> =
-            vec![LayerWeightNodesForNextPass::default(); self.layers.len()];
+        let mut before: Vec<LayerNodesAwaitedByNextPass> =
+            vec![LayerNodesAwaitedByNextPass::default(); self.layers.len()];
         for _ in 0..passes {
             match self.parallelism {
                 TextParallelism::Micro => self.write_weight_gradient_comms(&mut emitter)?,
@@ -59,7 +59,7 @@ impl TextWorkload {
 
     fn write_data_parallel(
         &self,
-        nodes: &mut [LayerWeightNodesForNextPass],
+        nodes: &mut [LayerNodesAwaitedByNextPass],
         emitter: &mut NodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let mut last = None;
@@ -89,7 +89,7 @@ impl TextWorkload {
         &self,
         suffix: &str,
         hybrid: bool,
-        nodes: &mut [LayerWeightNodesForNextPass],
+        nodes: &mut [LayerNodesAwaitedByNextPass],
         emitter: &mut NodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let mut last = None;
@@ -130,7 +130,7 @@ impl TextWorkload {
     fn write_dlrm(
         &self,
         last_bottom: usize,
-        nodes: &mut [LayerWeightNodesForNextPass],
+        nodes: &mut [LayerNodesAwaitedByNextPass],
         emitter: &mut NodeEmitter<'_, impl Write>,
     ) -> Result<(), TraceError> {
         let (mut last, mut exchanged) = (None, None);
@@ -179,7 +179,7 @@ impl TextWorkload {
 
 /// Nodes of a layer on which the next pass depends.
 #[derive(Clone, Copy, Debug, Default)]
-struct LayerWeightNodesForNextPass {
+struct LayerNodesAwaitedByNextPass {
     weight_comp: Option<u64>,
     weight_comm: Option<u64>,
 }

@@ -3,7 +3,7 @@
 use super::chunk::WorkloadDeltaEncoder;
 use super::document::{
     BaselinePrediction, MeasuredStepTimeDistribution, NonTraceFileRow, Provenance,
-    RankRangeTraceRow, SegmentCatalogueChanges, WorkloadEntry, check_name,
+    RankRangeTraceRow, SegmentWorkloadCatalogueChanges, WorkloadEntry, check_name,
 };
 use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
@@ -82,7 +82,7 @@ pub fn add_baselines(
                 false,
             )?;
         }
-        let mut change = SegmentCatalogueChanges::default();
+        let mut change = SegmentWorkloadCatalogueChanges::default();
         change.workloads.extend(entries.values().cloned());
         Ok(change)
     })
@@ -205,7 +205,7 @@ pub fn add_workload(
             entry.measured = entry.measured.or_else(|| own.measured.clone());
         }
         amounts = packer.amounts;
-        let mut change = SegmentCatalogueChanges::default();
+        let mut change = SegmentWorkloadCatalogueChanges::default();
         change.workloads.push(entry);
         Ok(change)
     })?;

@@ -13,7 +13,7 @@ use byte_numbers::ByteStringInterner;
 use parse::RecordOutlineWithSlots;
 use predict::{ColumnPredictionInputs, ColumnPredictionRule, SparseRecordColumn};
 use record_writer::{PaddedBufferWriter, TOO_LARGE};
-use shape::RecordTemplatesAndValueRecords;
+use shape::TemplatePerRecordRecordPerValue;
 use std::sync::Arc;
 use structural::StructuralColumnValuesInTemplates;
 use template::{ChunkAddedTemplates, TemplateTable};
@@ -37,7 +37,7 @@ pub struct ChunkTemplatesAndColumns {
     templates: TemplateTable,
     /// Encoded templates that the base lacks, each with its length before it; empty for a chunk that was read.
     written: Vec<u8>,
-    shape: Arc<RecordTemplatesAndValueRecords>,
+    shape: Arc<TemplatePerRecordRecordPerValue>,
     /// Number of columns, including empty ones.
     count: usize,
     /// Values of all columns, column by column.
@@ -78,7 +78,7 @@ pub struct TemplateAndColumnInterner {
 pub struct ReusableColumnBuffers {
     values: Vec<Vec<u64>>,
     ids: Vec<u64>,
-    shapes: Vec<RecordTemplatesAndValueRecords>,
+    shapes: Vec<TemplatePerRecordRecordPerValue>,
     layers: Vec<ChunkAddedTemplates>,
 }
 
@@ -446,7 +446,7 @@ fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     }
 }
 
-impl RecordTemplatesAndValueRecords {
+impl TemplatePerRecordRecordPerValue {
     /// Returns the inputs from which column `number` is predicted.
     fn column_prediction_inputs<'v>(
         &'v self,

@@ -12,7 +12,7 @@ pub const SCHEMA: &str = "chakram.archive.1";
 /// `CKCT` frame.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SegmentCatalogueChanges<W = WorkloadEntry> {
+pub struct SegmentWorkloadCatalogueChanges<W = WorkloadEntry> {
     /// Schema of this document.
     pub schema: String,
     /// Workloads that the segment adds, or replaces by name.
@@ -22,7 +22,7 @@ pub struct SegmentCatalogueChanges<W = WorkloadEntry> {
     pub dropped: Vec<String>,
 }
 
-impl Default for SegmentCatalogueChanges {
+impl Default for SegmentWorkloadCatalogueChanges {
     fn default() -> Self {
         Self {
             schema: SCHEMA.to_owned(),
@@ -51,13 +51,13 @@ pub struct SegmentWriteIntent {
 #[serde(deny_unknown_fields)]
 pub struct SegmentObjectIndex {
     /// Objects of the segment, in order.
-    pub objects: Vec<ObjectHashAndChunksRow>,
+    pub objects: Vec<ObjectHashAndChunkListRow>,
 }
 
 /// An object of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ObjectHashAndChunksRow {
+pub struct ObjectHashAndChunkListRow {
     /// BLAKE3 hash of the object's contents, in hexadecimal.
     pub blake3: String,
     /// Size of the object, in bytes.

@@ -1,6 +1,6 @@
 //! Reads listings, which contain only the facts about workloads that queries and tables need.
 
-use super::document::{SegmentCatalogueChanges, check_name};
+use super::document::{SegmentWorkloadCatalogueChanges, check_name};
 use super::metadata::{MetadataValue, QueryableWorkload};
 use super::store::{apply_catalogue_change, locate_segments};
 use super::tail::UncommittedArchiveTail;
@@ -37,7 +37,7 @@ pub struct WorkloadListingRow<'t> {
     pub metadata: KeySortedMetadata<'t>,
     /// Number of ranks, and total size of their traces.
     #[serde(rename = "traces")]
-    pub amounts: WorkloadRankAndByteTotals,
+    pub amounts: WorkloadRankCountAndUnpackedBytes,
 }
 
 /// Metadata sorted by key.
@@ -46,7 +46,7 @@ pub struct KeySortedMetadata<'t>(pub Vec<(Cow<'t, str>, MetadataValue)>);
 
 /// Sums over the traces of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WorkloadRankAndByteTotals {
+pub struct WorkloadRankCountAndUnpackedBytes {
     /// Number of ranks.
     pub ranks: u64,
     /// Total size of the traces as separate files, in bytes.
@@ -96,24 +96,24 @@ impl<'de: 't, 't> Deserialize<'de> for KeySortedMetadata<'t> {
     }
 }
 
-impl<'de> Deserialize<'de> for WorkloadRankAndByteTotals {
+impl<'de> Deserialize<'de> for WorkloadRankCountAndUnpackedBytes {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct TraceRanksAndBytes {
+        struct TraceRankCountAndBytes {
             ranks: u32,
             bytes: u64,
         }
         struct TraceListTotalsDeserializer;
         impl<'de> Visitor<'de> for TraceListTotalsDeserializer {
-            type Value = WorkloadRankAndByteTotals;
+            type Value = WorkloadRankCountAndUnpackedBytes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of traces")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<Self::Value, A::Error> {
-                let mut all = WorkloadRankAndByteTotals::default();
-                while let Some(TraceRanksAndBytes { ranks, bytes }) = rows.next_element()? {
+                let mut all = WorkloadRankCountAndUnpackedBytes::default();
+                while let Some(TraceRankCountAndBytes { ranks, bytes }) = rows.next_element()? {
                     all.ranks += u64::from(ranks);
                     let bytes = bytes.saturating_mul(ranks.into());
                     all.bytes = all.bytes.saturating_add(bytes);
@@ -173,7 +173,7 @@ impl ArchiveListingReader {
     ) -> Result<BTreeMap<Cow<'_, str>, WorkloadListingRow<'_>>, ArchiveError> {
         let mut all = BTreeMap::new();
         for (segment, text) in &self.catalogues {
-            let change: SegmentCatalogueChanges<WorkloadListingRow<'_>> =
+            let change: SegmentWorkloadCatalogueChanges<WorkloadListingRow<'_>> =
                 segment.parse_catalogue(text)?;
             let check = |row: &WorkloadListingRow<'_>| check_name(&row.name);
             apply_catalogue_change(&mut all, change, check, |row| row.name.clone())

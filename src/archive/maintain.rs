@@ -1,7 +1,7 @@
 //! Merges archives, and removes expired workloads and unused objects.
 
 use super::add::{ObjectPacker, repack_workload};
-use super::document::{SegmentCatalogueChanges, WorkloadEntry};
+use super::document::{SegmentWorkloadCatalogueChanges, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
 use super::store::{Archive, ArchiveWriter, CommitCommandAndWorkloadNames};
 use super::tail::UncommittedArchiveTail;
@@ -71,7 +71,7 @@ pub fn merge_archives(
         workloads: result.added.clone(),
     };
     result.kept_aside = writer.commit_segment(&plan, &mut |out| {
-        let mut change = SegmentCatalogueChanges::default();
+        let mut change = SegmentWorkloadCatalogueChanges::default();
         for (source, entry) in &wanted {
             let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
             repack_workload(source, entry, &mut packer, done)?;
@@ -148,7 +148,7 @@ pub fn collect_garbage(
         workloads: Vec::new(),
     };
     let kept_aside = writer.replace_all_segments(&plan, &mut |out| {
-        let mut change = SegmentCatalogueChanges::default();
+        let mut change = SegmentWorkloadCatalogueChanges::default();
         for entry in &kept {
             let mut packer = ObjectPacker::new(None, out, entry.level);
             repack_workload(&before, entry, &mut packer, done)?;

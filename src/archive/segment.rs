@@ -11,8 +11,8 @@
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
 use super::document::{
-    ChunkFrameAndBaseRow, ObjectHashAndChunksRow, SegmentCatalogueChanges, SegmentObjectIndex,
-    SegmentWriteIntent,
+    ChunkFrameAndBaseRow, ObjectHashAndChunkListRow, SegmentObjectIndex,
+    SegmentWorkloadCatalogueChanges, SegmentWriteIntent,
 };
 use chakram_base::bounds;
 use flate2::Crc;
@@ -115,7 +115,7 @@ pub struct SegmentWriter<W> {
     out: W,
     at: u64,
     hasher: blake3::Hasher,
-    objects: Vec<ObjectHashAndChunksRow>,
+    objects: Vec<ObjectHashAndChunkListRow>,
     hashes: BTreeSet<String>,
 }
 
@@ -207,7 +207,7 @@ impl<W: Write> SegmentWriter<W> {
             ));
         }
         self.hashes.insert(hash.clone());
-        self.objects.push(ObjectHashAndChunksRow {
+        self.objects.push(ObjectHashAndChunkListRow {
             blake3: hash,
             bytes,
             chunks: rows,
@@ -219,7 +219,7 @@ impl<W: Write> SegmentWriter<W> {
     /// the end once everything else is synced.
     pub fn finish_segment(
         mut self,
-        catalogue: &SegmentCatalogueChanges,
+        catalogue: &SegmentWorkloadCatalogueChanges,
     ) -> io::Result<(W, Vec<u8>)> {
         let catalogue = self.write_document(CATALOGUE, catalogue)?;
         let index = SegmentObjectIndex {
@@ -336,7 +336,7 @@ impl ArchiveFileSegment {
     pub fn parse_catalogue<'t, W: Deserialize<'t>>(
         &self,
         text: &'t [u8],
-    ) -> Result<SegmentCatalogueChanges<W>, ArchiveError> {
+    ) -> Result<SegmentWorkloadCatalogueChanges<W>, ArchiveError> {
         let parsed = serde_json::from_slice(text);
         parsed.map_err(|error| {
             self.unreadable_document_error(self.end.catalogue.0, "catalogue", &error)

@@ -1,13 +1,15 @@
 //! Writes a segment at the end of an archive, or as a separate file.
 
 use super::ArchiveError;
-use super::document::{SegmentCatalogueChanges, SegmentWriteIntent};
+use super::document::{SegmentWorkloadCatalogueChanges, SegmentWriteIntent};
 use super::segment::SegmentWriter;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 /// Function that writes a segment's objects, and returns the segment's changes to the catalogue.
-pub type SegmentObjectsWriteCallback<'b> = dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<SegmentCatalogueChanges, ArchiveError>
+pub type SegmentObjectsWriteCallback<'b> = dyn FnMut(
+        &mut SegmentWriter<&mut dyn Write>,
+    ) -> Result<SegmentWorkloadCatalogueChanges, ArchiveError>
     + 'b;
 
 /// Writes a segment except for its end, and returns the end.

@@ -1,7 +1,7 @@
 //! The committed state of an archive on disk. An archive is a file of segments, or a folder with a manifest and one
 //! file per segment.
 
-use super::document::{SCHEMA, SegmentCatalogueChanges, WorkloadEntry};
+use super::document::{SCHEMA, SegmentWorkloadCatalogueChanges, WorkloadEntry};
 use super::segment::{ArchiveFileSegment, MultiSegmentFile};
 use super::segments::find_segments;
 use super::tail::UncommittedArchiveTail;
@@ -121,7 +121,7 @@ pub(super) fn locate_segments(
 /// Applies a segment's changes to the workloads of the earlier segments.
 pub(super) fn apply_catalogue_change<N: Ord + Borrow<str>, W>(
     workloads: &mut BTreeMap<N, W>,
-    change: SegmentCatalogueChanges<W>,
+    change: SegmentWorkloadCatalogueChanges<W>,
     check: impl Fn(&W) -> Result<(), ArchiveError>,
     name: impl Fn(&W) -> N,
 ) -> Result<(), ArchiveError> {

@@ -1,7 +1,7 @@
 //! Tests archives whose catalogue or index claims more data than the archive contains.
 
 use super::chunk::{ChunkCoding, EncodedChunk};
-use super::document::{SCHEMA, SegmentCatalogueChanges, SegmentWriteIntent};
+use super::document::{SCHEMA, SegmentWorkloadCatalogueChanges, SegmentWriteIntent};
 use super::segment::SegmentWriter;
 use super::{Archive, ArchiveError};
 use std::time::Instant;
@@ -16,7 +16,7 @@ fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
     };
     let mut writer = SegmentWriter::new(Vec::new(), &start).unwrap();
     writer.write_object("00".repeat(32), bytes, chunks).unwrap();
-    let change = SegmentCatalogueChanges::default();
+    let change = SegmentWorkloadCatalogueChanges::default();
     let (mut out, end) = writer.finish_segment(&change).unwrap();
     out.extend(end);
     assert!(out.len() < 1024, "{}", out.len());

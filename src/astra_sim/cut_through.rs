@@ -17,7 +17,7 @@ use chakram_hardware::topology::LineSendPattern;
 
 /// Position of a message on its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MessageRoutePosition {
+pub struct MessageNpuAndRoutingState {
     /// NPU at which the message currently is.
     pub npu: u32,
     /// The message's progress at this NPU, as a code that the routing defines; 0 at the sender.
@@ -36,7 +36,7 @@ pub struct ServerHop {
     /// Latency to the next server, in ns.
     pub latency: f64,
     /// Position of the message after this server.
-    pub to: MessageRoutePosition,
+    pub to: MessageNpuAndRoutingState,
 }
 
 /// Chooses the servers through which a message passes.
@@ -45,7 +45,7 @@ pub trait ServerRouting {
     const NAME: &'static str;
 
     /// Returns the next server for a message that is at `at` and goes to NPU `to`, or `None` if it has arrived.
-    fn next_hop(&self, at: MessageRoutePosition, to: u32) -> Option<ServerHop>;
+    fn next_hop(&self, at: MessageNpuAndRoutingState, to: u32) -> Option<ServerHop>;
 
     /// Returns the number of servers of an NPU.
     fn servers_per_npu(&self) -> u32;
@@ -55,7 +55,7 @@ pub trait ServerRouting {
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageInTransit {
     bytes: f64,
-    at: MessageRoutePosition,
+    at: MessageNpuAndRoutingState,
     to: u32,
     /// Time at which the message's last byte arrives at this server.
     last: Time,
@@ -135,7 +135,7 @@ impl<W: ServerRouting> NetworkBackend for CutThroughNetwork<W> {
         let (Npu(npu), Npu(to)) = message.ends;
         self.carried[op] = MessageInTransit {
             bytes: quirks::fractional_bytes(message.amount),
-            at: MessageRoutePosition { npu, state: 0 },
+            at: MessageNpuAndRoutingState { npu, state: 0 },
             to,
             last: now,
         };

@@ -8,7 +8,7 @@
 //! and the slowest link determines the rate.
 
 use super::congestion_unaware::uncontended_rate;
-use super::cut_through::{CutThroughNetwork, MessageRoutePosition, ServerHop, ServerRouting};
+use super::cut_through::{CutThroughNetwork, MessageNpuAndRoutingState, ServerHop, ServerRouting};
 use super::network_file;
 use super::quirks::QuirkSet;
 use chakram_hardware::topology::DimensionShape;
@@ -92,13 +92,13 @@ impl LinkCutThroughNetwork {
 impl ServerRouting for LinkRouting {
     const NAME: &'static str = "links";
 
-    fn next_hop(&self, at: MessageRoutePosition, to: u32) -> Option<ServerHop> {
+    fn next_hop(&self, at: MessageNpuAndRoutingState, to: u32) -> Option<ServerHop> {
         let leg = |level: &CutThroughLinkDimension, link, npu, state| ServerHop {
             server: (at.npu, level.first + link),
             occupied_rate: level.bytes_per_ns,
             rate: level.bytes_per_ns,
             latency: level.latency,
-            to: MessageRoutePosition { npu, state },
+            to: MessageNpuAndRoutingState { npu, state },
         };
         if let Some(dimension) = at.state.checked_sub(1) {
             return Some(leg(&self.levels[dimension as usize], 1, at.npu, 0));

@@ -8,7 +8,7 @@
 //! the ports of the NPUs in between. With [`Quirk::FullyConnectedLinks`], a fully connected NPU's port passes n - 1
 //! messages in the time that a single message takes. Each single message still takes the same time.
 
-use super::cut_through::{CutThroughNetwork, MessageRoutePosition, ServerHop, ServerRouting};
+use super::cut_through::{CutThroughNetwork, MessageNpuAndRoutingState, ServerHop, ServerRouting};
 use super::network_file;
 use super::quirks::{Quirk, QuirkSet};
 use chakram_hardware::topology::DimensionShape;
@@ -75,7 +75,7 @@ impl PortCutThroughNetwork {
 impl ServerRouting for PortRouting {
     const NAME: &'static str = "ports";
 
-    fn next_hop(&self, at: MessageRoutePosition, to: u32) -> Option<ServerHop> {
+    fn next_hop(&self, at: MessageNpuAndRoutingState, to: u32) -> Option<ServerHop> {
         let (npu, enters) = (at.npu, at.state % 2 == 1);
         let from = (at.state / 2) as usize;
         let differ =
@@ -95,7 +95,7 @@ impl ServerRouting for PortRouting {
                 occupied_rate: level.port,
                 rate: level.rate,
                 latency: 0.0,
-                to: MessageRoutePosition {
+                to: MessageNpuAndRoutingState {
                     npu,
                     state: state + 2,
                 },
@@ -112,7 +112,7 @@ impl ServerRouting for PortRouting {
             occupied_rate: level.port,
             rate: level.rate,
             latency: f64::from(level.shape.hop_count(level.size, x, y)) * level.latency,
-            to: MessageRoutePosition {
+            to: MessageNpuAndRoutingState {
                 npu: next,
                 state: state + 1,
             },

@@ -71,7 +71,7 @@ pub(super) struct EndlessCollectiveWaitDetector {
     /// Number of chunks that each NPU has issued so far.
     issued: Vec<u64>,
     /// Collectives of all NPUs that some members have not joined yet, by index.
-    open: BTreeMap<u32, FewestAndMostChunksBeforeJoin>,
+    open: BTreeMap<u32, IssuedChunkRangeBeforeJoining>,
     /// The collective in [`Self::first`], as long as members may still join it.
     found: Option<u32>,
     /// First state in which ASTRA-sim would wait forever.
@@ -81,7 +81,7 @@ pub(super) struct EndlessCollectiveWaitDetector {
 /// Lowest and highest number of chunks that a member had issued when it joined a collective. With equal numbers, the
 /// lowest NPU is kept, so that the order in which members join at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
-struct FewestAndMostChunksBeforeJoin {
+struct IssuedChunkRangeBeforeJoining {
     /// Lowest number of chunks, the NPU that issued them, and that NPU's node.
     fewest: (u64, Npu, u64),
     /// Highest number of chunks, and the NPU that issued them.
@@ -123,7 +123,7 @@ impl EndlessCollectiveWaitDetector {
         let all = self
             .open
             .entry(collective)
-            .or_insert(FewestAndMostChunksBeforeJoin {
+            .or_insert(IssuedChunkRangeBeforeJoining {
                 fewest: (number, npu, node),
                 most: (number, npu),
                 come: 0,

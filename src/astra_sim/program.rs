@@ -20,7 +20,7 @@ use super::quirks::{Quirk, QuirkSet};
 use chakram_base::ids::Position;
 use chakram_base::units::UnroundedBufferShare;
 use chakram_hardware::collective::{
-    BusTransferReason, EndpointBusTransfer, MemberLinePosition, PostedReceive,
+    BusTransferTrigger, EndpointBusTransfer, MemberLinePosition, PostedReceive,
     SendStepWithConditions, TransferCompletionToken,
 };
 
@@ -475,7 +475,7 @@ impl CollectiveChunkPhase {
         &self,
         slot: MemberQueueDirectionAndTree,
         position: MemberLinePosition,
-        of: BusTransferReason,
+        of: BusTransferTrigger,
         ticket: TransferCompletionToken,
     ) -> EndpointBusTransfer {
         let load = |amount: UnroundedBufferShare, outward, reduces, returns| EndpointBusTransfer {
@@ -489,8 +489,8 @@ impl CollectiveChunkPhase {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             let role = tree::TreeRole::role_of_member(slot, position);
             return match of {
-                BusTransferReason::Start => load(self.amount, true, false, false),
-                BusTransferReason::Reception(r) => {
+                BusTransferTrigger::Start => load(self.amount, true, false, false),
+                BusTransferTrigger::Reception(r) => {
                     // A member with two children returns the result over the bus only once, after the second child's
                     // message.
                     let first_child = r == 0 && role.receive_count() > 1;
@@ -507,11 +507,11 @@ impl CollectiveChunkPhase {
         let rounds = self.packet_rounds(position);
         // A member's initial packets come first in a round, so index 0 represents them.
         let p = match of {
-            BusTransferReason::Start => 0,
-            BusTransferReason::Reception(r) => rounds.idle + r,
+            BusTransferTrigger::Start => 0,
+            BusTransferTrigger::Reception(r) => rounds.idle + r,
         };
         let amount = match (self.algorithm, of) {
-            (AstraAlgorithm::HalvingDoubling, BusTransferReason::Reception(r)) => {
+            (AstraAlgorithm::HalvingDoubling, BusTransferTrigger::Reception(r)) => {
                 self.halving_reception_size(position, r)
             }
             (AstraAlgorithm::HalvingDoubling, _) => {

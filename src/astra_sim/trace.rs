@@ -111,7 +111,7 @@ impl<'a> AstraTraceGraphReader<'a> {
         } else {
             contents
         };
-        let mut state = AstraNodeConversionState {
+        let mut state = AstraReaderStateBetweenNodes {
             reader: self,
             own: 0,
             last: None,
@@ -159,7 +159,7 @@ impl<'a> AstraTraceGraphReader<'a> {
 }
 
 /// State that the reader keeps from node to node.
-struct AstraNodeConversionState<'a> {
+struct AstraReaderStateBetweenNodes<'a> {
     reader: &'a AstraTraceGraphReader<'a>,
     /// Number of nodes that have their own lane.
     own: u32,
@@ -169,7 +169,7 @@ struct AstraNodeConversionState<'a> {
     nowhere: Option<(u64, u64)>,
 }
 
-impl AstraNodeConversionState<'_> {
+impl AstraReaderStateBetweenNodes<'_> {
     /// Converts a node to its form in ASTRA-sim.
     fn convert_node(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         node.delay = Span::ZERO;

@@ -48,7 +48,7 @@ enum ArchiveCommand {
     /// Record predictions of workloads, for later comparison by `check`
     Baseline(check::RecordBaselineArgs),
     /// Predict again and fail if a prediction changed
-    Check(check::PredictionCheckArgs),
+    Check(check::PredictionChangeCheckArgs),
     /// Read all data and compare it with its checksums
     Verify(maintain::VerifyArgs),
     /// Add the workloads of other archives

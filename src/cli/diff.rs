@@ -309,7 +309,7 @@ fn compare_report_files(
 
 fn compare_trace_files(
     args: &DiffArgs,
-    ranks: &RankFileInEachJob,
+    ranks: &FilesOfBothJobsByRank,
     titles: &JobNamesAndDiffStyle<'_>,
 ) -> Result<(String, ExceededThresholds), Box<dyn Error>> {
     let ranks: Vec<_> = ranks.iter().collect();
@@ -347,14 +347,14 @@ fn compare_trace_files(
 }
 
 /// For each rank, its file in the first job and its file in the second job.
-type RankFileInEachJob = BTreeMap<u32, [Option<RankFile>; 2]>;
+type FilesOfBothJobsByRank = BTreeMap<u32, [Option<RankFile>; 2]>;
 
 /// Finds the files of both jobs, and registers them as inputs, so that `outputs` must not replace
 /// them. Two single files are compared even if their ranks differ.
 fn pair_rank_files(
     args: &DiffArgs,
     outputs: &mut OutputsAndProtectedInputs,
-) -> Result<RankFileInEachJob, Box<dyn Error>> {
+) -> Result<FilesOfBothJobsByRank, Box<dyn Error>> {
     let paths = [&args.before, &args.after];
     let is_job = |path: &&PathBuf| path.to_string_lossy().ends_with(job::ENDING);
     if paths.iter().all(|path| path.is_file() && !is_job(path)) {
@@ -368,9 +368,9 @@ fn pair_rank_files(
             Ok(restrict_to_step(found, args.step.step, None)?.files.pop())
         };
         let files = [file(paths[0])?, file(paths[1])?];
-        return Ok(RankFileInEachJob::from([(rank, files)]));
+        return Ok(FilesOfBothJobsByRank::from([(rank, files)]));
     }
-    let mut ranks = RankFileInEachJob::new();
+    let mut ranks = FilesOfBothJobsByRank::new();
     for (which, path) in paths.into_iter().enumerate() {
         let found = find_traces([path], args.verify.verify_level_for_replay())?;
         mark_read(outputs, &found);

@@ -30,7 +30,7 @@ const MOST: usize = 1_000_000;
 
 /// Options for several launches of a job, and for several jobs.
 #[derive(Debug, Args)]
-pub struct RepeatedAndConcurrentLaunchArgs {
+pub struct RepeatAndExtraJobArgs {
     /// Replay the traces N times in a row; each rank begins a step when its previous step ends
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "N", conflicts_with = "starts", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
     repeat: Option<u32>,
@@ -53,7 +53,7 @@ struct ConcurrentJobNpusDocument<'a> {
     npus: Vec<u32>,
 }
 
-impl RepeatedAndConcurrentLaunchArgs {
+impl RepeatAndExtraJobArgs {
     /// Returns true if the options can cause more than one launch.
     pub fn has_multiple_launch_options(&self) -> bool {
         self.repeat.is_some() || self.starts.is_some() || !self.with.is_empty()

@@ -15,7 +15,7 @@ use chakram_report::edits::JobAndMachineEditReport;
 use chakram_report::extrapolation::FewerMicroBatchMakespans;
 use chakram_report::sensitivity::{DurationSensitivityReport, SensitivityReplayInputs};
 use chakram_report::settings::SettingWithoutEffect;
-use chakram_report::stack::SoftwareStackDecisions;
+use chakram_report::stack::StackKernelAndPlanDecisions;
 use chakram_report::summary::{HashedInput, format_count};
 use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
@@ -120,7 +120,7 @@ pub struct JobWithReportFacts<'a> {
     /// Gains from faster parts of the machine, if the user asked for them.
     pub sensitivities: Option<&'a DurationSensitivityReport>,
     /// Software stack, if the user chose one.
-    pub stack: Option<&'a SoftwareStackDecisions>,
+    pub stack: Option<&'a StackKernelAndPlanDecisions>,
 }
 
 /// Parses a price in dollars per NPU hour.

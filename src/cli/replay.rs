@@ -1,7 +1,7 @@
 //! `chakram replay`: replays traces on a machine and prints a report, or compares several machines.
 
 use super::compare::{FailedReplays, MachineComparisonJob, compare_machines};
-use super::launches::RepeatedAndConcurrentLaunchArgs;
+use super::launches::RepeatAndExtraJobArgs;
 use super::load::{self, TraceReadingArgs};
 use super::output::{
     JobWithReportFacts, MachineWithSourceAndEdits, ReplayAndReportArgs,
@@ -60,7 +60,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     job: TraceReadingArgs,
     #[command(flatten)]
-    launches: RepeatedAndConcurrentLaunchArgs,
+    launches: RepeatAndExtraJobArgs,
     #[command(flatten)]
     pub(super) run: ReplayAndReportArgs,
     /// Write the report to this file; - is standard output

@@ -24,7 +24,7 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 use std::rc::Rc;
-use tables::AllMatrixCutsAndMovedBytes;
+use tables::MatrixCutsAndTotalMovedBytes;
 use work::{LayerCostCache, TopologyScheduleResult};
 
 pub use args::{SubLayerChipScheduleArgs, SubLayerScheduleFormat};
@@ -61,7 +61,7 @@ pub fn run(
     let is_cut =
         args.file.is_none() && args.model.partition == MatrixProductPartitionRule::Hierarchical;
     let cuts = is_cut
-        .then(|| AllMatrixCutsAndMovedBytes::new(&args.model))
+        .then(|| MatrixCutsAndTotalMovedBytes::new(&args.model))
         .transpose()?;
     let is_text = args.format == SubLayerScheduleFormat::Text;
     if let Some(cuts) = cuts.as_ref().filter(|_| is_text) {

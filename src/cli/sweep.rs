@@ -4,9 +4,9 @@ use super::progress::Progress;
 use super::terminal;
 use chakram_report::report_text::render_text as render_text_report;
 use chakram_studies::sweep::{
-    JournaledBoundOrAnswer, NewAnswerOrBoundEvent, PointEvaluator, RESULTS, StudyExplorer,
-    StudyShard, SweepJournal, SweepOptions, SweepTable, WorkDoneInThisRun, explain_row, load_study,
-    render_sweep_page,
+    JournaledBoundOrAnswer, NewAnswerOrBoundEvent, NewBoundAndReplayCounts, PointEvaluator,
+    RESULTS, StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepTable, explain_row,
+    load_study, render_sweep_page,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, Subcommand, ValueEnum};
@@ -206,7 +206,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 }
 
 /// Prints to standard error how many bounds and points were computed, and at what rates.
-fn print_detail(start: Instant, done: WorkDoneInThisRun) -> io::Result<()> {
+fn print_detail(start: Instant, done: NewBoundAndReplayCounts) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
             count as f64 / seconds

@@ -39,7 +39,7 @@ mod scripts;
 mod settling;
 mod stage_numbers;
 
-pub(super) use group::{RankGroupOfLaunch, RankGroupsOfProgramLaunches};
+pub(super) use group::{GroupsOfAllLaunchesInFlight, RankGroupOfLaunch};
 pub(super) use run::CollectiveRun;
 pub(super) use runs::CollectiveRuns;
 

@@ -5,11 +5,11 @@ use super::Engine;
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
 use crate::Observer;
 use chakram_base::units::Time;
-use chakram_hardware::collective::EventContentOrderMarker;
+use chakram_hardware::collective::SortEventsByContentMarker;
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
-impl EventOrderDiscipline for EventContentOrderMarker {
+impl EventOrderDiscipline for SortEventsByContentMarker {
     const AT_ONCE: bool = false;
     const SENDS_END_ON_ARRIVAL: bool = false;
     const MATCHES_AS_ISSUED: bool = false;

@@ -98,7 +98,7 @@ impl RunningRankInstance<'_> {
 /// Indices of a program's first instance, first group and first byte table (the bytes between pairs of members). They
 /// count over all programs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FirstInstanceAndGroupIndices {
+pub(super) struct ProgramFirstInstanceAndGroup {
     pub first_instance: InstanceId,
     pub first_group: ReplayGroupId,
     pub first_splits: u32,
@@ -106,7 +106,7 @@ pub(super) struct FirstInstanceAndGroupIndices {
 
 /// Plan of a launch in flight, and the indices of its first instance, group and match.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LaunchPlanAndInstanceOffsets<'a> {
+pub(super) struct LaunchPlanAndFirstIndices<'a> {
     pub plan: &'a ReplayPlan,
     pub ranks: &'a [GraphBoundToRank],
     /// Index of the launch within the run.
@@ -121,7 +121,7 @@ pub(super) struct LaunchPlanAndInstanceOffsets<'a> {
 pub(super) struct Dataflow<'a> {
     instances: Vec<RunningRankInstance<'a>>,
     /// For each run state, the plan and the first indices of its launch.
-    places: Vec<LaunchPlanAndInstanceOffsets<'a>>,
+    places: Vec<LaunchPlanAndFirstIndices<'a>>,
     open: OpenDependencies,
     /// Ready nodes that wait for another node of their instance to complete. They became ready during another node's
     /// immediate completion. Filled only if events are handled in insertion order.
@@ -174,7 +174,7 @@ impl<'a> Dataflow<'a> {
     /// Adds the instances of a run state, one for each of `graphs`.
     pub fn add_instances(
         &mut self,
-        place: LaunchPlanAndInstanceOffsets<'a>,
+        place: LaunchPlanAndFirstIndices<'a>,
         first_id: InstanceId,
         graphs: impl Iterator<Item = &'a Graph>,
     ) {
@@ -217,7 +217,7 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    pub fn launch_of_frame(&self, frame: u32) -> &LaunchPlanAndInstanceOffsets<'a> {
+    pub fn launch_of_frame(&self, frame: u32) -> &LaunchPlanAndFirstIndices<'a> {
         &self.places[frame as usize]
     }
 
@@ -240,7 +240,7 @@ impl<'a> Dataflow<'a> {
     }
 
     #[inline]
-    fn place_of(&self, instance: InstanceIndex) -> &LaunchPlanAndInstanceOffsets<'a> {
+    fn place_of(&self, instance: InstanceIndex) -> &LaunchPlanAndFirstIndices<'a> {
         &self.places[self.instances[instance.index()].frame as usize]
     }
 

@@ -23,8 +23,8 @@ impl<M: CollectiveEndpointModel + CollectiveMatchingRules<Order: EventOrderDisci
 
 /// Defines the order of events at an instant, and the rules that depend on this order: how nodes are matched, how lanes
 /// are given out, and when sends complete. Implemented by
-/// [`EventContentOrderMarker`](chakram_hardware::collective::EventContentOrderMarker), chakram's own order, and by
-/// [`EventInsertionOrderMarker`](chakram_hardware::collective::EventInsertionOrderMarker), ASTRA-sim's order.
+/// [`SortEventsByContentMarker`](chakram_hardware::collective::SortEventsByContentMarker), chakram's own order, and by
+/// [`SortEventsByInsertionMarker`](chakram_hardware::collective::SortEventsByInsertionMarker), ASTRA-sim's order.
 pub trait EventOrderDiscipline: Sized {
     /// True if the loop carries out all consequences of an event before the next event, so that results depend on the
     /// order of events at an instant. False if the loop collects consequences, and settles them when no event of the

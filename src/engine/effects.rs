@@ -2,7 +2,7 @@
 //!
 //! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
 //! instants go to the agenda. Under
-//! [`EventInsertionOrderMarker`](chakram_hardware::collective::EventInsertionOrderMarker), the loop must process an
+//! [`SortEventsByInsertionMarker`](chakram_hardware::collective::SortEventsByInsertionMarker), the loop must process an
 //! event's consequences before all other events. Components therefore append them to a work list. The loop processes
 //! the list's entries in order, and finishes all consequences of an entry before it starts the next (depth first).
 

@@ -4,7 +4,7 @@
 //! ends. Nor do messages and collectives in which its ranks take part. If the remaining work needs failed parts, the
 //! replay is stuck; the error names the failures and the affected work. The network continues without failed links.
 
-use super::collectives::RankGroupsOfProgramLaunches;
+use super::collectives::GroupsOfAllLaunchesInFlight;
 use super::dataflow::Dataflow;
 use super::discipline::RequiredCollectiveBackendTraits;
 use super::effects::Effects;
@@ -30,7 +30,7 @@ pub(super) const WATCHED: u8 = 64;
 /// Effects of one failure on the replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct OneFailureNetworkEffects {
+pub struct FailureLinkAndRerouteCounts {
     /// Sentence that names the failed part and the failure time.
     pub failure: String,
     /// Number of directed links taken out of service.
@@ -185,13 +185,13 @@ pub(super) struct PlannedAndOccurredFailures<'a> {
     planned: &'a [PlannedFailure],
     /// Each failed NPU, with its first failure.
     npus: BTreeMap<Npu, &'a FailedPartAndTime>,
-    outcomes: Vec<OneFailureNetworkEffects>,
+    outcomes: Vec<FailureLinkAndRerouteCounts>,
 }
 
 impl<'a> PlannedAndOccurredFailures<'a> {
     /// Creates the state of a run in which no failure has occurred yet.
     pub fn new(planned: &'a [PlannedFailure]) -> Self {
-        let outcome = |failure: &PlannedFailure| OneFailureNetworkEffects {
+        let outcome = |failure: &PlannedFailure| FailureLinkAndRerouteCounts {
             failure: failure.given.to_string(),
             links: match &failure.part {
                 FailedNpuOrLinks::Npu(_) => 0,
@@ -221,7 +221,7 @@ impl<'a> PlannedAndOccurredFailures<'a> {
     }
 
     /// Returns the effects of each failure, in the order of the plan.
-    pub fn take_outcomes(&self) -> Vec<OneFailureNetworkEffects> {
+    pub fn take_outcomes(&self) -> Vec<FailureLinkAndRerouteCounts> {
         self.outcomes.clone()
     }
 
@@ -230,7 +230,7 @@ impl<'a> PlannedAndOccurredFailures<'a> {
     pub fn find_blocking_failed_rank(
         &self,
         flow: &Dataflow<'_>,
-        groups: &RankGroupsOfProgramLaunches<'_>,
+        groups: &GroupsOfAllLaunchesInFlight<'_>,
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<(Rank, &'a FailedPartAndTime)> {
         let running = flow.instance(instance);

@@ -1,6 +1,6 @@
 //! Feeds: sources that request launches of programs.
 
-use super::launch::{BegunLaunchRecord, FeedLaunchAndReleaseRequests, LaunchRequest};
+use super::launch::{BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchRequest};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub trait LaunchFeed {
     fn wake_at(&self) -> Option<Time>;
 
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
-    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests);
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests);
 
     /// Returns the start and end of each of the feed's launches that have ended, in order. Returns an empty list if the
     /// feed does not keep these times.
@@ -37,7 +37,7 @@ pub trait LaunchFeed {
         &mut self,
         _now: Time,
         _ended: &BegunLaunchRecord,
-        _queue: &mut FeedLaunchAndReleaseRequests,
+        _queue: &mut FeedLaunchAndRankStartRequests,
     ) {
     }
 
@@ -47,7 +47,7 @@ pub trait LaunchFeed {
         _now: Time,
         _launch: &BegunLaunchRecord,
         _rank: Rank,
-        _queue: &mut FeedLaunchAndReleaseRequests,
+        _queue: &mut FeedLaunchAndRankStartRequests,
     ) {
     }
 }
@@ -87,7 +87,7 @@ impl LaunchFeed for SingleLaunchFeed {
         (!self.launched).then_some(Time::ZERO)
     }
 
-    fn on_wake(&mut self, _now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn on_wake(&mut self, _now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
         self.launched = true;
         let program = self.program;
         queue.begin_launch(LaunchRequest {

@@ -3,7 +3,7 @@
 use super::effects::Effects;
 use super::event::{EventClass, PackedEvent};
 use super::feed::LaunchFeed;
-use super::launch::FeedLaunchAndReleaseRequests;
+use super::launch::FeedLaunchAndRankStartRequests;
 use chakram_base::units::Time;
 
 /// A feed during a run, with the wake that is pending for it.
@@ -20,7 +20,7 @@ pub(super) struct RunningFeeds<'a> {
     /// Indices of the feeds to wake in this round.
     woken: Vec<u32>,
     /// Requests of the feed that is being notified. Reused for all feeds to keep its allocation.
-    queue: FeedLaunchAndReleaseRequests,
+    queue: FeedLaunchAndRankStartRequests,
 }
 
 impl<'a> RunningFeeds<'a> {
@@ -74,8 +74,8 @@ impl<'a> RunningFeeds<'a> {
         &mut self,
         feed: u32,
         next: u64,
-        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedLaunchAndReleaseRequests),
-    ) -> FeedLaunchAndReleaseRequests {
+        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedLaunchAndRankStartRequests),
+    ) -> FeedLaunchAndRankStartRequests {
         let mut queue = std::mem::take(&mut self.queue);
         queue.next = next;
         tell(&mut *self.all[feed as usize].feed, &mut queue);
@@ -88,7 +88,7 @@ impl<'a> RunningFeeds<'a> {
         effects: &mut Effects,
         now: Time,
         feed: u32,
-        queue: FeedLaunchAndReleaseRequests,
+        queue: FeedLaunchAndRankStartRequests,
     ) {
         self.queue = queue;
         self.schedule_wake(effects, now, feed);

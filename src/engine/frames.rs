@@ -6,7 +6,7 @@
 
 use super::compiled_replay::CompiledReplay;
 use super::dataflow::{
-    Dataflow, FirstInstanceAndGroupIndices, HELD, REPRICED, RunningRankInstance, SLOWED,
+    Dataflow, HELD, ProgramFirstInstanceAndGroup, REPRICED, RunningRankInstance, SLOWED,
 };
 use super::effects::Effects;
 use super::error::ReplayRefusal;
@@ -41,7 +41,7 @@ pub(super) struct AllProgramLaunches<'a> {
     /// Indices of free run states, for each program.
     free: Vec<Vec<u32>>,
     /// For each program, the index of its first instance, group and table, in the numbering over all programs.
-    numbers: Vec<FirstInstanceAndGroupIndices>,
+    numbers: Vec<ProgramFirstInstanceAndGroup>,
     /// For each feed, its first lane on each NPU, or [`NONE`] before its first launch on that NPU. Used only if there
     /// may be several launches.
     lanes_of: Vec<Vec<u32>>,
@@ -57,7 +57,7 @@ pub(super) struct AllProgramLaunches<'a> {
 
 impl<'a> AllProgramLaunches<'a> {
     pub fn new(programs: &'a [CompiledReplay<'a>], feeds: usize, many: bool) -> Self {
-        let mut first = FirstInstanceAndGroupIndices {
+        let mut first = ProgramFirstInstanceAndGroup {
             first_instance: InstanceId(0),
             first_group: ReplayGroupId(0),
             first_splits: 0,
@@ -125,7 +125,7 @@ impl<'a> AllProgramLaunches<'a> {
     }
 
     /// Returns the indices of a program's first instance, group and table, in the numbering over all programs.
-    pub fn first_indices_of_program(&self, program: u32) -> FirstInstanceAndGroupIndices {
+    pub fn first_indices_of_program(&self, program: u32) -> ProgramFirstInstanceAndGroup {
         self.numbers[program as usize]
     }
 

@@ -15,12 +15,12 @@ use super::lanes::FREE;
 use crate::Observer;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::collective::EventInsertionOrderMarker;
+use chakram_hardware::collective::SortEventsByInsertionMarker;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 use std::ops::ControlFlow;
 
-impl EventOrderDiscipline for EventInsertionOrderMarker {
+impl EventOrderDiscipline for SortEventsByInsertionMarker {
     const AT_ONCE: bool = true;
     const SENDS_END_ON_ARRIVAL: bool = true;
     const MATCHES_AS_ISSUED: bool = true;

@@ -51,7 +51,7 @@ pub enum LaunchRankReleaseMode {
     /// All ranks start now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each rank starts when the feed releases it ([`FeedLaunchAndReleaseRequests::release_rank`]).
+    /// Each rank starts when the feed releases it ([`FeedLaunchAndRankStartRequests::release_rank`]).
     ByRank,
 }
 
@@ -74,24 +74,24 @@ pub struct BegunLaunchRecord {
 
 /// Requests of a feed, collected while the feed handles a notification.
 #[derive(Debug, Default)]
-pub struct FeedLaunchAndReleaseRequests {
+pub struct FeedLaunchAndRankStartRequests {
     /// Index that the run's next launch will get.
     pub(super) next: u64,
-    pub(super) orders: Vec<LaunchOrRankReleaseRequest>,
+    pub(super) orders: Vec<LaunchOrRankStartRequest>,
 }
 
 /// A feed's request to begin a launch, or to release a rank of a launch.
 #[derive(Debug)]
-pub(super) enum LaunchOrRankReleaseRequest {
+pub(super) enum LaunchOrRankStartRequest {
     LaunchRequest(LaunchRequest),
     Release(LaunchSerial, Rank),
 }
 
-impl FeedLaunchAndReleaseRequests {
+impl FeedLaunchAndRankStartRequests {
     /// Requests a launch that begins now, and returns its index.
     pub fn begin_launch(&mut self, launch: LaunchRequest) -> LaunchSerial {
         self.orders
-            .push(LaunchOrRankReleaseRequest::LaunchRequest(launch));
+            .push(LaunchOrRankStartRequest::LaunchRequest(launch));
         self.next += 1;
         LaunchSerial(self.next - 1)
     }
@@ -100,6 +100,6 @@ impl FeedLaunchAndReleaseRequests {
     /// [`LaunchRankReleaseMode::ByRank`].
     pub fn release_rank(&mut self, launch: LaunchSerial, rank: Rank) {
         self.orders
-            .push(LaunchOrRankReleaseRequest::Release(launch, rank));
+            .push(LaunchOrRankStartRequest::Release(launch, rank));
     }
 }

@@ -1,9 +1,9 @@
 //! Handles launches in the loop: notifies feeds of ended launches, begins requested launches, and submits and ends the
 //! jobs that processor models run.
 
-use super::collectives::RankGroupsOfProgramLaunches;
+use super::collectives::GroupsOfAllLaunchesInFlight;
 use super::dataflow::{
-    Dataflow, HELD, LaunchPlanAndInstanceOffsets, REPRICED, SERVED, SLOWED, TURNS, pack_node,
+    Dataflow, HELD, LaunchPlanAndFirstIndices, REPRICED, SERVED, SLOWED, TURNS, pack_node,
     unpack_node,
 };
 use super::discipline::{EventOrderDiscipline, RequiredCollectiveBackendTraits};
@@ -14,8 +14,8 @@ use super::feed::LaunchFeed;
 use super::frames::AllProgramLaunches;
 use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
-    BegunLaunchRecord, FeedLaunchAndReleaseRequests, LaunchKernelDurationAdjustment,
-    LaunchOrRankReleaseRequest, LaunchRankReleaseMode, LaunchRequest,
+    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchKernelDurationAdjustment,
+    LaunchOrRankStartRequest, LaunchRankReleaseMode, LaunchRequest,
 };
 use super::messages::Messages;
 use super::processor::ProcessorKernelJob;
@@ -93,15 +93,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: RequiredCollectiveBackendTr
         &mut self,
         now: Time,
         feed: u32,
-        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedLaunchAndReleaseRequests),
+        tell: impl FnOnce(&mut dyn LaunchFeed, &mut FeedLaunchAndRankStartRequests),
     ) {
         let mut queue = self.feeds.notify_feed(feed, self.launches.next(), tell);
         for order in queue.orders.drain(..) {
             match order {
-                LaunchOrRankReleaseRequest::LaunchRequest(launch) => {
+                LaunchOrRankStartRequest::LaunchRequest(launch) => {
                     self.begin_launch(now, feed, launch)
                 }
-                LaunchOrRankReleaseRequest::Release(serial, rank) => {
+                LaunchOrRankStartRequest::Release(serial, rank) => {
                     let (flow, effects) = (&mut self.flow, &mut self.effects);
                     self.launches.release_rank(flow, effects, now, serial, rank);
                 }
@@ -191,7 +191,7 @@ struct LaunchStateComponents<'x, 'a> {
     tile_groups: &'x mut InstanceGroupsSimulatedAsOne,
     processors: &'x mut Processors<'a>,
     messages: &'x mut Messages<'a>,
-    groups: &'x mut RankGroupsOfProgramLaunches<'a>,
+    groups: &'x mut GroupsOfAllLaunchesInFlight<'a>,
     effects: &'x mut Effects,
     aggregate: bool,
     /// True if an NPU has failed.
@@ -303,7 +303,7 @@ impl<'a> LaunchStateComponents<'_, 'a> {
                 .reserve_lanes(lanes.sum());
             self.flow.reserve_instances(plan.instances.len());
         }
-        let place = LaunchPlanAndInstanceOffsets {
+        let place = LaunchPlanAndFirstIndices {
             plan,
             ranks: workload.instances(),
             serial: 0,

@@ -106,12 +106,12 @@ pub use error::{NeverCompletedNode, NodeRef, ReplayError, ReplayRefusal, Stuck};
 pub use extensions::{
     KernelDurationModel, ReplacementKernelAndMemoryModels, ReplacementMemoryModel,
 };
-pub use failures::OneFailureNetworkEffects;
+pub use failures::FailureLinkAndRerouteCounts;
 pub use feed::*;
 pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{
-    BegunLaunchRecord, FeedLaunchAndReleaseRequests, LaunchKernelDurationAdjustment,
+    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchKernelDurationAdjustment,
     LaunchRankReleaseMode, LaunchRequest, LaunchSerial,
 };
 pub use observer::{CollectiveRecord, CriticalPathSegment, NpuTimeCategory, Observer};
@@ -124,7 +124,7 @@ pub use price_changes::{
     KernelJitter, RequestedDurationChanges,
 };
 pub use processor::{ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel};
-pub use representatives::{CopyRepresentsJobObserver, replay_representatives};
+pub use representatives::{CopyRepresentsJobChecker, replay_representatives};
 pub use run_programs::run_launches;
 pub use tile_groups::{EventAndTileGroupCounts, FirstTileGroupDivergence};
 
@@ -170,7 +170,7 @@ pub struct CompletedReplayTotals {
     /// Effects of each failure of a machine part. Failures in the machine's file come first, followed by failures in
     /// the replay's options; each list keeps its order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<OneFailureNetworkEffects>,
+    pub failures: Vec<FailureLinkAndRerouteCounts>,
 }
 
 /// The loop of one replay. Each component owns its state; if its effects concern other components, it passes them to

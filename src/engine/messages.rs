@@ -15,7 +15,7 @@ use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu, OpIndex};
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::network::{
-    MessagePositionInReceiverProgram, NetworkBackend, NetworkMessage, OperationPortRange,
+    NetworkBackend, NetworkMessage, OperationPortRange, ReceiverChunkAndMessageNumber,
 };
 use chakram_trace::graph::Graph;
 use std::collections::VecDeque;
@@ -99,7 +99,7 @@ fn create_message(
         tell_injected,
         sole_sender: true,
         order: 0,
-        turn: MessagePositionInReceiverProgram::default(),
+        turn: ReceiverChunkAndMessageNumber::default(),
     }
 }
 

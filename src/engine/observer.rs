@@ -9,7 +9,7 @@ use super::{
 };
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
-use chakram_hardware::network::{BytesOverOneLink, TiledMachineBusyLinksAndPorts};
+use chakram_hardware::network::{BusyTileLinksAndMemoryPorts, BytesOverOneLink};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
@@ -159,7 +159,7 @@ pub trait Observer {
     fn on_links_measured(&mut self, _loads: &[BytesOverOneLink]) {}
 
     /// Called at the end of the replay with the busy times of links and of the tiles' memory ports.
-    fn on_network_measured(&mut self, _occupancy: &TiledMachineBusyLinksAndPorts) {}
+    fn on_network_measured(&mut self, _occupancy: &BusyTileLinksAndMemoryPorts) {}
 
     /// Called at the end of the replay with the statistics of its loop.
     fn on_loop_counted(&mut self, _counts: &EventAndTileGroupCounts) {}
@@ -230,7 +230,7 @@ impl<O: Observer + ?Sized> Observer for &mut O {
         (**self).on_links_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
+    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         (**self).on_network_measured(occupancy);
     }
     fn on_loop_counted(&mut self, counts: &EventAndTileGroupCounts) {
@@ -319,7 +319,7 @@ impl<O: Observer> Observer for Option<O> {
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
+    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         if let Some(observer) = self {
             observer.on_network_measured(occupancy);
         }
@@ -396,7 +396,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.1.on_links_measured(loads);
     }
 
-    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
+    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         self.0.on_network_measured(occupancy);
         self.1.on_network_measured(occupancy);
     }

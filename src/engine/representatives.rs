@@ -25,8 +25,8 @@ type JobCopyAndRankIndex = (u32, u32);
 /// Replays one copy of a job on behalf of all copies. If one copy cannot represent the job, replays all ranks.
 ///
 /// `copies` must be disjoint, have equal lengths, and together cover every rank. `replay` must replay its argument on
-/// `machine` with `options`, and use a [`CopyRepresentsJobObserver`] as an observer. It must return the replay's result
-/// and the result of [`CopyRepresentsJobObserver::represents_all`].
+/// `machine` with `options`, and use a [`CopyRepresentsJobChecker`] as an observer. It must return the replay's result
+/// and the result of [`CopyRepresentsJobChecker::represents_all`].
 ///
 /// # Errors
 ///
@@ -48,13 +48,13 @@ pub fn replay_representatives<T, E>(
 
 /// Observer that checks whether the replay of one copy is valid for the whole job.
 #[derive(Debug)]
-pub struct CopyRepresentsJobObserver {
+pub struct CopyRepresentsJobChecker {
     /// For each group, true if it has absent members.
     partial: Vec<bool>,
     stands: bool,
 }
 
-impl CopyRepresentsJobObserver {
+impl CopyRepresentsJobChecker {
     /// Creates the check for a replay of `compiled`.
     pub fn new(compiled: &CompiledReplay<'_>) -> Self {
         let is_partial =
@@ -72,7 +72,7 @@ impl CopyRepresentsJobObserver {
     }
 }
 
-impl Observer for CopyRepresentsJobObserver {
+impl Observer for CopyRepresentsJobChecker {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
@@ -296,7 +296,7 @@ mod tests {
         let replay = |workload: &Workload| {
             sizes.borrow_mut().push(workload.instances().len());
             let compiled = CompiledReplay::new(workload, &machine, &options)?;
-            let (outcome, check) = compiled.run(CopyRepresentsJobObserver::new(&compiled))?;
+            let (outcome, check) = compiled.run(CopyRepresentsJobChecker::new(&compiled))?;
             Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
         };
         let workload = job(even);

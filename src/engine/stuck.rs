@@ -1,7 +1,7 @@
 //! Deadlock diagnosis: finds out why nodes are incomplete when no event is pending.
 
 use super::CommTiming;
-use super::collectives::{CollectiveRun, CollectiveRuns, RankGroupsOfProgramLaunches};
+use super::collectives::{CollectiveRun, CollectiveRuns, GroupsOfAllLaunchesInFlight};
 use super::dataflow::{Dataflow, HELD, unpack_node};
 use super::error::{NeverCompletedNode, NodeRef, Stuck};
 use super::failures::PlannedAndOccurredFailures;
@@ -28,7 +28,7 @@ pub(super) struct StuckDiagnosisInputs<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
     pub launches: &'x AllProgramLaunches<'a>,
     pub lanes: &'x LanesOfAllNpus,
-    pub groups: &'x RankGroupsOfProgramLaunches<'a>,
+    pub groups: &'x GroupsOfAllLaunchesInFlight<'a>,
     pub failures: &'x PlannedAndOccurredFailures<'a>,
     pub runs: &'x CollectiveRuns,
     pub comm: CommTiming,

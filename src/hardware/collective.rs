@@ -47,11 +47,11 @@ pub use algorithm::{
     CollectiveAlgorithm, DimensionAlgorithmChoice, UserAlgorithmHandle, UserAlgorithmModel,
 };
 pub use backend::{
-    BusEventScheduler, BusTransferReason, ChunkQueueIndexAndCapacity,
+    BusEventScheduler, BusTransferTrigger, ChunkQueueIndexAndCapacity,
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
     CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
-    EndpointMessageProcessing, EventContentOrderMarker, EventInsertionOrderMarker,
-    MemberOrderChangeByMessages, PostedReceive, ScriptAction, ScriptMemberEvent, ScriptMemberKey,
+    EndpointMessageProcessing, MemberOrderChangeByMessages, PostedReceive, ScriptAction,
+    ScriptMemberEvent, ScriptMemberKey, SortEventsByContentMarker, SortEventsByInsertionMarker,
     TransferCompletionToken, UncontendedMessageCostFunctions,
 };
 pub use chunk_count::ChunkCountChoiceCache;

@@ -23,7 +23,7 @@ pub use attention::{
 };
 pub use curves::{
     CorrelatedErrorClass, CurveKernelDuration, KernelCurves, MemoryBoundCurve,
-    PowerLimitedRateFactors,
+    PowerLimitMatrixAndAttentionFactors,
 };
 pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
 pub use gemm_table::MeasuredGemms;

@@ -46,7 +46,7 @@ pub use preset::{
     machine_name_for_ranks, names_file, read_preset_text,
 };
 pub use preset_files::{MachinePreset, PRESETS};
-pub use rank_domain::UsedNpusPerSpannedDomain;
+pub use rank_domain::NpuLimitPerSpannedDomain;
 pub use relative::{
     DatasheetNumbers, derive_relative_machine, find_machine_or_npu_source, parse_peak,
 };
@@ -117,7 +117,7 @@ pub struct Machine {
     across_nodes: Vec<Option<CrossNodeNcclParameters>>,
     pipeline: ChunkCountOrderAndOverlap,
     scalable: bool,
-    rank_domain: Option<UsedNpusPerSpannedDomain>,
+    rank_domain: Option<NpuLimitPerSpannedDomain>,
     classes: Vec<NpuClass>,
     class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
@@ -349,7 +349,7 @@ impl Machine {
     }
 
     /// Returns the dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
-    pub fn rank_domain(&self) -> Option<&UsedNpusPerSpannedDomain> {
+    pub fn rank_domain(&self) -> Option<&NpuLimitPerSpannedDomain> {
         self.rank_domain.as_ref()
     }
 
@@ -364,7 +364,7 @@ impl Machine {
 
     /// Returns the NPU that `rank` occupies in a job of `ranks` ranks without a placement map.
     pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
-        let placed = |domain: &UsedNpusPerSpannedDomain| domain.npu_of_rank(rank, ranks);
+        let placed = |domain: &NpuLimitPerSpannedDomain| domain.npu_of_rank(rank, ranks);
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
@@ -374,7 +374,7 @@ impl Machine {
         let (_, inner) =
             (self.topology.dimensions().split_last()).expect("machines have dimensions");
         let unit: u128 = inner.iter().map(|d| u128::from(d.size)).product();
-        let large = |domain: &&UsedNpusPerSpannedDomain| ranks > u128::from(domain.npus);
+        let large = |domain: &&NpuLimitPerSpannedDomain| ranks > u128::from(domain.npus);
         let usable = match self.rank_domain.as_ref().filter(large) {
             Some(domain) => unit / u128::from(domain.npus) * u128::from(domain.used),
             None => unit,
@@ -385,7 +385,7 @@ impl Machine {
     /// Returns the number of ranks in the largest job that fits without a placement map.
     pub fn max_ranks(&self) -> u32 {
         let npus = self.topology.npu_count();
-        let most = |domain: &UsedNpusPerSpannedDomain| domain.max_ranks(npus);
+        let most = |domain: &NpuLimitPerSpannedDomain| domain.max_ranks(npus);
         self.rank_domain.as_ref().map_or(npus, most)
     }
 

@@ -8,7 +8,7 @@
 //! bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
 //! Memory may also be attached to the network; the network then has [endpoints](MemorySiteAndLink) in addition to the
-//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPortNpus`]), for example at the edges of
+//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`NpusWithMemoryPorts`]), for example at the edges of
 //! dies. The network determines the time of the whole access. For channels and pools, the last stage before the NPU may
 //! be the NPU's port into a dimension ([`MemoryNetworkAttachment`]). If the network model has contention, loads and stores
 //! compete with messages at this port, chunk by chunk (`memory/chunked_access.rs`). With any other network model, the
@@ -37,7 +37,7 @@ mod switch;
 
 pub use chunked_access::ChunkArrivalAtNpuPort;
 pub use hierarchical::HierarchicalPool;
-pub use memory_ports::MemoryPortNpus;
+pub use memory_ports::NpusWithMemoryPorts;
 pub use mesh::MeshPool;
 pub use network_attachment::{MOST_CHUNKS, MemoryNetworkAttachment};
 pub use remote::{RemoteMemorySimulation, UserRemoteMemoryModel};
@@ -109,7 +109,7 @@ pub enum MemoryAttachment {
     /// Memories and NPUs on a mesh of two dimensions.
     Mesh(MeshPool),
     /// Ports at NPUs, reached over the links of the network.
-    Ports(MemoryPortNpus),
+    Ports(NpusWithMemoryPorts),
 }
 
 impl MemoryAttachment {

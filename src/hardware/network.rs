@@ -34,7 +34,7 @@ pub use contention_free::ContentionFreeNetwork;
 pub use exclusive::ExclusiveNetwork;
 pub use fair_sharing::FairSharingNetwork;
 pub use links::LinkContentionNetwork;
-pub use occupancy::{CoreToCoreLinkBusyTime, TiledMachineBusyLinksAndPorts};
+pub use occupancy::{BusyTileLinksAndMemoryPorts, CoreToCoreLinkBusyTime};
 pub use ports::PortContentionNetwork;
 pub use rehearsed_links::{RehearsableLinks, RehearsedCollectiveUseOfLink};
 pub use send_completion::SendCompletion;
@@ -156,12 +156,12 @@ pub struct NetworkMessage {
     pub order: u32,
     /// Place of the message in the receiver's program. A port receives messages with the same `strand` in ascending
     /// order of `step`. An early message therefore never delays an earlier step.
-    pub turn: MessagePositionInReceiverProgram,
+    pub turn: ReceiverChunkAndMessageNumber,
 }
 
 /// Place of a message in its receiver's program ([`NetworkMessage::turn`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MessagePositionInReceiverProgram {
+pub struct ReceiverChunkAndMessageNumber {
     /// Identifies the message's chunk and its receiver.
     pub strand: u32,
     /// Position of the message among its chunk's messages to the same receiver.
@@ -181,7 +181,7 @@ impl NetworkMessage {
             tell_injected: false,
             sole_sender: true,
             order: 0,
-            turn: MessagePositionInReceiverProgram::default(),
+            turn: ReceiverChunkAndMessageNumber::default(),
         }
     }
 }
@@ -257,7 +257,7 @@ pub trait CollectiveLinkReservations {
 
 /// Bytes of a message that move to a different route because a link failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReroutedMessageBytes {
+pub struct ReroutedUnsentAndResentBytes {
     /// Source and destination of the bytes.
     pub ends: (EndpointId, EndpointId),
     /// Bytes that had not left the sender.
@@ -270,7 +270,7 @@ pub struct ReroutedMessageBytes {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
     /// Messages that were on the failed links, or would still have used them.
-    pub moved: Vec<ReroutedMessageBytes>,
+    pub moved: Vec<ReroutedUnsentAndResentBytes>,
     /// Number of these messages that have no route left.
     pub cut_off: u64,
     /// Number of bytes sent again, summed over all messages.
@@ -332,7 +332,7 @@ pub trait NetworkBackend {
 
     /// Returns the busy times of links and memory ports, or `None` if the model does not record them. Models with
     /// contention do so on machines of tiles.
-    fn occupancy(&self) -> Option<TiledMachineBusyLinksAndPorts> {
+    fn occupancy(&self) -> Option<BusyTileLinksAndMemoryPorts> {
         None
     }
 

@@ -9,7 +9,7 @@ use chakram_base::config::{
     read_input,
 };
 use chakram_hardware::machine::{Machine, SoftwareStackCurvesAndHosts};
-use chakram_report::stack::{KernelOrPlanDecision, SoftwareStackDecisions};
+use chakram_report::stack::{KernelOrPlanDecision, StackKernelAndPlanDecisions};
 use chakram_workloads::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption};
 use std::io;
 
@@ -75,7 +75,7 @@ presets!(
 
 /// A plan option, and its value in a stack.
 #[derive(Clone, Debug)]
-struct SoftwareStackPlanOption {
+struct PlanOptionSetByStack {
     option: &'static PlanOption,
     words: Vec<String>,
 }
@@ -86,7 +86,7 @@ pub struct FrameworkDurationsAndPlanOptions {
     name: String,
     description: String,
     prices: SoftwareStackCurvesAndHosts,
-    options: Vec<SoftwareStackPlanOption>,
+    options: Vec<PlanOptionSetByStack>,
 }
 
 /// Reason why a stack cannot be found, read or applied.
@@ -178,7 +178,7 @@ impl FrameworkDurationsAndPlanOptions {
             },
         };
         let is_empty = stack.options.is_empty() && stack.prices.is_empty();
-        if is_empty && stack.name != SoftwareStackDecisions::REFERENCE {
+        if is_empty && stack.name != StackKernelAndPlanDecisions::REFERENCE {
             let expected = "a table [plan] or [npu.CLASS], because a stack must set something";
             return Err(name.invalid_value_error("only a name", expected));
         }
@@ -205,7 +205,7 @@ impl FrameworkDurationsAndPlanOptions {
     pub fn apply_stack_durations(
         &self,
         machine: &Machine,
-    ) -> Result<(Machine, SoftwareStackDecisions), SoftwareStackError> {
+    ) -> Result<(Machine, StackKernelAndPlanDecisions), SoftwareStackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
             return Err(SoftwareStackError::OtherNpus {
@@ -225,8 +225,8 @@ impl FrameworkDurationsAndPlanOptions {
             let why = format!("for {classes}, which the stack does not cover");
             report.left.push(KernelOrPlanDecision::new("prices", why));
         }
-        if self.name == SoftwareStackDecisions::REFERENCE
-            && let Some(reference) = SoftwareStackDecisions::of_machine(machine)
+        if self.name == StackKernelAndPlanDecisions::REFERENCE
+            && let Some(reference) = StackKernelAndPlanDecisions::of_machine(machine)
         {
             report.decided = reference.decided;
         }
@@ -234,8 +234,8 @@ impl FrameworkDurationsAndPlanOptions {
     }
 
     /// Returns the stack's report for a run without a machine. It contains no plan options yet.
-    pub fn start_stack_report(&self) -> SoftwareStackDecisions {
-        SoftwareStackDecisions {
+    pub fn start_stack_report(&self) -> StackKernelAndPlanDecisions {
+        StackKernelAndPlanDecisions {
             name: self.name.clone(),
             given: true,
             decided: Vec::new(),
@@ -249,9 +249,9 @@ impl FrameworkDurationsAndPlanOptions {
         &self,
         plan: &mut ParallelismPlan,
         is_given: impl Fn(&str) -> bool,
-        report: &mut SoftwareStackDecisions,
+        report: &mut StackKernelAndPlanDecisions,
     ) {
-        for SoftwareStackPlanOption { option, words } in &self.options {
+        for PlanOptionSetByStack { option, words } in &self.options {
             let key = option.key;
             if is_given(key) {
                 let why = format!("{}: given otherwise", words.join(","));
@@ -275,7 +275,7 @@ impl FrameworkDurationsAndPlanOptions {
 /// Reads the options in a table, in the order of [`OPTIONS`].
 fn read_options(
     table: &chakram_base::config::ConfigTable<'_>,
-) -> Result<Vec<SoftwareStackPlanOption>, ConfigError> {
+) -> Result<Vec<PlanOptionSetByStack>, ConfigError> {
     let mut found = Vec::new();
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for option in OPTIONS {
@@ -291,7 +291,7 @@ fn read_options(
             ConfigLiteral::List(items) => items.iter().map(ToString::to_string).collect(),
             one => vec![one.to_string()],
         };
-        found.push(SoftwareStackPlanOption { option, words });
+        found.push(PlanOptionSetByStack { option, words });
     }
     if found.is_empty() {
         let expected = format!("at least one of {}", OF_STACKS.join(", "));
@@ -417,7 +417,7 @@ mod tests {
     #[test]
     fn the_reference_stack_changes_nothing() {
         let stack =
-            FrameworkDurationsAndPlanOptions::load_by_name(SoftwareStackDecisions::REFERENCE)
+            FrameworkDurationsAndPlanOptions::load_by_name(StackKernelAndPlanDecisions::REFERENCE)
                 .unwrap();
         let machine = Machine::load_preset("dgx-a100").unwrap();
         let (priced, report) = stack.apply_stack_durations(&machine).unwrap();

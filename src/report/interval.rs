@@ -174,7 +174,7 @@ pub struct PredictionInterval {
 
 /// Time on the critical path that one method estimated.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PathTimeByEstimationMethod {
+pub(super) struct OneEstimationMethodPathTime {
     pub time: Span,
     /// Key of the part in JSON.
     pub key: &'static str,
@@ -318,7 +318,7 @@ impl PredictionInterval {
     }
 
     /// Returns the time on the critical path for each estimation method, with its key and name.
-    pub(super) fn list_parts_by_method(&self) -> [PathTimeByEstimationMethod; 9] {
+    pub(super) fn list_parts_by_method(&self) -> [OneEstimationMethodPathTime; 9] {
         [
             (self.curves, "kernels_by_curves_ps", "kernels by curves"),
             (
@@ -342,13 +342,13 @@ impl PredictionInterval {
             (self.memory, "memory_ps", "memory"),
             (self.follows, "follows_ps", "waiting and idle"),
         ]
-        .map(|(time, key, name)| PathTimeByEstimationMethod { time, key, name })
+        .map(|(time, key, name)| OneEstimationMethodPathTime { time, key, name })
     }
 
     /// Formats the interval and the share of each method. Omits shares that round to zero.
     pub(super) fn format_interval(&self, makespan: Span) -> String {
         let shown =
-            |part: &PathTimeByEstimationMethod| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
+            |part: &OneEstimationMethodPathTime| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
         let parts = self.list_parts_by_method().into_iter().filter(shown);
         let parts =
             parts.map(|part| format!("{} {}", part.name, format_share(part.time, makespan)));

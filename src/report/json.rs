@@ -43,10 +43,10 @@ impl ReportOrComparisonJson {
     /// Fails if `text` is not a report or comparison in the current schema version.
     pub fn parse_report(text: &str) -> Result<Self, InvalidReportDocumentError> {
         #[derive(Deserialize)]
-        struct ParsedDocumentSchemaName {
+        struct DocumentHeadWithSchema {
             schema: String,
         }
-        let head: ParsedDocumentSchemaName = serde_json::from_str(text)?;
+        let head: DocumentHeadWithSchema = serde_json::from_str(text)?;
         Ok(match &*head.schema {
             "chakram.report.1" => Self::Report(serde_json::from_str(text)?),
             "chakram.comparison.1" => Self::Comparison(serde_json::from_str(text)?),

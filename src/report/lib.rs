@@ -100,8 +100,8 @@ use keyed::by_part;
 use links::LinkReport;
 use machine_response::NpuTimeByMachineDependence;
 use memory::fitting;
-use memory::pool_memory::RemoteMemoryPeakBytes;
-use memory::port_memory::PortMemoryPeakBytes;
+use memory::pool_memory::OneRemoteMemoryPeakAndCapacity;
+use memory::port_memory::OnePortMemoryPeakAndCapacity;
 use memory_accesses::OneMemoryAccessesRow;
 use modules::ModuleRow;
 use npus::NpuRow;
@@ -110,7 +110,7 @@ use profiler::ProfilerAndItsCost;
 use sensitivity::DurationSensitivityReport;
 use serde::{Deserialize, Serialize};
 use settings::GivenSettingTestResults;
-use stack::SoftwareStackDecisions;
+use stack::StackKernelAndPlanDecisions;
 use steps::StepRow;
 use summary::{
     CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
@@ -223,10 +223,10 @@ pub struct Report {
     pub tiles: Option<TileLinkAndPortUse>,
     /// Memory at ports that stores data too large for SRAM, if any trace records memory use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub memory_ports: Vec<PortMemoryPeakBytes>,
+    pub memory_ports: Vec<OnePortMemoryPeakAndCapacity>,
     /// Remote memories that store data too large for NPUs, if ranks load from or store to these memories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub memory_pools: Vec<RemoteMemoryPeakBytes>,
+    pub memory_pools: Vec<OneRemoteMemoryPeakAndCapacity>,
     /// Results of rank aggregation, which simulates one rank for each group of equal ranks; `None` if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<IdenticalRankMergeCounts>,
@@ -235,7 +235,7 @@ pub struct Report {
     pub sensitivities: Option<DurationSensitivityReport>,
     /// The job's software stack, if kernels are timed by curves or the user chose a stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stack: Option<SoftwareStackDecisions>,
+    pub stack: Option<StackKernelAndPlanDecisions>,
     /// Edits that were applied to the job and its machine before the replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<JobAndMachineEditReport>,

@@ -258,7 +258,7 @@ impl<'a> OperatorObserver<'a> {
         // Most ranks have the same names in the same order. For each name index, the first candidate is therefore the
         // row of the latest graph's name; a look-up in a table of a million names misses the caches several times.
         let mut latest: Vec<u32> = Vec::new();
-        let mut nodes = NodeTotalsByNameAndKind::default();
+        let mut nodes = NameAndKindTotalsTable::default();
         for (index, graph) in (0..).zip(self.prepared.workload().graphs()) {
             nodes.replace_by_totals_of(graph);
             latest.resize(latest.len().max(graph.names().len()), 0);
@@ -308,14 +308,14 @@ impl SameNameNodeCountAndWork {
 
 /// Totals of a graph's nodes by name and kind.
 #[derive(Debug, Default)]
-struct NodeTotalsByNameAndKind {
+struct NameAndKindTotalsTable {
     /// By name, the totals of the nodes that have the same kind as the name's first node.
     firsts: Vec<SameNameNodeCountAndWork>,
     /// Totals of nodes of other kinds, by name and kind.
     others: BTreeMap<(u32, u8), SameNameNodeCountAndWork>,
 }
 
-impl NodeTotalsByNameAndKind {
+impl NameAndKindTotalsTable {
     /// Replaces all totals with those of `graph`, and reuses the memory: totals of all ranks at once would take as much
     /// as their graphs.
     fn replace_by_totals_of(&mut self, graph: &Graph) {

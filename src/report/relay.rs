@@ -12,7 +12,7 @@ use chakram_engine::InstanceId;
 use chakram_engine::{
     BegunLaunchRecord, EventAndTileGroupCounts, ProcessorJobStartAndEnd, ProcessorKernelJob,
 };
-use chakram_hardware::network::{BytesOverOneLink, TiledMachineBusyLinksAndPorts};
+use chakram_hardware::network::{BusyTileLinksAndMemoryPorts, BytesOverOneLink};
 use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
@@ -115,7 +115,7 @@ pub struct ObserverRelay<'t, 'o> {
     target: EventBatchTarget<'t>,
     others: Option<&'o mut dyn Observer>,
     links: Option<Vec<BytesOverOneLink>>,
-    network: Option<TiledMachineBusyLinksAndPorts>,
+    network: Option<BusyTileLinksAndMemoryPorts>,
     counts: Option<EventAndTileGroupCounts>,
 }
 
@@ -181,7 +181,7 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
 /// Results that the event loop reports once, at the end of a run.
 struct RunEndStatistics {
     links: Option<Vec<BytesOverOneLink>>,
-    network: Option<TiledMachineBusyLinksAndPorts>,
+    network: Option<BusyTileLinksAndMemoryPorts>,
     counts: Option<EventAndTileGroupCounts>,
 }
 
@@ -369,7 +369,7 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
+    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         self.network = Some(occupancy.clone());
         if let Some(others) = &mut self.others {
             others.on_network_measured(occupancy);

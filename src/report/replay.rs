@@ -24,14 +24,14 @@ use super::operators::{OperatorObserver, OperatorTime};
 use super::profiler::ProfilerAndItsCost;
 use super::relay::run_with_observer_relay;
 use super::settings::GivenSettingTestResults;
-use super::stack::SoftwareStackDecisions;
+use super::stack::StackKernelAndPlanDecisions;
 use super::steps::ProfiledStepObserver;
 use super::summary::{
     CommunicationTimingMethods, GroupExposedCommunicationRow, KernelCountsByDurationMethod,
     MESSAGES, MachineNameAndSize, ReportSchema, UNKNOWN_COMMUNICATION, percent_more,
 };
 use super::throughput;
-use super::tiles::TileNetworkFinalBusyTimes;
+use super::tiles::TileNetworkBusyTimesObserver;
 use super::two_threads::run_both;
 use super::unknown;
 use super::warnings::collect_warnings;
@@ -245,7 +245,7 @@ pub(super) type ReportObservers<'a, O> = (
             (
                 MemoryPeakObserver<'a>,
                 (
-                    TileNetworkFinalBusyTimes,
+                    TileNetworkBusyTimesObserver,
                     (
                         EventLoopCountObserver,
                         (ProfiledStepObserver<'a>, (ModuleObserver<'a>, O)),
@@ -282,7 +282,7 @@ fn combine_report_observers<'a, O: Observer>(
         (ModuleObserver::new(prepared), extra),
     );
     let ended = (
-        TileNetworkFinalBusyTimes::default(),
+        TileNetworkBusyTimesObserver::default(),
         (EventLoopCountObserver::default(), program),
     );
     let others = (operators, (memory, ended));
@@ -305,7 +305,7 @@ struct ObservedResults<'a> {
     operators: Vec<OperatorTime>,
     memory_accesses: Vec<OneMemoryAccessesRow>,
     memory: Vec<MemoryRow>,
-    tiles: TileNetworkFinalBusyTimes,
+    tiles: TileNetworkBusyTimesObserver,
     counts: EventLoopCountObserver,
     steps: ProfiledStepObserver<'a>,
     modules: ModuleObserver<'a>,
@@ -454,7 +454,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         aggregation: counts.summarize_aggregation(prepared),
         sensitivities: None,
         stack: (basis.by_curves > 0)
-            .then(|| SoftwareStackDecisions::of_machine(machine))
+            .then(|| StackKernelAndPlanDecisions::of_machine(machine))
             .flatten(),
         edits: {
             let rows: Vec<_> = prepared

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A job's software stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct SoftwareStackDecisions {
+pub struct StackKernelAndPlanDecisions {
     /// Name of the stack.
     pub name: String,
     /// True if the user chose the stack; otherwise the kernel times come from the machine file.
@@ -28,7 +28,7 @@ pub struct KernelOrPlanDecision {
     pub value: String,
 }
 
-impl SoftwareStackDecisions {
+impl StackKernelAndPlanDecisions {
     /// Name of the stack that keeps the kernel times of the machine file.
     pub const REFERENCE: &'static str = "reference";
 

@@ -12,14 +12,14 @@ use chakram_base::units::{Span, Time, format_percent_of};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_hardware::machine::Machine;
-use chakram_hardware::network::TiledMachineBusyLinksAndPorts;
+use chakram_hardware::network::BusyTileLinksAndMemoryPorts;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
 /// A link between adjacent cores in one direction; for a half-duplex link, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct OneCoreLinkBusyTime {
+pub struct AdjacentCoreLinkBusyTime {
     /// Position (x, y) of the core at the link's source.
     pub from: [u32; 2],
     /// Position (x, y) of the core at the link's destination.
@@ -49,7 +49,7 @@ pub struct TileLinkAndPortUse {
     /// Number of memory ports on the machine.
     pub ports_of_machine: u64,
     /// Links with traffic.
-    pub links: Vec<OneCoreLinkBusyTime>,
+    pub links: Vec<AdjacentCoreLinkBusyTime>,
     /// Ports with traffic.
     pub ports: Vec<MemoryPortBusyTime>,
 }
@@ -69,24 +69,24 @@ impl TileLinkAndPortUse {
 
 /// Stores the busy times that the network model reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
-pub struct TileNetworkFinalBusyTimes(Option<TiledMachineBusyLinksAndPorts>);
+pub struct TileNetworkBusyTimesObserver(Option<BusyTileLinksAndMemoryPorts>);
 
-impl Observer for TileNetworkFinalBusyTimes {
+impl Observer for TileNetworkBusyTimesObserver {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
+    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         self.0 = Some(occupancy.clone());
     }
 }
 
-impl TileNetworkFinalBusyTimes {
+impl TileNetworkBusyTimesObserver {
     /// Returns the busy times on the machine of `prepared`; `None` if the machine has no tiles, or if its network model
     /// reports no busy times.
     pub fn summarize_tile_use(self, prepared: &CompiledReplay<'_>) -> Option<TileLinkAndPortUse> {
         let machine = prepared.machine();
         let (occupancy, tiles) = (self.0?, machine.topology().tile_grid()?);
-        let links = occupancy.links.iter().map(|link| OneCoreLinkBusyTime {
+        let links = occupancy.links.iter().map(|link| AdjacentCoreLinkBusyTime {
             from: tiles.coordinates_of_core(link.from.0),
             to: tiles.coordinates_of_core(link.to.0),
             busy: link.busy,

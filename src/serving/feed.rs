@@ -17,7 +17,7 @@ use super::traced;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    BegunLaunchRecord, CompiledReplay, FeedLaunchAndReleaseRequests, LaunchFeed, LaunchRequest,
+    BegunLaunchRecord, CompiledReplay, FeedLaunchAndRankStartRequests, LaunchFeed, LaunchRequest,
     ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel, run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -26,7 +26,7 @@ use std::cell::RefCell;
 
 /// Order of the models' programs in the event loop. Traces come first, because the loop takes its collective settings
 /// from the first program.
-struct ModelAndProgramIndexMaps {
+struct ModelToProgramIndexMaps {
     /// For each program, the index of its model.
     models: Vec<usize>,
     /// For each model, the index of its program.
@@ -35,7 +35,7 @@ struct ModelAndProgramIndexMaps {
     traces: u32,
 }
 
-impl ModelAndProgramIndexMaps {
+impl ModelToProgramIndexMaps {
     fn from_prepared_models(models: &[ModelWithJobTimes<'_>]) -> Self {
         let mut order: Vec<usize> = (0..models.len()).collect();
         order.sort_by_key(|&model| models[model].traced_model().is_none());
@@ -60,11 +60,11 @@ impl ModelAndProgramIndexMaps {
 /// Implements a feed that launches the server's batches.
 struct ServerBatchFeed<'f, 's> {
     server: &'f RefCell<ServeRunState<'s>>,
-    order: &'f ModelAndProgramIndexMaps,
+    order: &'f ModelToProgramIndexMaps,
 }
 
 impl ServerBatchFeed<'_, '_> {
-    fn launch_batches(&self, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn launch_batches(&self, queue: &mut FeedLaunchAndRankStartRequests) {
         for begun in self.server.borrow_mut().take_launches() {
             queue.begin_launch(LaunchRequest {
                 program: self.order.programs[begun.model as usize],
@@ -81,7 +81,7 @@ impl LaunchFeed for ServerBatchFeed<'_, '_> {
         self.server.borrow().next_due()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
         self.server.borrow_mut().handle_due(now);
         self.launch_batches(queue);
     }
@@ -90,7 +90,7 @@ impl LaunchFeed for ServerBatchFeed<'_, '_> {
         &mut self,
         now: Time,
         ended: &BegunLaunchRecord,
-        queue: &mut FeedLaunchAndReleaseRequests,
+        queue: &mut FeedLaunchAndRankStartRequests,
     ) {
         if self.order.is_trace(ended.program) {
             let mut server = self.server.borrow_mut();
@@ -103,7 +103,7 @@ impl LaunchFeed for ServerBatchFeed<'_, '_> {
 /// Implements a processor model that takes job times from the server.
 struct ServerJobTimeProcessorModel<'f, 's> {
     server: &'f RefCell<ServeRunState<'s>>,
-    order: &'f ModelAndProgramIndexMaps,
+    order: &'f ModelToProgramIndexMaps,
     /// Jobs whose times the current call computed; reused to keep the allocation.
     answered: Vec<JobTimeRangeWithEventToken>,
 }
@@ -174,7 +174,7 @@ pub(super) fn run<'s>(
             &stand_in
         }
     };
-    let order = ModelAndProgramIndexMaps::from_prepared_models(&prepared.models);
+    let order = ModelToProgramIndexMaps::from_prepared_models(&prepared.models);
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
     let jobs = models().map(|model| match model.traced_model() {
         Some(_) => Ok(None),

@@ -61,7 +61,7 @@ impl MeasurementGroupMeanTimes {
 }
 
 /// The times of a row, divided into datapath, queue and compute.
-struct MeasuredDatapathQueueComputeTimes {
+struct QueueComputeAndDatapathTimes {
     datapath: Span,
     queue: Span,
     compute: Span,
@@ -69,9 +69,9 @@ struct MeasuredDatapathQueueComputeTimes {
 }
 
 /// Columns whose times add up to one part, such as the datapath.
-struct LatencyPartColumns(Vec<(usize, TimeColumnUnit)>);
+struct ColumnsSummedToLatencyPart(Vec<(usize, TimeColumnUnit)>);
 
-impl LatencyPartColumns {
+impl ColumnsSummedToLatencyPart {
     fn sum(&self, table: &CsvTableRowReader) -> Result<Span, ServeError> {
         let mut sum = Span::ZERO;
         for (column, unit) in &self.0 {
@@ -117,14 +117,14 @@ pub fn import_measurements(
             })
             .filter_map(|(at, heading)| Some((at, TimeColumnUnit::from_column_name(heading)?)))
             .collect();
-        LatencyPartColumns(found)
+        ColumnsSummedToLatencyPart(found)
     };
     let (datapath, queue, compute, total) = if is_triton {
         let part = |names: &[&str]| {
             let columns = names
                 .iter()
                 .filter_map(|name| table.find_first_column(&[name]));
-            LatencyPartColumns(
+            ColumnsSummedToLatencyPart(
                 columns
                     .map(|at| (at, TimeColumnUnit::MICROSECONDS))
                     .collect(),
@@ -148,7 +148,7 @@ pub fn import_measurements(
     }
     let [model, batch, concurrency, platform] =
         ["model", "batch", "concurrency", "platform"].map(|name| table.find_first_column(&[name]));
-    let mut groups: Vec<((String, u32, u32), Vec<MeasuredDatapathQueueComputeTimes>)> = Vec::new();
+    let mut groups: Vec<((String, u32, u32), Vec<QueueComputeAndDatapathTimes>)> = Vec::new();
     while table.advance_row()? {
         if platform.is_some_and(|column| table.cell_text(column) != options.platform) {
             continue;
@@ -204,7 +204,7 @@ pub fn import_measurements(
                 })?)
             }
         };
-        let row = MeasuredDatapathQueueComputeTimes {
+        let row = QueueComputeAndDatapathTimes {
             datapath,
             queue,
             compute,
@@ -227,18 +227,15 @@ pub fn import_measurements(
 }
 
 fn summarize_measured_rows(
-    ((model, batch, concurrency), rows): (
-        (String, u32, u32),
-        Vec<MeasuredDatapathQueueComputeTimes>,
-    ),
+    ((model, batch, concurrency), rows): ((String, u32, u32), Vec<QueueComputeAndDatapathTimes>),
 ) -> MeasurementGroupMeanTimes {
     let count = rows.len() as u128;
-    let mean = |of: &dyn Fn(&MeasuredDatapathQueueComputeTimes) -> Span| {
+    let mean = |of: &dyn Fn(&QueueComputeAndDatapathTimes) -> Span| {
         let sum: u128 = rows.iter().map(|row| u128::from(of(row).0)).sum();
         Span(((sum + count / 2) / count) as u64)
     };
     let compute = mean(&|row| row.compute);
-    let off = |row: &MeasuredDatapathQueueComputeTimes| row.compute.0.abs_diff(compute.0) as f64;
+    let off = |row: &QueueComputeAndDatapathTimes| row.compute.0.abs_diff(compute.0) as f64;
     let most = rows.iter().map(off).fold(0.0, f64::max);
     MeasurementGroupMeanTimes {
         rows: rows.len() as u32,

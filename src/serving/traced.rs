@@ -9,7 +9,7 @@ use super::scenario::{Scenario, ServiceOrderAndSlots};
 use super::trace_job::RequestJobFromTraces;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    BegunLaunchRecord, CompiledReplay, FeedLaunchAndReleaseRequests, LaunchFeed, LaunchRequest,
+    BegunLaunchRecord, CompiledReplay, FeedLaunchAndRankStartRequests, LaunchFeed, LaunchRequest,
     ReplayOptions, ReplayRefusal, run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -113,7 +113,7 @@ impl FixedConcurrencyFeed {
         }
     }
 
-    fn launch_next(&mut self, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn launch_next(&mut self, queue: &mut FeedLaunchAndRankStartRequests) {
         self.left -= 1;
         queue.begin_launch(LaunchRequest::default());
     }
@@ -135,7 +135,7 @@ impl LaunchFeed for FixedConcurrencyFeed {
             .filter(|_| self.at_once > 0)
     }
 
-    fn on_wake(&mut self, _now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn on_wake(&mut self, _now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
         (0..std::mem::take(&mut self.at_once)).for_each(|_| self.launch_next(queue));
     }
 
@@ -143,7 +143,7 @@ impl LaunchFeed for FixedConcurrencyFeed {
         &mut self,
         now: Time,
         _ended: &BegunLaunchRecord,
-        queue: &mut FeedLaunchAndReleaseRequests,
+        queue: &mut FeedLaunchAndRankStartRequests,
     ) {
         self.ends.push(now);
         if self.left > 0 {

@@ -13,7 +13,7 @@ mod measured;
 pub mod page;
 pub mod verdict;
 
-pub use budget::{WorkloadFeaturesAndCheckTime, select_within_budget};
+pub use budget::{WorkloadCoverageAndCheckTime, select_within_budget};
 pub use cause::PredictionChangeCause;
 pub use machine_text::constant_changes;
 pub use measured::{PredictionDistanceFromMeasuredSteps, parse_step_times};
@@ -222,7 +222,7 @@ pub fn check_baseline(
     };
     checked.moved = checked.change_percent().abs() > threshold;
     if checked.moved {
-        let wrong = |error: reports::UncomparableReportError| {
+        let wrong = |error: reports::InvalidOrCorruptReportError| {
             RegressionError::Report(format!("{}: {error}", entry.name))
         };
         let before = String::from_utf8_lossy(&archive.read_object(&baseline.report)?).into_owned();

@@ -18,7 +18,7 @@ mod traces;
 
 pub use cycles::LayerCyclesAndEnergyTable;
 pub use family::{DeapLanguageModel, MatrixProductPartitionRule, ModelCutsAndMovedWords};
-pub use list::{StepOrDurationChipAssignment, schedule_tasks};
+pub use list::{SubLayerChipAssignmentRule, schedule_tasks};
 pub use partition::MatrixCutDirection;
 pub use record::{SubLayerShapeAndKind, parse_schedule, write_schedule};
 pub use steps::{

@@ -9,7 +9,7 @@
 use chakram_base::interrupt::wrap_with_current_token;
 use chakram_base::units::Span;
 use chakram_engine::{
-    CompiledReplay, CopyRepresentsJobObserver, ReplayError, ReplayOptions, UnusableOptionReason,
+    CompiledReplay, CopyRepresentsJobChecker, ReplayError, ReplayOptions, UnusableOptionReason,
     replay_representatives,
 };
 use chakram_trace::format::TraceError;
@@ -45,7 +45,7 @@ pub use columns::RunColumnRules;
 pub use constants::{FittedConstant, scale_machine_constants};
 pub use folds::{ConstantsFittedOutsideFold, assign_folds, cross_validate_runs};
 pub use gemm_points::{MeanGemmTimeByShape, gemm_points, left_out_gemm_errors};
-pub use kernel_times::{RecordedKernelTimes, RecordedKernelTimesBySize};
+pub use kernel_times::{OneKernelRecordedTimesBySize, RecordedKernelTimes};
 pub use nccl_log::{left_out_size_error, nccl_log};
 pub use null_model::predict_with_one_rate;
 pub use pairs::{
@@ -264,7 +264,7 @@ fn predict_run(
 ) -> Result<PredictedStepTimeWithInterval, UnpredictableRunOptionOrFault> {
     replay_run(run, options, |compiled| {
         let (report, check) =
-            chakram_report::replay_to_report(compiled, CopyRepresentsJobObserver::new(compiled))?;
+            chakram_report::replay_to_report(compiled, CopyRepresentsJobChecker::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
         let interval = interval.map(|interval| [interval.low, interval.high]);
@@ -279,7 +279,7 @@ fn predict_makespan(
     options: &ReplayOptions,
 ) -> Result<Span, UnpredictableRunOptionOrFault> {
     replay_run(run, options, |compiled| {
-        let (outcome, check) = compiled.run(CopyRepresentsJobObserver::new(compiled))?;
+        let (outcome, check) = compiled.run(CopyRepresentsJobChecker::new(compiled))?;
         Ok((outcome.makespan, check.represents_all()))
     })
 }
@@ -338,7 +338,7 @@ mod tests {
             let replay = |workload: &Workload| {
                 sizes.borrow_mut().push(workload.instances().len());
                 let compiled = CompiledReplay::new(workload, &run.machine, &options)?;
-                let (outcome, check) = compiled.run(CopyRepresentsJobObserver::new(&compiled))?;
+                let (outcome, check) = compiled.run(CopyRepresentsJobChecker::new(&compiled))?;
                 Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
             };
             let one = replay_representatives(

@@ -28,8 +28,8 @@ pub use explanation::explain_row;
 pub use journal::{JournaledBoundOrAnswer, RESULTS, SweepJournal};
 pub use page::render_sweep_page;
 pub use search::{
-    LayerTurnRecord, NewAnswerOrBoundEvent, StudyExplorer, StudyShard, SweepError, SweepOptions,
-    WorkDoneInThisRun,
+    LayerTurnRecord, NewAnswerOrBoundEvent, NewBoundAndReplayCounts, StudyExplorer, StudyShard,
+    SweepError, SweepOptions,
 };
 pub use setting::Settings;
 pub use study::Study;

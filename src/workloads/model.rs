@@ -40,7 +40,7 @@ pub use definition::{
 pub use error::{ModelError, describe_hubs_unsupported};
 pub use preset::{ModelPreset, PRESETS, PresetOrModelFileText};
 pub use spec::{
-    DELTA_CHUNK, DividingDegreeOrReason, FormatDependentElementBytes, ImageSlidingWindowSizes,
+    DELTA_CHUNK, DividingDegreeOrReason, FormatDependentElementBytes, ImageWindowStrideAndPadding,
     MemoryBoundKernelSpec, MemoryBoundKernelsByPass, OperatorAxesAndTensorsSpec,
     OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide,
     TensorAxis, TensorContraction, TensorKeptForBackward, WeightTensorAxes,

@@ -50,7 +50,7 @@ pub struct SimulationAnswer {
 
 /// A chunk of a collective on one NPU.
 #[derive(Debug)]
-struct SingleNpuChunkStream {
+struct OneChunkProgressOnNpu {
     npu: usize,
     dataset: usize,
     tag: u64,
@@ -83,7 +83,7 @@ struct OracleSimulator<'c> {
     network: SimulatedNetwork,
     post: MessageMatching,
     npus: Vec<NpuState<'c>>,
-    streams: Vec<SingleNpuChunkStream>,
+    streams: Vec<OneChunkProgressOnNpu>,
     datasets: Vec<NpuCollectiveUnfinishedChunks>,
     servers: memory::MemoryServers,
     numbering: OriginalOrSeparateChunkNumbering,

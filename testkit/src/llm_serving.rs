@@ -9,7 +9,7 @@ pub type TokenId = u64;
 
 /// A request to the engine.
 #[derive(Clone, Debug)]
-pub struct PlainRequestTokensAndArrival {
+pub struct PlainRequestWithTokenIds {
     pub arrival: u64,
     pub prompt: Vec<TokenId>,
     /// All tokens of the answer, which the engine generates one by one.
@@ -145,7 +145,7 @@ struct RequestProgress {
 /// Serves requests, which must be in order of arrival. Returns each step, and each request's times.
 pub fn serve_step_by_step(
     engine: &PlainEngine,
-    requests: &[PlainRequestTokensAndArrival],
+    requests: &[PlainRequestWithTokenIds],
 ) -> (Vec<PlainStep>, Vec<PlainLlmTimes>) {
     let size = engine.block_size;
     let blocks_for = |tokens: usize| tokens.div_ceil(size) + engine.state;
@@ -467,7 +467,7 @@ fn deliver(
     end: u64,
     step: PlainComposedStep,
     engine: &PlainEngine,
-    requests: &[PlainRequestTokensAndArrival],
+    requests: &[PlainRequestWithTokenIds],
     all: &mut [RequestProgress],
     memory: &mut PlainBlockPool,
     [running, waiting]: [&mut Vec<usize>; 2],

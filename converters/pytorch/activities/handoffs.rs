@@ -32,7 +32,7 @@ pub(super) fn link_handoffs(
         .sum();
     // If there are few gaps, searching each thread is cheaper than building a list of all ends.
     let merged = (gaps.len().saturating_mul(free.len()) > works)
-        .then(|| ThreadActivitiesByEnd::new(chains, &free, &activities.list));
+        .then(|| SeveralThreadsActivitiesByEnd::new(chains, &free, &activities.list));
     for ThreadGap {
         thread,
         since,
@@ -100,14 +100,14 @@ struct ThreadGap {
 }
 
 /// Activities of several threads, sorted by end.
-struct ThreadActivitiesByEnd {
+struct SeveralThreadsActivitiesByEnd {
     /// Index and thread of each activity.
     list: Vec<(u32, u32)>,
     /// For each entry, the index of the last earlier entry from another thread, or [`NONE`].
     of_another: Vec<u32>,
 }
 
-impl ThreadActivitiesByEnd {
+impl SeveralThreadsActivitiesByEnd {
     fn new(chains: &ActivitiesByThread, threads: &[u32], list: &[HostOrDeviceActivity]) -> Self {
         let of = |&thread: &u32| {
             chains
@@ -179,7 +179,7 @@ mod tests {
             }
             let chains = ActivitiesByThread::from_sorted_chains(chains);
             let all: Vec<u32> = (0..threads as u32).collect();
-            let merged = ThreadActivitiesByEnd::new(&chains, &all, &list);
+            let merged = SeveralThreadsActivitiesByEnd::new(&chains, &all, &list);
             for time in -1..100 {
                 for &thread in &all {
                     let others = all.iter().filter(|&&other| other != thread);

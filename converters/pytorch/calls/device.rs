@@ -13,7 +13,7 @@ use super::super::kineto::is_graph_launch;
 use super::super::rank_timeline::{DeviceInterval, JoinedRankCapture, NONE};
 use super::super::timeline_events::TimelineEventWithoutTimes;
 use super::args::{self, parse_comm_call};
-use super::requests::{RequestRecordAndOperatorIndices, RequestsByExecutingLaunch};
+use super::requests::{CommRequestHostIntervalIndices, RequestsByExecutingLaunch};
 use super::{CommCall, CommCallArgs, CommCalls, CommOp, UserCommKernelRules};
 use crate::comm_kernels::KernelNameHint;
 use chakram_trace::format::{CollectiveKind, Dtype};
@@ -276,7 +276,7 @@ struct CommRecordsAroundLaunch {
 
 impl CommRecordsAroundLaunch {
     /// Returns the context of a request that a later launch executes.
-    fn from_request(request: RequestRecordAndOperatorIndices) -> Self {
+    fn from_request(request: CommRequestHostIntervalIndices) -> Self {
         let records = (request.record != NONE).then_some(request.record);
         Self {
             records: records.into_iter().collect(),

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// The host intervals that describe a communication request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RequestRecordAndOperatorIndices {
+pub(super) struct CommRequestHostIntervalIndices {
     /// Host interval of `record_param_comms`, or [`NONE`].
     pub record: u32,
     /// Host interval of the `c10d` operator, or [`NONE`].
@@ -24,14 +24,14 @@ pub(super) struct RequestRecordAndOperatorIndices {
 #[derive(Debug, Default)]
 pub(super) struct RequestsByExecutingLaunch {
     /// Requests, by the host interval of the launch that executes them.
-    by_launch: BTreeMap<u32, Vec<RequestRecordAndOperatorIndices>>,
+    by_launch: BTreeMap<u32, Vec<CommRequestHostIntervalIndices>>,
     /// Requests without a known launch.
-    pub unlaunched: Vec<RequestRecordAndOperatorIndices>,
+    pub unlaunched: Vec<CommRequestHostIntervalIndices>,
 }
 
 impl RequestsByExecutingLaunch {
     /// Returns the requests that the launch `item` executes, in program order.
-    pub fn requests_executed_by_launch(&self, item: u32) -> &[RequestRecordAndOperatorIndices] {
+    pub fn requests_executed_by_launch(&self, item: u32) -> &[CommRequestHostIntervalIndices] {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
@@ -47,7 +47,7 @@ impl RequestsByExecutingLaunch {
         }
         let mut launched: Vec<u32> = rank.devices.iter().map(|device| device.launch).collect();
         launched.sort_unstable();
-        let roles = HostIntervalCommRole::classify_intervals(rank);
+        let roles = CommRecordOperatorOrLaunch::classify_intervals(rank);
         for thread in &rank.threads {
             let mut walk = ThreadRequestLaunchMatcher::default();
             for index in thread.items.clone() {
@@ -57,13 +57,15 @@ impl RequestsByExecutingLaunch {
                 match roles[event.name as usize] {
                     // Only NCCL itself launches a group's kernels, so an operator of another kind ends
                     // the group.
-                    HostIntervalCommRole::Other if event.category == EventCategory::CpuOp => {
+                    CommRecordOperatorOrLaunch::Other if event.category == EventCategory::CpuOp => {
                         walk.last.clear()
                     }
-                    HostIntervalCommRole::Other => {}
-                    HostIntervalCommRole::Record => walk.open_request(index, NONE, item.end),
-                    HostIntervalCommRole::Operator => walk.open_request(NONE, index, item.end),
-                    HostIntervalCommRole::Launch => match communicating.get(&index) {
+                    CommRecordOperatorOrLaunch::Other => {}
+                    CommRecordOperatorOrLaunch::Record => walk.open_request(index, NONE, item.end),
+                    CommRecordOperatorOrLaunch::Operator => {
+                        walk.open_request(NONE, index, item.end)
+                    }
+                    CommRecordOperatorOrLaunch::Launch => match communicating.get(&index) {
                         Some(true) => {
                             let requests = walk.take_unlaunched_requests();
                             found.by_launch.insert(index, requests);
@@ -92,14 +94,14 @@ impl RequestsByExecutingLaunch {
 
 /// Role of a host interval, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum HostIntervalCommRole {
+enum CommRecordOperatorOrLaunch {
     Other,
     Record,
     Operator,
     Launch,
 }
 
-impl HostIntervalCommRole {
+impl CommRecordOperatorOrLaunch {
     fn classify_intervals(rank: &JoinedRankCapture) -> Vec<Self> {
         let texts = &rank.kineto.texts;
         let roles = (0..texts.len() as u32).map(|name| match texts.get(name) {
@@ -116,16 +118,16 @@ impl HostIntervalCommRole {
 #[derive(Debug, Default)]
 struct ThreadRequestLaunchMatcher {
     /// The open request, its end, and whether it launched a kernel itself.
-    open: Option<(RequestRecordAndOperatorIndices, i64, bool)>,
+    open: Option<(CommRequestHostIntervalIndices, i64, bool)>,
     /// Requests that have ended and wait for a launch.
-    pending: Vec<RequestRecordAndOperatorIndices>,
+    pending: Vec<CommRequestHostIntervalIndices>,
     /// Requests that the last launch executed. Launches right after it execute the same requests.
-    last: Vec<RequestRecordAndOperatorIndices>,
+    last: Vec<CommRequestHostIntervalIndices>,
 }
 
 impl ThreadRequestLaunchMatcher {
     /// Closes the open request if it ended by `now`.
-    fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<RequestRecordAndOperatorIndices>) {
+    fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<CommRequestHostIntervalIndices>) {
         let Some((request, _, own)) = self.open.take_if(|(_, end, _)| *end <= now) else {
             return;
         };
@@ -149,7 +151,7 @@ impl ThreadRequestLaunchMatcher {
             }
             open => {
                 *open = Some((
-                    RequestRecordAndOperatorIndices { record, operator },
+                    CommRequestHostIntervalIndices { record, operator },
                     end,
                     false,
                 ))
@@ -170,7 +172,7 @@ impl ThreadRequestLaunchMatcher {
     }
 
     /// Returns the requests that a launch outside all requests executes.
-    fn take_unlaunched_requests(&mut self) -> Vec<RequestRecordAndOperatorIndices> {
+    fn take_unlaunched_requests(&mut self) -> Vec<CommRequestHostIntervalIndices> {
         if !self.pending.is_empty() {
             self.last = std::mem::take(&mut self.pending);
         }

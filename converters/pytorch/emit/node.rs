@@ -7,7 +7,7 @@ use super::super::activities::{
 use super::super::alike_kernels::{SameNameWorkEstimator, TimedKernelWithCost};
 use super::super::calls::{CommCalls, CommOp, first_dtype};
 use super::super::kineto::EventCategory;
-use super::super::op_cost::{HostIntervalFlopsAndBytes, duration_of_device_interval};
+use super::super::op_cost::{IntervalFlopsAndBytesTable, duration_of_device_interval};
 use super::super::op_work::OpCost;
 use super::super::rank_timeline::{
     HostInterval, HostIntervalKind, JoinedRankCapture, NONE, StepWindows,
@@ -30,7 +30,7 @@ pub(super) struct HostAndDeviceActivityEmitter<'a> {
     pub activities: &'a RankActivitiesAndDependencies,
     pub job: &'a RankEmitContext<'a>,
     pub ids: &'a [u32],
-    pub efforts: &'a HostIntervalFlopsAndBytes,
+    pub efforts: &'a IntervalFlopsAndBytesTable,
     /// Kernels with known work, from which the work of their namesakes is estimated.
     pub alike: SameNameWorkEstimator,
     /// Element type of each form of host node.

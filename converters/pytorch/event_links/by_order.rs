@@ -190,7 +190,7 @@ fn pair_threads(
 }
 
 /// A contiguous range of a track's events that matches the operators of a host thread.
-struct TrackEventsMatchingHostThread {
+struct TrackEventRangeMatchingThread {
     from: usize,
     to: usize,
     /// Number of ranges that fit equally well, including this range.
@@ -202,7 +202,7 @@ struct TrackEventsMatchingHostThread {
 fn find_matching_event_range(
     nodes: &[u32],
     events: &[u32],
-) -> Option<TrackEventsMatchingHostThread> {
+) -> Option<TrackEventRangeMatchingThread> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
         return None;
@@ -224,7 +224,7 @@ fn find_matching_event_range(
     let (&offset, _) = votes.iter().find(|(_, n)| **n == most)?;
     let from = usize::try_from(offset).unwrap_or(0);
     let to = (offset + nodes.len() as i64).clamp(0, events.len() as i64) as usize;
-    Some(TrackEventsMatchingHostThread { from, to, alike })
+    Some(TrackEventRangeMatchingThread { from, to, alike })
 }
 
 /// Returns the pairs of a host node and an event within the range `window`.

@@ -12,7 +12,7 @@ mod text;
 
 pub use html::render_html as html;
 pub use json::render_json as json;
-pub use read::{ComparedReportDocument, UncomparableReportError, read_report};
+pub use read::{ComparedReportDocument, InvalidOrCorruptReportError, read_report};
 pub use text::render_text as text;
 
 use super::render::{DiffFailureThresholds, ExceededThresholds};

@@ -30,7 +30,7 @@ mod unedited;
 mod width;
 
 pub use grammar::{
-    EDITS, HiddenSizeChange, JobEdit, LayerCountOffsetOrFactor, PassOrder, ScaleFactor,
+    AddedLayersOrScaleFactor, EDITS, HiddenSizeChange, JobEdit, PassOrder, ScaleFactor,
 };
 pub use program::StepPhase;
 pub use roles::AbsentRankModelRule;
@@ -348,7 +348,7 @@ fn store_replaced_records(
         let (None, false, Some(by)) = (&old.earlier, old.has_layers, by) else {
             return Ok(());
         };
-        let change = LayerCountOffsetOrFactor::By(-by);
+        let change = AddedLayersOrScaleFactor::By(-by);
         rates.learn_rates(&new);
         // If there is no inverse edit, nothing can be restored.
         if layers.learn_rank(&new, count.unwrap_or(1), change).is_err() {
@@ -380,7 +380,7 @@ fn store_replaced_records(
 fn noted_layer_growth(program: &RankProgram<'_>) -> Option<i64> {
     let mut words = program.earlier.as_deref()?.split_ascii_whitespace();
     words.find_map(|word| match word.parse() {
-        Ok(JobEdit::Layers(LayerCountOffsetOrFactor::By(by))) => Some(by),
+        Ok(JobEdit::Layers(AddedLayersOrScaleFactor::By(by))) => Some(by),
         _ => None,
     })
 }
@@ -414,12 +414,12 @@ fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
                     JobEdit::Hidden(HiddenSizeChange::Times(by)),
                 )
                 | (
-                    JobEdit::Layers(LayerCountOffsetOrFactor::Times(known)),
-                    JobEdit::Layers(LayerCountOffsetOrFactor::Times(by)),
+                    JobEdit::Layers(AddedLayersOrScaleFactor::Times(known)),
+                    JobEdit::Layers(AddedLayersOrScaleFactor::Times(by)),
                 ) => *known = known.multiply_checked(by).ok_or_else(too_large)?,
                 (
-                    JobEdit::Layers(LayerCountOffsetOrFactor::By(known)),
-                    JobEdit::Layers(LayerCountOffsetOrFactor::By(by)),
+                    JobEdit::Layers(AddedLayersOrScaleFactor::By(known)),
+                    JobEdit::Layers(AddedLayersOrScaleFactor::By(by)),
                 ) => {
                     *known = known.saturating_add(by);
                 }
@@ -476,7 +476,7 @@ fn edit_rank(
             let (counts, changed) = layers::change_layers(&mut program, change, layers, rates)?;
             note_edit(
                 &mut program,
-                &JobEdit::Layers(LayerCountOffsetOrFactor::By(changed.by)),
+                &JobEdit::Layers(AddedLayersOrScaleFactor::By(changed.by)),
             );
             note_bucket_sizes(&mut program, changed.buckets);
             counts
@@ -507,7 +507,7 @@ fn edit_rank(
 fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {
-        JobEdit::Layers(LayerCountOffsetOrFactor::By(by)) => Some(*by),
+        JobEdit::Layers(AddedLayersOrScaleFactor::By(by)) => Some(*by),
         _ => None,
     };
     for word in program
@@ -517,13 +517,13 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
         .split_ascii_whitespace()
     {
         match (word.parse(), &mut layers) {
-            (Ok(JobEdit::Layers(LayerCountOffsetOrFactor::By(by))), Some(sum)) => *sum += by,
+            (Ok(JobEdit::Layers(AddedLayersOrScaleFactor::By(by))), Some(sum)) => *sum += by,
             _ => words.push(word.to_owned()),
         }
     }
     match layers {
         Some(0) => {}
-        Some(by) => words.push(JobEdit::Layers(LayerCountOffsetOrFactor::By(by)).to_string()),
+        Some(by) => words.push(JobEdit::Layers(AddedLayersOrScaleFactor::By(by)).to_string()),
         None => words.push(edit.to_string()),
     }
     program.scaled = (!words.is_empty()).then(|| words.join(" "));

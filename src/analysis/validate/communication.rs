@@ -2,7 +2,7 @@
 
 use super::NONE;
 use super::defects::DefectLocationInFile;
-use super::dependencies::ProgramOrderIdsOrPositions;
+use super::dependencies::ProgramOrderByIdOrPosition;
 use super::node::{TraceReducedForValidation, ValidationRole};
 use super::wait::OneTraceWaitGraph;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -55,7 +55,7 @@ pub(super) struct InSwitchAccess {
 /// A group, as identified in a trace. The fields are the name (`None` for all ranks), and the mask of participating
 /// machine dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ReferencedGroupNameAndMask {
+pub(super) struct GroupReferenceWithDimensionMask {
     pub name: Option<String>,
     pub dimensions: Option<u32>,
 }
@@ -70,7 +70,7 @@ pub(super) struct CommunicationDigest {
     pub messages: Vec<MessageDigest>,
     /// In-switch accesses, in id order.
     pub accesses: Vec<InSwitchAccess>,
-    pub slots: Vec<ReferencedGroupNameAndMask>,
+    pub slots: Vec<GroupReferenceWithDimensionMask>,
     /// Calls by slot, which is the index of a group in `slots`.
     pub calls_of: TraceCallsByGroupSlot,
     pub declared: DeclaredGroups,
@@ -83,7 +83,7 @@ pub(super) struct CommunicationDigest {
 #[derive(Debug, Default)]
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
-    slots: DistinctKeyInterner<ReferencedGroupNameAndMask>,
+    slots: DistinctKeyInterner<GroupReferenceWithDimensionMask>,
     /// Group slot of the previous call. Most calls use the same group as the previous call, and the stored slot saves
     /// them copying the group's name.
     last: Option<u32>,
@@ -162,7 +162,7 @@ impl DigestCollector {
         let name = group.to_text();
         let slot = self
             .slots
-            .intern_key(ReferencedGroupNameAndMask { name, dimensions });
+            .intern_key(GroupReferenceWithDimensionMask { name, dimensions });
         self.last = Some(slot);
         slot
     }
@@ -199,12 +199,12 @@ impl DigestCollector {
     /// as incomplete.
     pub fn into_digest(
         mut self,
-        order: &ProgramOrderIdsOrPositions,
+        order: &ProgramOrderByIdOrPosition,
         missing: bool,
     ) -> CommunicationDigest {
         let facts = &mut self.facts;
-        facts.whole = !missing && !matches!(order, ProgramOrderIdsOrPositions::Cyclic);
-        if let ProgramOrderIdsOrPositions::Places(places) = order {
+        facts.whole = !missing && !matches!(order, ProgramOrderByIdOrPosition::Cyclic);
+        if let ProgramOrderByIdOrPosition::Places(places) = order {
             let nodes = facts.calls.iter_mut().map(|call| &mut call.node);
             for node in nodes.chain(facts.messages.iter_mut().map(|m| &mut m.node)) {
                 node.place = places[node.place as usize];

@@ -2,7 +2,7 @@
 //! segment.
 
 use super::Archive;
-use crate::document::{SCHEMA, SegmentCatalogueChanges, SegmentWriteIntent};
+use crate::document::{SCHEMA, SegmentWorkloadCatalogueChanges, SegmentWriteIntent};
 use crate::segment_file::{SegmentObjectsWriteCallback, write_file, write_segment};
 use crate::tail::UncommittedArchiveTail;
 use crate::{ArchiveError, folder};
@@ -204,7 +204,7 @@ pub fn create_empty(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
         return folder::create_empty(path);
     }
     write_file(path, plan.to_segment_plan(), &mut |_| {
-        Ok(SegmentCatalogueChanges::default())
+        Ok(SegmentWorkloadCatalogueChanges::default())
     })
 }
 

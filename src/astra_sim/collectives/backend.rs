@@ -10,12 +10,12 @@ use crate::{
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{Span, Time, UnroundedBufferShare};
 use chakram_hardware::collective::{
-    BusEventScheduler, BusTransferReason, ChunkQueueIndexAndCapacity, ChunkStageSequences,
+    BusEventScheduler, BusTransferTrigger, ChunkQueueIndexAndCapacity, ChunkStageSequences,
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
     CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
-    EndpointMessageProcessing, EventInsertionOrderMarker, FlowShopEndAndQueueOrder, FlowShopInput,
-    MemberLinePosition, MemberOrderChangeByMessages, PostedReceive, ScriptAction,
-    ScriptMemberEvent, ScriptMemberKey, SendStepWithConditions, StageBeginAndAdmittingPassage,
+    EndpointMessageProcessing, FlowShopEndAndQueueOrder, FlowShopInput, MemberLinePosition,
+    MemberOrderChangeByMessages, PostedReceive, ScriptAction, ScriptMemberEvent, ScriptMemberKey,
+    SendStepWithConditions, SortEventsByInsertionMarker, StageBeginAndAdmittingPassage,
     TransferCompletionToken, UncontendedMessageCostFunctions, WaitingChunkPriority,
     simulate_flow_shop_observed,
 };
@@ -313,7 +313,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
         stage: &CollectiveChunkPhase,
         slot: u16,
         position: MemberLinePosition,
-        of: BusTransferReason,
+        of: BusTransferTrigger,
         ticket: TransferCompletionToken,
     ) -> EndpointBusTransfer {
         stage.bus_transfer(
@@ -367,7 +367,7 @@ impl CollectiveEndpointModel for AstraCollectiveBackend {
 }
 
 impl CollectiveMatchingRules for AstraCollectiveBackend {
-    type Order = EventInsertionOrderMarker;
+    type Order = SortEventsByInsertionMarker;
 
     #[inline]
     fn queue_slot(&mut self, npu: Npu, stage: &CollectiveChunkPhase) -> u16 {

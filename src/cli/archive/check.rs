@@ -13,7 +13,7 @@ use chakram_engine::UnusableOptionReason;
 use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
     self, ArchiveCheckResults, FailedPrediction, ReplayReportWithIneffectiveOption,
-    WorkloadFeaturesAndCheckTime, page, verdict,
+    WorkloadCoverageAndCheckTime, page, verdict,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::format::escape_name;
@@ -206,7 +206,7 @@ threshold. The second is the difference from measured steps, if `archive add --m
 never fails the check.
 
 Exit codes: 0 no prediction changed, 2 a prediction failed, 3 a prediction changed by more than the threshold")]
-pub struct PredictionCheckArgs {
+pub struct PredictionChangeCheckArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
@@ -262,7 +262,7 @@ type WorkloadAndBaseline<'a> = (&'a WorkloadEntry, &'a BaselinePrediction);
 
 /// Repeats the predictions of the chosen baselines, and prints the verdict.
 pub fn check_baselines(
-    args: &PredictionCheckArgs,
+    args: &PredictionChangeCheckArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
@@ -343,7 +343,7 @@ pub fn check_baselines(
 fn check_one(
     archive: &Arc<Archive>,
     (entry, record): WorkloadAndBaseline<'_>,
-    args: &PredictionCheckArgs,
+    args: &PredictionChangeCheckArgs,
 ) -> Result<regression::PredictionComparedWithBaseline, Box<dyn Error + Send + Sync>> {
     let options = BaselineReplayOptions::parse(&record.arguments)?;
     let other = args
@@ -366,9 +366,9 @@ fn choose_baselines_in_budget<'a>(
 ) -> Vec<WorkloadAndBaseline<'a>> {
     let threads = threads.or_else(|| std::thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get) as u64;
-    let workloads: Vec<WorkloadFeaturesAndCheckTime> = pairs
+    let workloads: Vec<WorkloadCoverageAndCheckTime> = pairs
         .iter()
-        .map(|(entry, record)| WorkloadFeaturesAndCheckTime {
+        .map(|(entry, record)| WorkloadCoverageAndCheckTime {
             name: format!("{} on {}", entry.name, record.machine),
             features: record.features.iter().cloned().collect(),
             millis: record.replay_ms,

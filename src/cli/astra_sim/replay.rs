@@ -32,7 +32,7 @@ pub fn run(
     }
     let start = Instant::now();
     let mut options = engine_options(args);
-    if replay_and_print(args, job, &options, start, to)? == ReplayAndPrintOutcome::LostOrder {
+    if replay_and_print(args, job, &options, start, to)? == ReplayPrintedOrOrderLost::LostOrder {
         options.stepwise = true;
         replay_and_print(args, job, &options, start, to)?;
     }
@@ -41,7 +41,7 @@ pub fn run(
 
 /// Result of one attempt to replay and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReplayAndPrintOutcome {
+enum ReplayPrintedOrOrderLost {
     /// All output was written.
     Done,
     /// Nothing was printed, because the use of formulas for collectives may have changed the order of ASTRA-sim's
@@ -56,7 +56,7 @@ fn replay_and_print(
     options: &ReplayOptions,
     start: Instant,
     to: &mut ReportDestinationAndOutputs<'_>,
-) -> Result<ReplayAndPrintOutcome, Box<dyn Error>> {
+) -> Result<ReplayPrintedOrOrderLost, Box<dyn Error>> {
     let (inputs, workload, machine) = (&job.inputs, &job.workload, job.build_machine());
     let prepared = job.compile_replay(&machine, options)?;
     let mut collectives = job.collectives.clone();
@@ -93,7 +93,7 @@ fn replay_and_print(
         result => result,
     };
     if !order.is_kept() {
-        return Ok(ReplayAndPrintOutcome::LostOrder);
+        return Ok(ReplayPrintedOrOrderLost::LostOrder);
     }
     if let Ok((outcome, _)) = &result {
         let nodes = format_count(workload.node_count(), "node");
@@ -152,7 +152,7 @@ fn replay_and_print(
         file.commit()?;
         let (_, timeline) = result?;
         TimelineFileCreator::finish_timeline(timeline, path)?;
-        return Ok(ReplayAndPrintOutcome::Done);
+        return Ok(ReplayPrintedOrOrderLost::Done);
     }
     // Print the rows even if the replay failed, and check `result` afterwards.
     let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
@@ -176,7 +176,7 @@ fn replay_and_print(
             )
         })?;
     }
-    Ok(ReplayAndPrintOutcome::Done)
+    Ok(ReplayPrintedOrOrderLost::Done)
 }
 
 /// Returns the engine's options for `args`.

@@ -9,7 +9,7 @@ use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, JobLoadOptions};
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_studies::score::{RecordedKernelTimes, RecordedKernelTimesBySize};
+use chakram_studies::score::{OneKernelRecordedTimesBySize, RecordedKernelTimes};
 use chakram_trace::format::escape_name;
 use chakram_trace::workload::MissingRankPolicy;
 use std::collections::BTreeSet;
@@ -81,7 +81,7 @@ pub(super) fn add_recorded_kernels(
             let name = &shared.classes()[kernel.class].name;
             let class = (machine.classes().iter()).position(|class| class.name == *name);
             if let Some(class) = class.filter(|class| !measured.contains(class)) {
-                priced.push(RecordedKernelTimesBySize { class, ..kernel });
+                priced.push(OneKernelRecordedTimesBySize { class, ..kernel });
             }
         }
     }
@@ -93,7 +93,7 @@ pub(super) fn add_recorded_kernels(
     Ok((text, summary))
 }
 
-fn kernel_tables(found: &[RecordedKernelTimesBySize], machine: &Machine, job: &str) -> String {
+fn kernel_tables(found: &[OneKernelRecordedTimesBySize], machine: &Machine, job: &str) -> String {
     let kernels: u64 = found.iter().map(|kernel| kernel.count).sum();
     let mut text = format!(
         "{} that {} recorded.\n",
@@ -132,7 +132,7 @@ fn kernel_tables(found: &[RecordedKernelTimesBySize], machine: &Machine, job: &s
 }
 
 /// Returns a table of the kernels with the largest total times.
-fn summarize_kernels(found: &[RecordedKernelTimesBySize]) -> String {
+fn summarize_kernels(found: &[OneKernelRecordedTimesBySize]) -> String {
     let mut table = TextTable::new([
         left_aligned_column("KERNELS", 36),
         right_aligned_column("format", 8),
@@ -181,7 +181,7 @@ fn summarize_kernels(found: &[RecordedKernelTimesBySize]) -> String {
         .collect();
     let over: f64 = known.iter().map(|kernel| kernel.total).sum();
     if over > 0.0 {
-        let off = |kernel: &&RecordedKernelTimesBySize| {
+        let off = |kernel: &&OneKernelRecordedTimesBySize| {
             kernel.left_out.unwrap_or_default() * kernel.total
         };
         let off: f64 = known.iter().map(off).sum();
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn names_of_kernels_do_not_reach_the_terminal_unescaped() {
-        let kernel = RecordedKernelTimesBySize {
+        let kernel = OneKernelRecordedTimesBySize {
             class: 0,
             name: "mm\u{1b}[2J".to_owned(),
             dtype: None,

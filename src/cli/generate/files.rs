@@ -6,7 +6,7 @@ use chakram_jobs::JobBeingWritten;
 use chakram_report::summary::format_count;
 use chakram_trace::files::{OutputsAndProtectedInputs, UncommittedOutputHandle};
 use chakram_trace::format::job::JobTraceManifest;
-use chakram_trace::format::members::{MEMBERS, SubstitutionsForAllTraceMembers};
+use chakram_trace::format::members::{MEMBERS, SharedTraceRankSubstitutions};
 use chakram_trace::format::roles;
 use chakram_trace::format::scan::CORE;
 use chakram_trace::format::work_amounts;
@@ -63,7 +63,7 @@ pub fn write_traces(
     let mut outputs = JobBeingWritten::new(output, "", outputs)?;
     let mut written: BTreeMap<(bool, u32), UncommittedOutputHandle> = BTreeMap::new();
     // The ranks that share one trace, which can be looked up by any of these ranks.
-    let mut members: BTreeMap<u32, Rc<SubstitutionsForAllTraceMembers>> = BTreeMap::new();
+    let mut members: BTreeMap<u32, Rc<SharedTraceRankSubstitutions>> = BTreeMap::new();
     if sharing.members {
         for of in job.find_equal_rank_ranges()?.into_iter().map(Rc::new) {
             members.extend(of.ranks.iter().map(|&rank| (rank, Rc::clone(&of))));

@@ -183,7 +183,7 @@ Examples:
     Palm {
         /// Model in PALM's Table VII
         #[arg(value_enum)]
-        model: PalmPaperModelPresetArg,
+        model: PalmSimulatorPaperModelArg,
         /// Tensor group size; the stage's 16 cores are divided into replicas of this size
         #[arg(long, default_value_t = 8, value_name = "N")]
         tensor: u32,
@@ -211,7 +211,7 @@ impl PatternArgs {
 
 /// A model in PALM's Table VII.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum PalmPaperModelPresetArg {
+pub(super) enum PalmSimulatorPaperModelArg {
     /// 18 billion parameters: 40 layers of 6144, batch 1024
     #[value(name = "t-18b")]
     T18b,

@@ -5,7 +5,7 @@ use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
 use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
 use chakram_studies::schedule::{
-    DeapLanguageModel, MatrixProductPartitionRule, StepOrDurationChipAssignment,
+    DeapLanguageModel, MatrixProductPartitionRule, SubLayerChipAssignmentRule,
 };
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -37,8 +37,8 @@ pub struct SubLayerChipScheduleArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Rule that assigns sub-layers to chips
-    #[arg(long, value_parser = parser_of_choices::<StepOrDurationChipAssignment>(), default_value = "steps", value_name = "RULE")]
-    pub rule: StepOrDurationChipAssignment,
+    #[arg(long, value_parser = parser_of_choices::<SubLayerChipAssignmentRule>(), default_value = "steps", value_name = "RULE")]
+    pub rule: SubLayerChipAssignmentRule,
     /// Link rates by a chip's number of links, optionally with interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkRateByLinkCount::parse)]
     pub rates: Option<LinkRateByLinkCount>,

@@ -1,6 +1,6 @@
 //! Schedules as JSON, and as CSV tables.
 
-use super::tables::AllMatrixCutsAndMovedBytes;
+use super::tables::MatrixCutsAndTotalMovedBytes;
 use super::work::TopologyScheduleResult;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
@@ -15,7 +15,7 @@ use std::fmt::Display;
 #[derive(Debug, Serialize)]
 struct TopologySchedulesDocument<'r> {
     /// The chosen cuts of the matrix products; `None` if no rule chose them.
-    partition: Option<&'r AllMatrixCutsAndMovedBytes>,
+    partition: Option<&'r MatrixCutsAndTotalMovedBytes>,
     /// Number of layers that chakram mapped itself because the table of cycles lacks them; `None` if there is no such
     /// table.
     mapped_layers: Option<usize>,
@@ -203,7 +203,7 @@ fn sub_layers(
 /// Renders all results as one JSON document.
 pub fn render_json(
     rows: &[TopologyScheduleResult],
-    partition: Option<&AllMatrixCutsAndMovedBytes>,
+    partition: Option<&MatrixCutsAndTotalMovedBytes>,
     mapped_layers: Option<usize>,
 ) -> String {
     let document = TopologySchedulesDocument {

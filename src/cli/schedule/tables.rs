@@ -53,8 +53,8 @@ pub fn write_row(
 /// The chosen cuts of matrix products, and the bytes that they move. For comparison, also the bytes that two uniform
 /// cuts move: one cuts all matrix products by columns, the other by rows. A word has one byte.
 #[derive(Debug, Serialize)]
-pub struct AllMatrixCutsAndMovedBytes {
-    products: Vec<MatrixProductCutAxes>,
+pub struct MatrixCutsAndTotalMovedBytes {
+    products: Vec<MatrixProductCutRow>,
     moved_bytes: u64,
     along_columns_bytes: Option<u64>,
     along_rows_bytes: Option<u64>,
@@ -62,13 +62,13 @@ pub struct AllMatrixCutsAndMovedBytes {
 
 /// Matrix products that share a name and a cut, and occur in `layers` layers.
 #[derive(Debug, Serialize)]
-struct MatrixProductCutAxes {
+struct MatrixProductCutRow {
     name: String,
     layers: usize,
     cut_along: Vec<&'static str>,
 }
 
-impl AllMatrixCutsAndMovedBytes {
+impl MatrixCutsAndTotalMovedBytes {
     /// Cuts the matrix products of the model with the given sizes.
     pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
         let by = |partition| -> Result<ModelCutsAndMovedWords, Box<dyn Error>> {
@@ -80,7 +80,7 @@ impl AllMatrixCutsAndMovedBytes {
         };
         let best = by(MatrixProductPartitionRule::Hierarchical)?;
         // Merge equal cuts into one entry, because most layers are cut alike.
-        let mut products: Vec<MatrixProductCutAxes> = Vec::new();
+        let mut products: Vec<MatrixProductCutRow> = Vec::new();
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
             let cut = cut.iter().map(|along| match along {
@@ -89,10 +89,10 @@ impl AllMatrixCutsAndMovedBytes {
             });
             let cut_along: Vec<_> = cut.collect();
             let alike =
-                |own: &&mut MatrixProductCutAxes| own.name == name && own.cut_along == cut_along;
+                |own: &&mut MatrixProductCutRow| own.name == name && own.cut_along == cut_along;
             match products.iter_mut().find(alike) {
                 Some(own) => own.layers += 1,
-                None => products.push(MatrixProductCutAxes {
+                None => products.push(MatrixProductCutRow {
                     name: name.to_owned(),
                     layers: 1,
                     cut_along,
@@ -111,7 +111,7 @@ impl AllMatrixCutsAndMovedBytes {
 
 /// Prints the cuts of matrix products, and the bytes that they and other cuts move.
 pub fn print_matrix_product_cuts(
-    cuts: &AllMatrixCutsAndMovedBytes,
+    cuts: &MatrixCutsAndTotalMovedBytes,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let columns = [

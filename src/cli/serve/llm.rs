@@ -529,7 +529,7 @@ fn plan_or_find_capacity(
     Ok(match args.format {
         ServeFormat::Json => VersionedDocument::new(
             "chakram.serve-llm-capacity.1",
-            LlmEngineCapacityDocument { capacity: &row },
+            LlmHighestRequestRateDocument { capacity: &row },
         )
         .to_json_text(),
         ServeFormat::Csv => plan_report::render_highest_rate_csv(&row),
@@ -543,7 +543,7 @@ struct LlmCapacityPlanDocument<'r> {
 }
 
 #[derive(Serialize)]
-struct LlmEngineCapacityDocument<'r> {
+struct LlmHighestRequestRateDocument<'r> {
     capacity: &'r TriedEngineConfiguration,
 }
 

@@ -14,7 +14,7 @@ use crate::ids::{ChunkAtMember, CollectiveStageStep, RunIndex};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{MemberLinePosition, ScriptMemberEvent, SendStepWithConditions};
-use chakram_hardware::network::{MessagePositionInReceiverProgram, NetworkBackend, NetworkMessage};
+use chakram_hardware::network::{NetworkBackend, NetworkMessage, ReceiverChunkAndMessageNumber};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
@@ -369,9 +369,9 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             // With a sub-grid and ideal switching, closed forms assume that ports serve messages in order of arrival,
             // so all messages get the same priority.
             turn: if group.extent.regular && topology.switching_mode() == SwitchingMode::IDEAL {
-                MessagePositionInReceiverProgram::default()
+                ReceiverChunkAndMessageNumber::default()
             } else {
-                MessagePositionInReceiverProgram {
+                ReceiverChunkAndMessageNumber {
                     strand: receiver.0,
                     step: u64::from(number.0) << 32 | u64::from(step.recv_posted),
                 }

@@ -11,7 +11,7 @@ use crate::ids::ChunkAtMember;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
-    BusEventScheduler, BusTransferReason, EndpointBusTransfer, EndpointMessageProcessing,
+    BusEventScheduler, BusTransferTrigger, EndpointBusTransfer, EndpointMessageProcessing,
     TransferCompletionToken,
 };
 use chakram_hardware::network::NetworkBackend;
@@ -66,7 +66,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             EndpointMessageProcessing::Delay(_) => {}
             EndpointMessageProcessing::Bus => {
                 for _ in 0..credits {
-                    let (passing, token) = (BusTransferReason::Start, completion_token(event, 1));
+                    let (passing, token) = (BusTransferTrigger::Start, completion_token(event, 1));
                     let of = self.schedules.stage_at(stage);
                     let load = self
                         .backend
@@ -125,7 +125,7 @@ impl<M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'_, M> {
             line: Some(line),
         }) = run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
         {
-            let passing = BusTransferReason::Reception(r - 1);
+            let passing = BusTransferTrigger::Reception(r - 1);
             let load = self.backend.bus_transfer(
                 self.schedules.stage_at(stage),
                 queue_slot,

@@ -2,7 +2,7 @@
 
 use super::chunk_queues::AllNpuChunkQueues;
 use super::direction_matching::MessageWithSenderStepNumber;
-use super::group::RankGroupsOfProgramLaunches;
+use super::group::GroupsOfAllLaunchesInFlight;
 use super::recorded::TotalWaitAndCausingRank;
 use super::requests::RendezvousWithheldMessages;
 use super::run::CollectiveRun;
@@ -24,7 +24,7 @@ use chakram_hardware::network::NetworkBackend;
 pub struct CollectiveMessageSimulator<'a, M: RequiredCollectiveBackendTraits> {
     pub(super) backend: &'a mut M,
     pub(super) settings: RunSettings<'a>,
-    pub groups: RankGroupsOfProgramLaunches<'a>,
+    pub groups: GroupsOfAllLaunchesInFlight<'a>,
     pub runs: CollectiveRuns,
     pub(super) schedules: ScheduleCache<M::Stage>,
     pub(super) queues: AllNpuChunkQueues,
@@ -43,7 +43,7 @@ impl<'a, M: RequiredCollectiveBackendTraits> CollectiveMessageSimulator<'a, M> {
         Self {
             backend,
             settings,
-            groups: RankGroupsOfProgramLaunches::default(),
+            groups: GroupsOfAllLaunchesInFlight::default(),
             runs: CollectiveRuns::default(),
             schedules: ScheduleCache::default(),
             queues: AllNpuChunkQueues::default(),

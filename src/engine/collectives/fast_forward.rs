@@ -9,7 +9,7 @@
 //! caused this.
 
 use super::Collectives;
-use super::lone_run::MainLoopProgressForLoneRun;
+use super::lone_run::LoneRunMainLoopStopPoint;
 use crate::discipline::RequiredCollectiveBackendTraits;
 use crate::effects::Effects;
 use crate::event::{EventClass, PackedEvent};
@@ -169,7 +169,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
             Vec::new()
         };
         self.release_reservation(fabric, id, number);
-        let present = MainLoopProgressForLoneRun {
+        let present = LoneRunMainLoopStopPoint {
             now,
             done: effects.progress.settlement_count() > settled,
             rounds: effects.progress.round_count(),

@@ -1,7 +1,7 @@
 //! The groups of launches in flight, with the launch order of each group's collectives.
 
 use super::launch_order::GroupCollectiveLaunchOrder;
-use crate::dataflow::FirstInstanceAndGroupIndices;
+use crate::dataflow::ProgramFirstInstanceAndGroup;
 use crate::ids::{
     GroupIndex, InstanceId, InstanceIndex, InstanceNode, LaunchGroupMember, ReplayGroupId, RunIndex,
 };
@@ -57,13 +57,13 @@ impl RankGroupOfLaunch<'_> {
 
 /// The groups of all launches in flight.
 #[derive(Debug, Default)]
-pub struct RankGroupsOfProgramLaunches<'a> {
+pub struct GroupsOfAllLaunchesInFlight<'a> {
     all: Vec<RankGroupOfLaunch<'a>>,
     /// Number of groups in all launches so far.
     launched: u32,
 }
 
-impl<'a> Index<GroupIndex> for RankGroupsOfProgramLaunches<'a> {
+impl<'a> Index<GroupIndex> for GroupsOfAllLaunchesInFlight<'a> {
     type Output = RankGroupOfLaunch<'a>;
 
     #[inline]
@@ -72,21 +72,21 @@ impl<'a> Index<GroupIndex> for RankGroupsOfProgramLaunches<'a> {
     }
 }
 
-impl IndexMut<GroupIndex> for RankGroupsOfProgramLaunches<'_> {
+impl IndexMut<GroupIndex> for GroupsOfAllLaunchesInFlight<'_> {
     #[inline]
     fn index_mut(&mut self, group: GroupIndex) -> &mut Self::Output {
         &mut self.all[group.index()]
     }
 }
 
-impl<'a> RankGroupsOfProgramLaunches<'a> {
+impl<'a> GroupsOfAllLaunchesInFlight<'a> {
     /// Adds the groups of a launch. The launch's instances begin at `first_instance`. Returns the index of the first
     /// group. `only` is true if the run has no other launch.
     pub fn add_groups(
         &mut self,
         plan: &'a ReplayPlan,
         first_instance: InstanceIndex,
-        numbers: FirstInstanceAndGroupIndices,
+        numbers: ProgramFirstInstanceAndGroup,
         only: bool,
     ) -> GroupIndex {
         let first = GroupIndex(self.all.len() as u32);

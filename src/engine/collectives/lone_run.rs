@@ -19,7 +19,7 @@ use std::vec::IntoIter;
 
 /// Point in the main loop's progress at which the simulation of a collective stops.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MainLoopProgressForLoneRun {
+pub(super) struct LoneRunMainLoopStopPoint {
     pub now: Time,
     /// True if the main loop has finished all rounds of the instant that contain events of the collective. False if the
     /// main loop has finished only `rounds` rounds.
@@ -29,7 +29,7 @@ pub(super) struct MainLoopProgressForLoneRun {
     pub all: bool,
 }
 
-impl MainLoopProgressForLoneRun {
+impl LoneRunMainLoopStopPoint {
     /// Returns true if a simulation that has handled `handled` rounds of the instant `at` has reached this point.
     fn is_reached(self, at: Time, handled: u32) -> bool {
         at >= self.now && !self.done && handled >= self.rounds
@@ -50,7 +50,7 @@ struct LoneCollectiveLoop<'x, 'a, 'f, N, M: RequiredCollectiveBackendTraits> {
     /// Members that have not arrived yet, grouped by arrival time.
     waves: Peekable<IntoIter<MembersArrivingTogether>>,
     arriving: Option<Vec<MemberIndex>>,
-    present: Option<MainLoopProgressForLoneRun>,
+    present: Option<LoneRunMainLoopStopPoint>,
     /// Current instant; `handled` is the number of rounds already handled at this instant.
     at: Time,
     handled: u32,
@@ -62,7 +62,7 @@ impl<N: NetworkBackend, M: RequiredCollectiveBackendTraits> EventRoundHandler
 {
     fn next(&mut self) -> Option<Time> {
         let (wave, present) = (self.waves.peek().map(|&(wave, _)| wave), self.present);
-        let is_reached = |present: MainLoopProgressForLoneRun| {
+        let is_reached = |present: LoneRunMainLoopStopPoint| {
             wave.is_none() && present.is_reached(self.at, self.handled)
         };
         if present.is_some_and(is_reached) {
@@ -123,7 +123,7 @@ impl<M: RequiredCollectiveBackendTraits> Collectives<'_, M> {
         own: &mut Effects,
         id: RunIndex,
         waves: Vec<MembersArrivingTogether>,
-        present: Option<MainLoopProgressForLoneRun>,
+        present: Option<LoneRunMainLoopStopPoint>,
     ) {
         let mut alone = LoneCollectiveLoop {
             collectives: self,

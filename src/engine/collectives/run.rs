@@ -183,7 +183,7 @@ pub(super) struct ParticipantChunkStageAndPosition {
 
 /// How far one phase has admitted one member's chunks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct OneMemberPhaseAdmissions {
+pub(super) struct OneMemberOnePhaseAdmissions {
     /// Index of the next passage in the phase's admission order.
     pub next: u32,
     /// Number of the member's chunks that are in the phase.
@@ -201,7 +201,7 @@ pub(super) struct MemberChunkProgressTable {
     /// ([`CollectiveMatchingRules::queue_slot`](chakram_hardware::collective::CollectiveMatchingRules::queue_slot)).
     pub queue_slots: Vec<u16>,
     /// Admission progress by position and phase, if chunks are admitted in a fixed order.
-    pub admission: Vec<OneMemberPhaseAdmissions>,
+    pub admission: Vec<OneMemberOnePhaseAdmissions>,
     /// Number of messages that arrived before their receiver entered the stage, indexed by cell and shared stage index.
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that arrived after their stage had begun, but before their step was due. A key
@@ -358,7 +358,7 @@ impl CollectiveRun {
             cells: vec![outside; cells],
             queue_slots: vec![0; cells * self.length],
             waiting: vec![0; cells * self.length],
-            admission: vec![OneMemberPhaseAdmissions::default(); members * phases],
+            admission: vec![OneMemberOnePhaseAdmissions::default(); members * phases],
             early: BTreeMap::new(),
             done: vec![0; members],
             ended: 0,

@@ -19,7 +19,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Time, UnroundedBufferShare};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{
-    ChunkArrivalAtNpuPort, MOST_CHUNKS, MemoryAttachment, MemoryPortNpus, RemoteMemory,
+    ChunkArrivalAtNpuPort, MOST_CHUNKS, MemoryAttachment, NpusWithMemoryPorts, RemoteMemory,
     RemoteMemoryAccess, RemoteMemorySimulation,
 };
 use chakram_hardware::network::{
@@ -248,7 +248,7 @@ pub(super) struct RemoteMemoryServiceAndEndpoint<'a> {
 enum NetworkPortsOrMemoryModel<'a> {
     /// The network serves accesses at memory ports.
     Ports {
-        ports: &'a MemoryPortNpus,
+        ports: &'a NpusWithMemoryPorts,
         /// Index of the port that each NPU uses, or [`NONE`] before the NPU's first access.
         nearest: Vec<u32>,
     },

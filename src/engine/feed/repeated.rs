@@ -2,7 +2,7 @@
 
 use super::{LaunchFeed, TrainingStepStartAndEnd};
 use crate::launch::{
-    BegunLaunchRecord, FeedLaunchAndReleaseRequests, LaunchRankReleaseMode, LaunchRequest,
+    BegunLaunchRecord, FeedLaunchAndRankStartRequests, LaunchRankReleaseMode, LaunchRequest,
     LaunchSerial,
 };
 use chakram_base::ids::Rank;
@@ -46,7 +46,7 @@ impl RepeatedLaunchFeed {
     }
 
     /// Starts `step` on `rank`. The first rank that starts a step also launches it.
-    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn launch_step(&mut self, step: u64, rank: Rank, queue: &mut FeedLaunchAndRankStartRequests) {
         if step == self.steps.len() as u64 {
             let serial = queue.begin_launch(LaunchRequest {
                 program: self.program,
@@ -76,7 +76,7 @@ impl LaunchFeed for RepeatedLaunchFeed {
         }
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
         if self.steps.is_empty() {
             let serial = queue.begin_launch(LaunchRequest {
                 program: self.program,
@@ -99,7 +99,7 @@ impl LaunchFeed for RepeatedLaunchFeed {
         now: Time,
         launch: &BegunLaunchRecord,
         rank: Rank,
-        queue: &mut FeedLaunchAndReleaseRequests,
+        queue: &mut FeedLaunchAndRankStartRequests,
     ) {
         let step = launch.tag + 1;
         match self.starts.get(step as usize) {
@@ -117,7 +117,7 @@ impl LaunchFeed for RepeatedLaunchFeed {
         &mut self,
         now: Time,
         ended: &BegunLaunchRecord,
-        _queue: &mut FeedLaunchAndReleaseRequests,
+        _queue: &mut FeedLaunchAndRankStartRequests,
     ) {
         self.steps[ended.tag as usize] = None;
         // Every rank executes its steps in order, so the steps also end in order.

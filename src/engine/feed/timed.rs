@@ -1,7 +1,7 @@
 //! Launches a program at given instants.
 
 use super::LaunchFeed;
-use crate::launch::{FeedLaunchAndReleaseRequests, LaunchRequest};
+use crate::launch::{FeedLaunchAndRankStartRequests, LaunchRequest};
 use chakram_base::units::Time;
 
 /// A feed that launches a program at given instants.
@@ -32,7 +32,7 @@ impl LaunchFeed for TimedLaunchFeed {
         self.times.last().copied()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
         while self.times.pop_if(|at| *at <= now).is_some() {
             queue.begin_launch(LaunchRequest {
                 program: self.program,

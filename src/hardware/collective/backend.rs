@@ -192,7 +192,7 @@ pub struct EndpointBusTransfer {
 
 /// Reason for a bus transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BusTransferReason {
+pub enum BusTransferTrigger {
     /// The start of the member's stage.
     Start,
     /// The receipt of a message. The stage's receives are counted from 0.
@@ -386,7 +386,7 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
         stage: &Self::Stage,
         queue_slot: u16,
         line: MemberLinePosition,
-        of: BusTransferReason,
+        of: BusTransferTrigger,
         ticket: TransferCompletionToken,
     ) -> EndpointBusTransfer;
 
@@ -429,21 +429,21 @@ pub trait CollectiveEndpointModel: CollectiveBackend {
 
 /// Events at the same instant are sorted by their content, so an unrelated event never changes the order of the others.
 #[derive(Debug)]
-pub enum EventContentOrderMarker {}
+pub enum SortEventsByContentMarker {}
 
 /// Events are handled strictly in the order in which they were scheduled, as in ASTRA-sim. Nodes take lanes in the
 /// order of their ids, and collectives and messages are matched in issue order. A member proceeds without waiting for
 /// other events at the same instant, and a send completes when its message has arrived.
 #[derive(Debug)]
-pub enum EventInsertionOrderMarker {}
+pub enum SortEventsByInsertionMarker {}
 
 /// Rules for matching collectives, even when members issue them in different orders.
 pub trait CollectiveMatchingRules: CollectiveBackend {
-    /// The order of events at an instant: [`EventContentOrderMarker`] or [`EventInsertionOrderMarker`].
+    /// The order of events at an instant: [`SortEventsByContentMarker`] or [`SortEventsByInsertionMarker`].
     type Order;
 
     /// Returns true if collectives are matched in issue order, false if in program order. Called only in
-    /// [`EventInsertionOrderMarker`].
+    /// [`SortEventsByInsertionMarker`].
     fn matches_in_issue_order(&self) -> bool {
         true
     }
@@ -461,7 +461,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     /// Returns the successive changes that turn the order in which members begin the collective of `chunk_schedule`
     /// into the order in which they end it, if all end at the same instant. The collective must have a closed form.
     /// Returns `None` if the order is not proven; a caller that needs the order then simulates the collective message
-    /// by message. Called only in [`EventInsertionOrderMarker`].
+    /// by message. Called only in [`SortEventsByInsertionMarker`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkStageSequences<Self::Stage>,
@@ -483,7 +483,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Notifies the backend that a member joins a collective; `named` is true if the member's trace names the group.
-    /// Called only in [`EventInsertionOrderMarker`].
+    /// Called only in [`SortEventsByInsertionMarker`].
     fn on_join(
         &mut self,
         _now: Time,
@@ -495,7 +495,7 @@ pub trait CollectiveMatchingRules: CollectiveBackend {
     }
 
     /// Notifies the backend that a ready node of `npu` would never start in ASTRA-sim, because no running node remains
-    /// to wake it. Called only in [`EventInsertionOrderMarker`].
+    /// to wake it. Called only in [`SortEventsByInsertionMarker`].
     fn on_idle(&mut self, _npu: Npu) {}
 
     /// Returns true if members may enter a stage in different directions or trees. Messages are then matched by sender.

@@ -13,11 +13,11 @@
 //! Chunks therefore pass through every line exactly as in the computed schedule.
 
 use super::backend::{
-    BusEventScheduler, BusTransferReason, ChunkQueueIndexAndCapacity,
+    BusEventScheduler, BusTransferTrigger, ChunkQueueIndexAndCapacity,
     CollectiveAlgorithmsFormatter, CollectiveBackend, CollectiveEndpointModel,
     CollectiveMatchingRules, CollectiveMemberNpus, CollectiveRequest, EndpointBusTransfer,
-    EndpointMessageProcessing, EventContentOrderMarker, PostedReceive, ScriptAction,
-    ScriptMemberEvent, ScriptMemberKey, TransferCompletionToken, UncontendedMessageCostFunctions,
+    EndpointMessageProcessing, PostedReceive, ScriptAction, ScriptMemberEvent, ScriptMemberKey,
+    SortEventsByContentMarker, TransferCompletionToken, UncontendedMessageCostFunctions,
 };
 use super::chunk_count::{
     ChunkCountChoiceCache, ChunkCountSearchInputs, concurrent_chunks_in_tree, is_in_tree,
@@ -427,7 +427,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
         _: &StageWithAlgorithm,
         _: u16,
         _: MemberLinePosition,
-        _: BusTransferReason,
+        _: BusTransferTrigger,
         _: TransferCompletionToken,
     ) -> EndpointBusTransfer {
         unreachable!("endpoints take no time")
@@ -474,7 +474,7 @@ impl CollectiveEndpointModel for NativeBackend<'_> {
 }
 
 impl CollectiveMatchingRules for NativeBackend<'_> {
-    type Order = EventContentOrderMarker;
+    type Order = SortEventsByContentMarker;
 
     #[inline]
     fn queue_slot(&mut self, _: Npu, _: &StageWithAlgorithm) -> u16 {

@@ -54,7 +54,7 @@ pub struct CurveKernelDuration {
 /// Factors by which continuous load and a power limit change an NPU's rates. A factor of 1 means the rate of the
 /// measured curves.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PowerLimitedRateFactors {
+pub struct PowerLimitMatrixAndAttentionFactors {
     /// Factor by which continuous load and a power limit change the rate of matrix multiplications.
     pub products: f64,
     /// Factor by which a power limit changes the rate of attention.
@@ -63,7 +63,7 @@ pub struct PowerLimitedRateFactors {
     pub throttling: Option<PowerThrottling>,
 }
 
-impl Default for PowerLimitedRateFactors {
+impl Default for PowerLimitMatrixAndAttentionFactors {
     fn default() -> Self {
         Self {
             products: 1.0,
@@ -89,7 +89,7 @@ pub struct KernelCurves {
     /// Curve of memory-bound kernels, for all number formats.
     pub moving: Option<MemoryBoundCurve>,
     /// Factors for continuous load that the curves above already include.
-    pub kept: PowerLimitedRateFactors,
+    pub kept: PowerLimitMatrixAndAttentionFactors,
     /// How long a kernel takes if it begins while a collective runs on the NPU, divided by its time alone. Collectives
     /// slow kernels down, because they use some multiprocessors and memory bandwidth.
     pub beside_collectives: Option<f64>,

@@ -5,7 +5,7 @@ use chakram_base::ids::Npu;
 /// A dimension whose domains (such as racks) keep some NPUs free if a job spans several domains. For example, jobs use
 /// only 64 of a rack's 72 NPUs, so that groups with power-of-two sizes do not cross racks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UsedNpusPerSpannedDomain {
+pub struct NpuLimitPerSpannedDomain {
     /// Index of the outermost dimension of a domain.
     pub dimension: usize,
     /// Number of NPUs per domain: the size of this dimension times the sizes of all inner dimensions.
@@ -14,7 +14,7 @@ pub struct UsedNpusPerSpannedDomain {
     pub used: u32,
 }
 
-impl UsedNpusPerSpannedDomain {
+impl NpuLimitPerSpannedDomain {
     /// Returns the NPU of `rank` in a job of `ranks` ranks.
     ///
     /// A job that fits in one domain fills it in order. In a larger job, the ranks fill the first [`Self::used`] NPUs
@@ -47,7 +47,7 @@ impl UsedNpusPerSpannedDomain {
 mod tests {
     use super::*;
 
-    const RACKS: UsedNpusPerSpannedDomain = UsedNpusPerSpannedDomain {
+    const RACKS: NpuLimitPerSpannedDomain = NpuLimitPerSpannedDomain {
         dimension: 0,
         npus: 72,
         used: 64,

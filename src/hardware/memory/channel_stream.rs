@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 
 /// The accesses of all channels, including those that still wait for their channel.
 #[derive(Debug)]
-pub(super) struct AllChannelsMemoryAccesses {
+pub(super) struct PendingAccessesOfAllChannels {
     channel: Bandwidth,
     through: MemoryNetworkAttachment,
     chunks: ChunkedAccessesInFlight,
@@ -45,7 +45,7 @@ pub(super) fn chunk_times(
     [channel, through.port_bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
 }
 
-impl AllChannelsMemoryAccesses {
+impl PendingAccessesOfAllChannels {
     /// Creates the state without any accesses; `latency` is the sum of the channel's and the port's latency.
     pub fn new(channel: Bandwidth, through: &MemoryNetworkAttachment, latency: Span) -> Self {
         Self {

@@ -10,14 +10,14 @@ use std::collections::VecDeque;
 
 /// The NPUs at which a memory has its ports.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MemoryPortNpus {
+pub struct NpusWithMemoryPorts {
     /// The NPU of each port, by port number.
     npus: Vec<Npu>,
     /// Ports of each die on a machine of tiles. The x coordinate varies fastest.
     of_die: Vec<Vec<u32>>,
 }
 
-impl MemoryPortNpus {
+impl NpusWithMemoryPorts {
     /// Creates ports at `npus`, numbered in this order.
     pub fn new(npus: Vec<Npu>, topology: &Topology) -> Self {
         let mut of_die = Vec::new();

@@ -42,7 +42,7 @@ enum PortBetweenChannelAndNpu {
     /// A network port without contention, and the channel's own bandwidth.
     Alone(MemoryNetworkAttachment, Bandwidth),
     /// A network port shared with messages.
-    Shared(Box<channel_stream::AllChannelsMemoryAccesses>),
+    Shared(Box<channel_stream::PendingAccessesOfAllChannels>),
 }
 
 impl RemoteMemorySimulation {
@@ -82,7 +82,7 @@ impl RemoteMemorySimulation {
             ports: match through {
                 None => PortBetweenChannelAndNpu::None,
                 Some(through) if contended => PortBetweenChannelAndNpu::Shared(Box::new(
-                    channel_stream::AllChannelsMemoryAccesses::new(one, through, latency),
+                    channel_stream::PendingAccessesOfAllChannels::new(one, through, latency),
                 )),
                 Some(through) => PortBetweenChannelAndNpu::Alone(through.clone(), one),
             },

@@ -55,8 +55,8 @@
 
 use super::servers::QueueingServerTable;
 use super::{
-    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
-    NetworkBackend, NetworkEvent, NetworkMessage, TiledMachineBusyLinksAndPorts,
+    BusyTileLinksAndMemoryPorts, CollectiveLinkReservations, EventScheduler,
+    MemoryLoadStoreTransfer, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::topology::{DimensionShape, LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
@@ -167,8 +167,8 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
         Some(access::serve_access(self, now, transfer))
     }
 
-    fn occupancy(&self) -> Option<TiledMachineBusyLinksAndPorts> {
-        TiledMachineBusyLinksAndPorts::of_tiles(self.topology, &self.servers)
+    fn occupancy(&self) -> Option<BusyTileLinksAndMemoryPorts> {
+        BusyTileLinksAndMemoryPorts::of_tiles(self.topology, &self.servers)
     }
 
     fn uncontended_time(&self, (a, b): (Npu, Npu), amount: UnroundedBufferShare) -> Option<Span> {

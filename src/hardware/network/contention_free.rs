@@ -14,7 +14,7 @@
 //! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
-//! A message that arrives before its turn ([`MessagePositionInReceiverProgram`](super::MessagePositionInReceiverProgram)) does not delay messages that
+//! A message that arrives before its turn ([`ReceiverChunkAndMessageNumber`](super::ReceiverChunkAndMessageNumber)) does not delay messages that
 //! its receiver takes earlier. If the first and the last link are both faster than the slowest link, the first byte
 //! arrives (at b + α) at least s after the first byte of the previous message between the same NPUs. Every model with
 //! contention has at least these servers, so no model is faster than the contention-free model.
@@ -28,8 +28,8 @@
 use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::{iter_servers_between, link_after_server};
 use super::{
-    EventScheduler, MessagePositionInReceiverProgram, MessageProgressNotice, NetworkBackend,
-    NetworkEvent, NetworkMessage, OperationPortRange,
+    EventScheduler, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
+    OperationPortRange, ReceiverChunkAndMessageNumber,
 };
 use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::Npu;
@@ -41,7 +41,7 @@ struct PortEgressIngressFreeTimes {
     egress: Time,
     ingress: Time,
     /// Place of the last entered message in the receiver's program.
-    last: MessagePositionInReceiverProgram,
+    last: ReceiverChunkAndMessageNumber,
     others: Time,
 }
 
@@ -52,7 +52,7 @@ struct ArrivingMessage {
     serialization: Span,
     /// Delay of the last byte beyond its time at the rate of the last link, because another link is slower.
     tail: Span,
-    turn: MessagePositionInReceiverProgram,
+    turn: ReceiverChunkAndMessageNumber,
 }
 
 /// The model's state: the times until which the open ports are busy.
@@ -210,7 +210,7 @@ impl ContentionFreeNetwork<'_> {
     #[inline]
     fn deliver_message(&mut self, first_byte: Time, message: ArrivingMessage) -> Time {
         let port = &mut self.calendars[message.to as usize];
-        let MessagePositionInReceiverProgram { strand, step } = port.last;
+        let ReceiverChunkAndMessageNumber { strand, step } = port.last;
         let is_early = strand == message.turn.strand && step > message.turn.step;
         let free = if is_early { port.others } else { port.ingress };
         let end = first_byte.max(free) + message.serialization;
@@ -248,8 +248,8 @@ mod tests {
     use chakram_base::units::UnroundedBufferShare;
 
     #[derive(Default)]
-    struct ScheduledNetworkEventLog(Vec<(u64, NetworkEvent)>);
-    impl EventScheduler for ScheduledNetworkEventLog {
+    struct TestNetworkEventRecorder(Vec<(u64, NetworkEvent)>);
+    impl EventScheduler for TestNetworkEventRecorder {
         fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
             self.0.push((at.0, event));
         }
@@ -282,7 +282,7 @@ mod tests {
     /// order of time.
     fn drain(
         network: &mut ContentionFreeNetwork<'_>,
-        mut log: ScheduledNetworkEventLog,
+        mut log: TestNetworkEventRecorder,
     ) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
         let mut notices = Vec::new();
@@ -302,7 +302,7 @@ mod tests {
         let topology = topology();
         let mut network = ContentionFreeNetwork::new(&topology);
         let ports = network.open_ports(3);
-        let mut log = ScheduledNetworkEventLog::default();
+        let mut log = TestNetworkEventRecorder::default();
         let mut send = |op, from, to, sole_sender| {
             let message = NetworkMessage {
                 op: OpIndex(op),
@@ -357,7 +357,7 @@ mod tests {
             let topology = topology();
             let mut network = ContentionFreeNetwork::new(&topology);
             let ports = network.open_ports(3);
-            let mut log = ScheduledNetworkEventLog::default();
+            let mut log = TestNetworkEventRecorder::default();
             for op in 0..2 {
                 let message = NetworkMessage {
                     op: OpIndex(op),

@@ -23,8 +23,8 @@ use super::rehearsed_links::{
 };
 use super::servers::{QueueingServerId, QueueingServerTable};
 use super::{
-    CollectiveLinkReservations, EventScheduler, MemoryLoadStoreTransfer, MessageProgressNotice,
-    NetworkBackend, NetworkEvent, NetworkMessage, TiledMachineBusyLinksAndPorts,
+    BusyTileLinksAndMemoryPorts, CollectiveLinkReservations, EventScheduler,
+    MemoryLoadStoreTransfer, MessageProgressNotice, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use crate::topology::{LineSendPattern, Topology};
 use chakram_base::ids::{EndpointId, Npu};
@@ -194,8 +194,8 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         Some(self.topology.path_between_npus(a, b)?.time_message(amount))
     }
 
-    fn occupancy(&self) -> Option<TiledMachineBusyLinksAndPorts> {
-        TiledMachineBusyLinksAndPorts::of_tiles(self.topology, &self.links)
+    fn occupancy(&self) -> Option<BusyTileLinksAndMemoryPorts> {
+        BusyTileLinksAndMemoryPorts::of_tiles(self.topology, &self.links)
     }
 
     fn is_conflict_free(&self, _: usize, _: u32, _: LineSendPattern) -> bool {

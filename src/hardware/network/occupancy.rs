@@ -18,14 +18,14 @@ pub struct CoreToCoreLinkBusyTime {
 
 /// The links and memory ports of a machine of tiles that were busy at least once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TiledMachineBusyLinksAndPorts {
+pub struct BusyTileLinksAndMemoryPorts {
     /// The links, by dimension, direction and core.
     pub links: Vec<CoreToCoreLinkBusyTime>,
     /// Busy time of each memory port, in ascending order of port numbers.
     pub ports: Vec<Span>,
 }
 
-impl TiledMachineBusyLinksAndPorts {
+impl BusyTileLinksAndMemoryPorts {
     /// Returns the busy times of servers on tiles, or `None` on other machines.
     pub(super) fn of_tiles(topology: &Topology, servers: &QueueingServerTable) -> Option<Self> {
         topology.tile_grid()?;

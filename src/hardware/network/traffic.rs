@@ -1,6 +1,6 @@
 //! Counts the bytes that messages and memory accesses send over each link, under any network model.
 
-use super::ReroutedMessageBytes;
+use super::ReroutedUnsentAndResentBytes;
 use crate::topology::Topology;
 use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkMessageFraction};
 use chakram_base::ids::EndpointId;
@@ -80,7 +80,11 @@ impl<'a> LinkTrafficBytes<'a> {
     }
 
     /// Moves the bytes `moved` from their former routes to routes over `graph`, which excludes the failed links.
-    pub fn move_failed_bytes(&mut self, graph: Arc<LinkGraph>, moved: &[ReroutedMessageBytes]) {
+    pub fn move_failed_bytes(
+        &mut self,
+        graph: Arc<LinkGraph>,
+        moved: &[ReroutedUnsentAndResentBytes],
+    ) {
         for bytes in moved {
             self.add_bytes(bytes.ends, -bytes.unsent);
         }

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 /// Use of one remote memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct RemoteMemoryPeakBytes {
+pub struct OneRemoteMemoryPeakAndCapacity {
     /// The first NPU that the memory serves.
     pub first_npu: Npu,
     /// Number of ranks with bytes in this memory.
@@ -126,7 +126,7 @@ fn streams_weights(graph: &Graph) -> bool {
 pub(crate) fn list_pool_memories(
     prepared: &CompiledReplay<'_>,
     rows: &[MemoryRow],
-) -> Vec<RemoteMemoryPeakBytes> {
+) -> Vec<OneRemoteMemoryPeakAndCapacity> {
     sum_pool_memories(prepared.machine(), rows)
         .into_values()
         .collect()
@@ -136,8 +136,8 @@ pub(crate) fn list_pool_memories(
 fn sum_pool_memories(
     machine: &Machine,
     rows: &[MemoryRow],
-) -> BTreeMap<u32, RemoteMemoryPeakBytes> {
-    let mut held: BTreeMap<u32, RemoteMemoryPeakBytes> = BTreeMap::new();
+) -> BTreeMap<u32, OneRemoteMemoryPeakAndCapacity> {
+    let mut held: BTreeMap<u32, OneRemoteMemoryPeakAndCapacity> = BTreeMap::new();
     let Some(shared) = machine.shared_memory() else {
         return held;
     };
@@ -147,7 +147,7 @@ fn sum_pool_memories(
             continue;
         }
         let index = row.npu.0 / shared.npus;
-        let memory = held.entry(index).or_insert(RemoteMemoryPeakBytes {
+        let memory = held.entry(index).or_insert(OneRemoteMemoryPeakAndCapacity {
             first_npu: Npu(index * shared.npus),
             ranks: 0,
             capacity: shared.capacity,
@@ -189,13 +189,13 @@ impl MemoryRow {
 
 impl Report {
     /// Returns the remote memory that is fullest relative to its capacity.
-    pub(super) fn fullest_pool(&self) -> Option<&RemoteMemoryPeakBytes> {
+    pub(super) fn fullest_pool(&self) -> Option<&OneRemoteMemoryPeakAndCapacity> {
         self.memory_pools.iter().rev().max_by_key(|pool| pool.peak)
     }
 }
 
 /// Formats how much of a remote memory is used, as in `25.7 TB of 256.0 TB in remote memory`.
-pub(super) fn format_pool_use(pool: &RemoteMemoryPeakBytes) -> String {
+pub(super) fn format_pool_use(pool: &OneRemoteMemoryPeakAndCapacity) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }
 

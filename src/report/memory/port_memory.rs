@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// Use of the memory at one port, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-pub struct PortMemoryPeakBytes {
+pub struct OnePortMemoryPeakAndCapacity {
     /// The NPU at the port.
     pub npu: Npu,
     /// Number of cores with bytes in this memory.
@@ -46,7 +46,7 @@ pub(crate) fn bytes_beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Optio
 pub(crate) fn list_port_memories(
     prepared: &CompiledReplay<'_>,
     rows: &[MemoryRow],
-) -> Vec<PortMemoryPeakBytes> {
+) -> Vec<OnePortMemoryPeakAndCapacity> {
     let machine = prepared.machine();
     let Some(remote) = machine.first_remote_memory() else {
         return Vec::new();
@@ -54,7 +54,7 @@ pub(crate) fn list_port_memories(
     let Some(capacity) = remote.capacity else {
         return Vec::new();
     };
-    let mut held: BTreeMap<u32, PortMemoryPeakBytes> = BTreeMap::new();
+    let mut held: BTreeMap<u32, OnePortMemoryPeakAndCapacity> = BTreeMap::new();
     for row in rows {
         let beyond = row.beyond_sram.unwrap_or_default();
         if beyond.0 == 0 {
@@ -63,7 +63,7 @@ pub(crate) fn list_port_memories(
         let Some(port) = machine.nearest_port(row.npu) else {
             continue;
         };
-        let at = held.entry(port).or_insert(PortMemoryPeakBytes {
+        let at = held.entry(port).or_insert(OnePortMemoryPeakAndCapacity {
             npu: remote.npus_with_ports()[port as usize],
             cores: 0,
             capacity,

@@ -13,12 +13,12 @@ pub(super) struct NodeEnclosingSlice<'n> {
     pub name: &'n str,
     /// Node or call that the range belongs to. It distinguishes ranges with equal names. `None` for a part of a node's
     /// name.
-    pub of: Option<RangeCausingNodeOrCall>,
+    pub of: Option<RangeCausingNodeOrPythonCall>,
 }
 
 /// Node or call that causes a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RangeCausingNodeOrCall {
+pub(super) enum RangeCausingNodeOrPythonCall {
     /// A node that called other nodes.
     Node(u32),
     /// A Python call.
@@ -28,7 +28,7 @@ pub(super) enum RangeCausingNodeOrCall {
 /// The open ranges of a lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenRangesOfLane {
-    open: Vec<(String, Option<RangeCausingNodeOrCall>)>,
+    open: Vec<(String, Option<RangeCausingNodeOrPythonCall>)>,
     /// End of the last node in the open ranges.
     end: Time,
 }
@@ -52,7 +52,7 @@ impl OpenRangesOfLane {
                 .map(|name| NodeEnclosingSlice { name, of: None }),
         );
         let same = |((open, of), part): &(
-            &(String, Option<RangeCausingNodeOrCall>),
+            &(String, Option<RangeCausingNodeOrPythonCall>),
             &NodeEnclosingSlice<'_>,
         )| { *of == part.of && open == part.name };
         let common = self.open.iter().zip(&path).take_while(same).count();

@@ -1,7 +1,7 @@
 //! For nodes of captured programs: the ranges that enclose them, and the arrows from calls to the work that they
 //! launched.
 
-use super::nesting::{NodeEnclosingSlice, RangeCausingNodeOrCall};
+use super::nesting::{NodeEnclosingSlice, RangeCausingNodeOrPythonCall};
 use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
@@ -76,7 +76,7 @@ impl<'a> TimelineNodeCallers<'a> {
         }
         let range = |node: NodeIndex| NodeEnclosingSlice {
             name: graph.name(node),
-            of: Some(RangeCausingNodeOrCall::Node(node.0)),
+            of: Some(RangeCausingNodeOrPythonCall::Node(node.0)),
         };
         let inside = (called.row_count() > 0).then(|| called.row(node.0));
         let mut inside = inside.into_iter().flatten();
@@ -98,7 +98,7 @@ impl<'a> TimelineNodeCallers<'a> {
                     .take_while(|&call| Some(call) != common);
                 path.extend(own.map(|call| NodeEnclosingSlice {
                     name: stacks.name_of_call(call),
-                    of: Some(RangeCausingNodeOrCall::Call(call)),
+                    of: Some(RangeCausingNodeOrPythonCall::Call(call)),
                 }));
             }
             let Some(caller) = caller else { break };

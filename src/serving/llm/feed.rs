@@ -10,7 +10,7 @@ use super::server::LlmRunState;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_engine::{
-    BegunLaunchRecord, CompiledReplay, FeedLaunchAndReleaseRequests, LaunchFeed, LaunchRequest,
+    BegunLaunchRecord, CompiledReplay, FeedLaunchAndRankStartRequests, LaunchFeed, LaunchRequest,
     ProcessorJobStartAndEnd, ProcessorKernelJob, SelfSchedulingProcessorModel, run_launches,
 };
 use chakram_hardware::machine::Machine;
@@ -24,7 +24,7 @@ impl LaunchFeed for ServerStepFeed<'_, '_> {
         self.0.borrow().next_due()
     }
 
-    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
         self.0.borrow_mut().handle_due(now, |engine| {
             queue.begin_launch(LaunchRequest {
                 tag: engine.into(),
@@ -37,7 +37,7 @@ impl LaunchFeed for ServerStepFeed<'_, '_> {
         &mut self,
         now: Time,
         ended: &BegunLaunchRecord,
-        _queue: &mut FeedLaunchAndReleaseRequests,
+        _queue: &mut FeedLaunchAndRankStartRequests,
     ) {
         self.0.borrow_mut().end_step(now, ended.tag as u32);
     }

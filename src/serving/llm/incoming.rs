@@ -17,7 +17,7 @@ pub struct IncomingRequest {
     /// The tokens that the request shares with others.
     pub content: RequestSharedContent,
     /// The request's turn in a conversation, if it belongs to one.
-    pub conversation: Option<ConversationTurnAndPrefix>,
+    pub conversation: Option<TurnWithCrossConversationPrefix>,
     /// Priority, if it differs from the class's priority.
     pub priority: Option<i32>,
 }
@@ -47,7 +47,7 @@ impl RequestSharedContent {
 
 /// A turn of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConversationTurnAndPrefix {
+pub struct TurnWithCrossConversationPrefix {
     /// Number of the conversation.
     pub conversation: u64,
     /// Index of the turn in the conversation, counting from 0.

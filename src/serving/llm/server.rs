@@ -6,7 +6,7 @@
 
 use super::super::error::ServeError;
 use super::deployment::IdenticalLlmEngines;
-use super::incoming::{ConversationTurnAndPrefix, IncomingRequest};
+use super::incoming::{IncomingRequest, TurnWithCrossConversationPrefix};
 use super::metrics::LlmRunRecorder;
 use super::observe::{BegunEngineStep, CompletedLlmRequest, LlmObserver};
 use super::scenario::{EngineRoutingRule, LlmScenario};
@@ -34,7 +34,7 @@ struct LiveRequest {
     hit: u32,
     put_back: u32,
     recomputed: u64,
-    conversation: Option<ConversationTurnAndPrefix>,
+    conversation: Option<TurnWithCrossConversationPrefix>,
 }
 
 /// One engine, with its scheduler and its current step.

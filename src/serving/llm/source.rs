@@ -2,7 +2,7 @@
 
 use super::super::error::ServeError;
 use super::super::random::{RandomPurpose, RandomStream};
-use super::incoming::{ConversationTurnAndPrefix, IncomingRequest, RequestSharedContent};
+use super::incoming::{IncomingRequest, RequestSharedContent, TurnWithCrossConversationPrefix};
 use super::request_file::FileRequestSource;
 use super::token_content::{SharedTokenSequence, TokenSequencePiece};
 use super::workload::{LlmArrivals, LlmWorkload};
@@ -127,7 +127,7 @@ impl<'w> RequestSource<'w> {
                 of.shared_prefix,
             )
         });
-        let turn = (of.turns > 1).then_some(ConversationTurnAndPrefix {
+        let turn = (of.turns > 1).then_some(TurnWithCrossConversationPrefix {
             conversation,
             turn: 0,
             shared,
@@ -158,11 +158,11 @@ impl<'w> RequestSource<'w> {
         &mut self,
         at: Time,
         class: u32,
-        last: ConversationTurnAndPrefix,
+        last: TurnWithCrossConversationPrefix,
         (prompt, output): (u32, u32),
     ) -> Option<IncomingRequest> {
         let of = &self.workload.classes[class as usize];
-        let turn = ConversationTurnAndPrefix {
+        let turn = TurnWithCrossConversationPrefix {
             turn: last.turn + 1,
             ..last
         };
@@ -188,7 +188,10 @@ impl<'w> RequestSource<'w> {
 }
 
 /// Returns the content of the first `prompt` tokens of a conversation.
-fn conversation_content(turn: ConversationTurnAndPrefix, prompt: u32) -> RequestSharedContent {
+fn conversation_content(
+    turn: TurnWithCrossConversationPrefix,
+    prompt: u32,
+) -> RequestSharedContent {
     let mut pieces = Vec::new();
     let common = turn.shared.map_or(0, |(_, common)| common);
     if let Some((stream, tokens)) = turn.shared {

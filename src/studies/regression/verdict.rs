@@ -186,7 +186,7 @@ struct PredictionRow<'a> {
     /// Mean time in each category; `None` if the prediction did not move.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<NpuMeanTimesBeforeAfter>,
-    baselines: Vec<BaselineMakespanAndReasonRow<'a>>,
+    baselines: Vec<RecordedBaselineWithReasonRow<'a>>,
     measured: Option<PredictionVersusMeasuredRow>,
 }
 
@@ -199,7 +199,7 @@ struct NpuMeanTimesBeforeAfter {
 
 /// A row of the JSON document for one baseline.
 #[derive(Serialize)]
-struct BaselineMakespanAndReasonRow<'a> {
+struct RecordedBaselineWithReasonRow<'a> {
     makespan_ps: u64,
     tool_version: &'a str,
     options: &'a [String],
@@ -239,7 +239,7 @@ pub fn verdict_json(outcome: &ArchiveCheckResults) -> String {
             }
         }),
         baselines: (checked.baselines.iter())
-            .map(|record| BaselineMakespanAndReasonRow {
+            .map(|record| RecordedBaselineWithReasonRow {
                 makespan_ps: record.makespan_ps,
                 tool_version: &record.tool_version,
                 options: &record.arguments,

@@ -1,9 +1,9 @@
 //! List scheduling: in each step, or whenever a chip is free, chips run the first ready sub-layers in the list.
 //!
 //! As printed, DEAP's Algorithm 1 gives a chip every ready sub-layer, because no line ends the inner loop. It also
-//! never frees a chip. [`StepOrDurationChipAssignment::Steps`] corrects both errors: a chip runs one sub-layer per step, which
-//! counts as finished from the next step on. In [`StepOrDurationChipAssignment::Durations`], a sub-layer's time is its number of
-//! operations, and a free chip immediately begins its next one. [`StepOrDurationChipAssignment::Printed`] follows the printed
+//! never frees a chip. [`SubLayerChipAssignmentRule::Steps`] corrects both errors: a chip runs one sub-layer per step, which
+//! counts as finished from the next step on. In [`SubLayerChipAssignmentRule::Durations`], a sub-layer's time is its number of
+//! operations, and a free chip immediately begins its next one. [`SubLayerChipAssignmentRule::Printed`] follows the printed
 //! text, and ends when no chip can get another sub-layer.
 
 use super::{SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
@@ -11,7 +11,7 @@ use chakram_base::setting::EnumeratedSetting;
 
 /// Rule for assigning sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StepOrDurationChipAssignment {
+pub enum SubLayerChipAssignmentRule {
     /// In each step, every chip runs at most one sub-layer.
     Steps,
     /// A chip begins its next sub-layer as soon as it is free. Steps then only state the order on each chip. Where a
@@ -21,7 +21,7 @@ pub enum StepOrDurationChipAssignment {
     Printed,
 }
 
-impl EnumeratedSetting for StepOrDurationChipAssignment {
+impl EnumeratedSetting for SubLayerChipAssignmentRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Steps, "steps", "One sub-layer per chip in each step"),
         (
@@ -35,7 +35,7 @@ impl EnumeratedSetting for StepOrDurationChipAssignment {
 
 /// Reason why a schedule cannot be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IncompleteScheduleError {
+pub enum SubLayerChipAssignmentError {
     /// The number of chips is zero.
     #[error("found no chips, expected one or more")]
     NoChips,
@@ -60,15 +60,15 @@ pub enum IncompleteScheduleError {
 pub fn schedule_tasks(
     graph: &SubLayerTaskGraph,
     chips: usize,
-    rule: StepOrDurationChipAssignment,
-) -> Result<SubLayersByAcceleratorAndStep, IncompleteScheduleError> {
+    rule: SubLayerChipAssignmentRule,
+) -> Result<SubLayersByAcceleratorAndStep, SubLayerChipAssignmentError> {
     if chips == 0 {
-        return Err(IncompleteScheduleError::NoChips);
+        return Err(SubLayerChipAssignmentError::NoChips);
     }
     match rule {
-        StepOrDurationChipAssignment::Steps => Ok(schedule_in_steps(graph, chips)),
-        StepOrDurationChipAssignment::Durations => Ok(schedule_by_durations(graph, chips).0),
-        StepOrDurationChipAssignment::Printed => schedule_as_printed(graph, chips),
+        SubLayerChipAssignmentRule::Steps => Ok(schedule_in_steps(graph, chips)),
+        SubLayerChipAssignmentRule::Durations => Ok(schedule_by_durations(graph, chips).0),
+        SubLayerChipAssignmentRule::Printed => schedule_as_printed(graph, chips),
     }
 }
 
@@ -189,7 +189,7 @@ fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> SubLayersByAcce
 fn schedule_as_printed(
     graph: &SubLayerTaskGraph,
     chips: usize,
-) -> Result<SubLayersByAcceleratorAndStep, IncompleteScheduleError> {
+) -> Result<SubLayersByAcceleratorAndStep, SubLayerChipAssignmentError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
     let mut given = vec![false; all];
@@ -223,7 +223,7 @@ fn schedule_as_printed(
             return if given == all {
                 Ok(schedule)
             } else {
-                Err(IncompleteScheduleError::Stuck { given, all })
+                Err(SubLayerChipAssignmentError::Stuck { given, all })
             };
         }
     }

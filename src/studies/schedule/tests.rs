@@ -1,7 +1,7 @@
 //! Compares schedules of sub-layers with results computed by hand, and with the best of all
 //! schedules.
 
-use super::list::{IncompleteScheduleError, schedule_by_durations};
+use super::list::{SubLayerChipAssignmentError, schedule_by_durations};
 use super::*;
 use chakram_hardware::topology::chip_graph::{
     ChipGraph, LinkRateByLinkCount, LinkRateInterpolation,
@@ -60,7 +60,7 @@ fn schedules_are_read_as_they_are_written() {
     // The graph has six products of an encoder, ten of a decoder, and one for the vocabulary. Each
     // product has two parts and two micro-batches.
     assert_eq!(graph.tasks.len(), 17 * 2 * 2);
-    let schedule = schedule_tasks(&graph, 3, StepOrDurationChipAssignment::Steps).unwrap();
+    let schedule = schedule_tasks(&graph, 3, SubLayerChipAssignmentRule::Steps).unwrap();
     let text = write_schedule(&graph, &schedule);
     let (again, places) = parse_schedule(&text, "s").unwrap();
     assert_eq!(
@@ -189,7 +189,7 @@ proptest! {
     /// ready.
     #[test]
     fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in graphs()) {
-        for rule in [StepOrDurationChipAssignment::Steps, StepOrDurationChipAssignment::Durations] {
+        for rule in [SubLayerChipAssignmentRule::Steps, SubLayerChipAssignmentRule::Durations] {
             let schedule = schedule_tasks(&graph, chips, rule).unwrap();
             let mut step_of = vec![None; graph.tasks.len()];
             for step in 0..schedule.step_count() {
@@ -203,7 +203,7 @@ proptest! {
                     prop_assert!(ready(&graph.tasks[*task as usize]));
                     prop_assert_eq!(step_of[*task as usize].replace(step), None);
                 }
-                if rule == StepOrDurationChipAssignment::Steps {
+                if rule == SubLayerChipAssignmentRule::Steps {
                     prop_assert_eq!(at.len(), can.min(chips));
                 }
             }
@@ -236,12 +236,12 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = SubLayerTaskGraph {
         tasks: vec![task(1, &[]), task(1, &[]), task(1, &[]), task(1, &[2])],
     };
-    let printed = schedule_tasks(&graph, 2, StepOrDurationChipAssignment::Printed).unwrap();
+    let printed = schedule_tasks(&graph, 2, SubLayerChipAssignmentRule::Printed).unwrap();
     assert_eq!(
         printed.chips,
         [vec![Some(0), Some(1), Some(2)], vec![None, Some(3)]]
     );
-    let corrected = schedule_tasks(&graph, 2, StepOrDurationChipAssignment::Steps).unwrap();
+    let corrected = schedule_tasks(&graph, 2, SubLayerChipAssignmentRule::Steps).unwrap();
     assert_eq!(
         corrected.chips,
         [[Some(0), Some(2), Some(3)], [Some(1), None, None]]
@@ -249,11 +249,14 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let chain = SubLayerTaskGraph {
         tasks: vec![task(1, &[]), task(1, &[0]), task(1, &[1])],
     };
-    let error = schedule_tasks(&chain, 2, StepOrDurationChipAssignment::Printed).unwrap_err();
-    assert_eq!(error, IncompleteScheduleError::Stuck { given: 2, all: 3 });
+    let error = schedule_tasks(&chain, 2, SubLayerChipAssignmentRule::Printed).unwrap_err();
     assert_eq!(
-        schedule_tasks(&chain, 0, StepOrDurationChipAssignment::Steps),
-        Err(IncompleteScheduleError::NoChips)
+        error,
+        SubLayerChipAssignmentError::Stuck { given: 2, all: 3 }
+    );
+    assert_eq!(
+        schedule_tasks(&chain, 0, SubLayerChipAssignmentRule::Steps),
+        Err(SubLayerChipAssignmentError::NoChips)
     );
 }
 

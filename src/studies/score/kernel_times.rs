@@ -14,7 +14,7 @@ const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 
 /// Kernels of one NPU class with the same name and format.
 #[derive(Clone, Debug)]
-pub struct RecordedKernelTimesBySize {
+pub struct OneKernelRecordedTimesBySize {
     /// Index of the class among the machine's NPU classes.
     pub class: usize,
     /// Name of the kernels.
@@ -33,7 +33,7 @@ pub struct RecordedKernelTimesBySize {
     pub left_out: Option<f64>,
 }
 
-impl RecordedKernelTimesBySize {
+impl OneKernelRecordedTimesBySize {
     /// Returns the expected relative error for a kernel of an unmeasured size.
     pub fn error_between_sizes(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
@@ -124,14 +124,14 @@ impl<'w> RecordedKernelTimes<'w> {
     }
 
     /// Returns the times sorted by class, name and format.
-    pub fn times_by_class(&self) -> Vec<RecordedKernelTimesBySize> {
+    pub fn times_by_class(&self) -> Vec<OneKernelRecordedTimesBySize> {
         self.0.iter().map(kernel_times).collect()
     }
 }
 
 fn kernel_times(
     (&(class, name, dtype), sizes): (&KernelClassNameDtypeKey<'_>, &TimeSumsBySize),
-) -> RecordedKernelTimesBySize {
+) -> OneKernelRecordedTimesBySize {
     let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeMoments)| MeasuredTimeAtFlopsAndBytes {
         flops,
         bytes,
@@ -146,7 +146,7 @@ fn kernel_times(
         .map(|sum| (sum.squared_deviation_sum() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
         .sum();
     let over: f64 = repeated.map(|sum| sum.sum).sum();
-    RecordedKernelTimesBySize {
+    OneKernelRecordedTimesBySize {
         class,
         name: name.to_owned(),
         dtype,

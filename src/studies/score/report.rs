@@ -341,7 +341,7 @@ impl ScoredRunTable<'_> {
                 low_s: interval.map(|[low, _]| low),
                 high_s: interval.map(|[_, high]| high),
                 corrected: correction
-                    .map(|correction| CorrectedPredictionRow::new(&correction.runs[i])),
+                    .map(|correction| CorrectedTimeWithIntervalRow::new(&correction.runs[i])),
             }
         });
         let folds = self.fits.iter().enumerate().map(|(fold, fit)| FoldRow {
@@ -570,7 +570,7 @@ struct RunRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     high_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    corrected: Option<CorrectedPredictionRow>,
+    corrected: Option<CorrectedTimeWithIntervalRow>,
 }
 
 #[derive(Debug, Serialize)]
@@ -580,7 +580,7 @@ struct CorrectionScoresRow<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct CorrectedPredictionRow {
+struct CorrectedTimeWithIntervalRow {
     predicted_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     low_s: Option<f64>,
@@ -591,7 +591,7 @@ struct CorrectedPredictionRow {
     one_rate_s: Option<f64>,
 }
 
-impl CorrectedPredictionRow {
+impl CorrectedTimeWithIntervalRow {
     fn new(run: &CorrectedRunPrediction) -> Self {
         Self {
             predicted_s: run.seconds,

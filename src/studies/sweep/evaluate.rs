@@ -10,14 +10,14 @@ use chakram_base::config::ConfigLiteral;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{
-    CompiledReplay, CopyRepresentsJobObserver, ReplayError, replay_representatives,
+    CompiledReplay, CopyRepresentsJobChecker, ReplayError, replay_representatives,
 };
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, MAX_REPEATED_NODES};
 use chakram_report::settings::{
     CompiledReplayWithReport, explain_no_effect_of_differences, machine_differences, option_reason,
 };
-use chakram_report::tiles::TileNetworkFinalBusyTimes;
+use chakram_report::tiles::TileNetworkBusyTimesObserver;
 use chakram_report::{
     self as report, BreakdownObserver, MemoryPeakObserver, NpuTimeCategory, Report,
 };
@@ -353,12 +353,12 @@ fn replay_measured(
         .and_then(|()| compiled.check_aggregation())
         .map_err(|refusal| refused(refusal.into()))?;
     let observers = (
-        CopyRepresentsJobObserver::new(&compiled),
+        CopyRepresentsJobChecker::new(&compiled),
         (
             BreakdownObserver::new(&compiled),
             (
                 MemoryPeakObserver::new(&compiled),
-                TileNetworkFinalBusyTimes::default(),
+                TileNetworkBusyTimesObserver::default(),
             ),
         ),
     );

@@ -99,7 +99,7 @@ pub struct NewAnswerOrBoundEvent<'a> {
 
 /// Counts of the work done in this run. Excludes answers that were already in the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct WorkDoneInThisRun {
+pub struct NewBoundAndReplayCounts {
     /// Number of computed bounds, and the seconds that they took, summed over threads.
     pub bounded: (u64, f64),
     /// Number of replayed or rejected points, and the seconds that they took, summed over threads.
@@ -119,7 +119,7 @@ pub struct StudyExplorer<'s> {
     known: BTreeMap<String, PointKnowledge>,
     rows: Vec<SweepRow>,
     visited: BTreeSet<String>,
-    done: WorkDoneInThisRun,
+    done: NewBoundAndReplayCounts,
     missing: u64,
     turns: Vec<LayerTurnRecord>,
 }
@@ -157,14 +157,14 @@ impl<'s> StudyExplorer<'s> {
             known,
             rows: Vec::new(),
             visited: BTreeSet::new(),
-            done: WorkDoneInThisRun::default(),
+            done: NewBoundAndReplayCounts::default(),
             missing: 0,
             turns: Vec::new(),
         })
     }
 
     /// Returns the counts of new work so far.
-    pub fn new_work_counts(&self) -> WorkDoneInThisRun {
+    pub fn new_work_counts(&self) -> NewBoundAndReplayCounts {
         self.done
     }
 

@@ -13,8 +13,7 @@ mod replayed;
 mod shown;
 
 pub use replayed::{
-    REPLAY_ATTRIBUTES, ReplayAttributeNameAndMeaning, ReplayAttributeValueKind,
-    find_replay_attribute,
+    AttributeReadByReplay, REPLAY_ATTRIBUTES, ReplayAttributeValueKind, find_replay_attribute,
 };
 pub(in crate::format) use replayed::{ReplayedNodeAttributes, append_replayed_attributes, store};
 

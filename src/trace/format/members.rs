@@ -32,7 +32,7 @@ const NODE_ATTRIBUTES: u32 = 10;
 /// per member, in the order of `ranks`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SubstitutionsForAllTraceMembers {
+pub struct SharedTraceRankSubstitutions {
     /// The ranks; the trace is written for the first rank.
     pub ranks: Vec<u32>,
     /// Cores of the members on a machine of tiles; empty if the trace states none.
@@ -46,7 +46,7 @@ pub struct SubstitutionsForAllTraceMembers {
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
-impl SubstitutionsForAllTraceMembers {
+impl SharedTraceRankSubstitutions {
     /// Returns the text of the `members` attribute.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("numbers and names can be written")
@@ -121,7 +121,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
     let Ok(Some(first)) = records.next_record() else {
         return Ok(None);
     };
-    let Some(members) = SubstitutionsForAllTraceMembers::read_from_metadata(first)? else {
+    let Some(members) = SharedTraceRankSubstitutions::read_from_metadata(first)? else {
         return Ok(None);
     };
     let Ok(place) = members.ranks.binary_search(&rank) else {
@@ -168,7 +168,7 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
     Ok(Some(out.into_inner()))
 }
 
-impl SubstitutionsForAllTraceMembers {
+impl SharedTraceRankSubstitutions {
     /// Returns a node attribute's change for the member at index `place`, if it is a peer, a group or the rank itself.
     fn edit_member_attribute(
         &self,
@@ -236,8 +236,8 @@ mod tests {
         writer.into_inner()
     }
 
-    fn members() -> SubstitutionsForAllTraceMembers {
-        SubstitutionsForAllTraceMembers {
+    fn members() -> SharedTraceRankSubstitutions {
+        SharedTraceRankSubstitutions {
             ranks: vec![4, 5, 9],
             cores: vec![[0, 0], [1, 0], [12, 3]],
             peers: BTreeMap::from([(20, vec![20, 4, 300])]),
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn members_that_make_no_sense_are_refused() {
         assert_eq!(
-            SubstitutionsForAllTraceMembers::parse(&members().to_text()),
+            SharedTraceRankSubstitutions::parse(&members().to_text()),
             Ok(members())
         );
         for (text, why) in [
@@ -291,7 +291,7 @@ mod tests {
             ),
             (r#"{"ranks":[1,2],"rest":3}"#, "rest"),
         ] {
-            let found = SubstitutionsForAllTraceMembers::parse(text).unwrap_err();
+            let found = SharedTraceRankSubstitutions::parse(text).unwrap_err();
             assert!(found.contains(why), "{text}: {found}");
             let error = extract_rank_trace(&trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
             assert!(error.to_string().contains("attribute `members`"), "{error}");

@@ -71,7 +71,7 @@ pub struct ProfilerOverheadFacts {
 
 /// Collects the profiler's attributes one by one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ProfilerOverheadFactsBuilder {
+pub(super) struct ProfilerOverheadAttributeCollector {
     numbers: [Option<u64>; 7],
     basis: Option<ProfilerCostBasis>,
 }
@@ -90,7 +90,7 @@ const NUMBERS: [&str; 7] = [
 /// Name of the attribute that states the cost's basis.
 const BASIS: &str = "profiler_cost_basis";
 
-impl ProfilerOverheadFactsBuilder {
+impl ProfilerOverheadAttributeCollector {
     /// Stores `attr` and returns true if it is about the profiler.
     pub fn read_attribute(&mut self, attr: &AttrView<'_>) -> bool {
         if attr.name == BASIS.as_bytes() {
@@ -109,8 +109,8 @@ impl ProfilerOverheadFactsBuilder {
     }
 }
 
-impl From<ProfilerOverheadFactsBuilder> for ProfilerOverheadFacts {
-    fn from(attributes: ProfilerOverheadFactsBuilder) -> Self {
+impl From<ProfilerOverheadAttributeCollector> for ProfilerOverheadFacts {
+    fn from(attributes: ProfilerOverheadAttributeCollector) -> Self {
         let [captured, step, min, max, record, low, high] = attributes.numbers;
         let span = Span::from_ns;
         Self {

@@ -4,7 +4,7 @@ use super::attr::{self, AttrView, ReplayedNodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::Op;
 use super::origin::{CallStacks, NodeCallerStepAndStack};
-use super::profiler_cost::{ProfilerOverheadFacts, ProfilerOverheadFactsBuilder};
+use super::profiler_cost::{ProfilerOverheadAttributeCollector, ProfilerOverheadFacts};
 use super::roles::{self, GroupRoles};
 use super::split_sizes::AllToAllSplitText;
 use super::utf8::as_utf8;
@@ -209,7 +209,7 @@ fn parse_core_position(text: &str) -> Option<[u32; 2]> {
 /// Metadata differs between schema versions, so a wrong type is an error only in attributes that readers need.
 pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
-    let mut profiler = ProfilerOverheadFactsBuilder::default();
+    let mut profiler = ProfilerOverheadAttributeCollector::default();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.read_field() else {

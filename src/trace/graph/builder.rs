@@ -1,6 +1,6 @@
 //! Builds a graph from nodes in any order of ids.
 
-use super::origins::NodeCallerStepStackCollector;
+use super::origins::NodeOriginColumnsBuilder;
 use super::{
     ACCESS_BITS, CollectiveNode, DistinctKeyInterner, FLOPS_UNKNOWN, GATHERED, Graph,
     GroupSlotDimensions, Lane, MemberAllToAllSplitBytes, NO_DTYPE, NodeIdMap, NodeKind, REDUCED,
@@ -97,7 +97,7 @@ pub struct GraphBuilder {
     pred_end: Vec<u32>,
     /// Dependencies on nodes that come later in the file: (index in `preds`, id).
     forward: Vec<(u32, u64)>,
-    origins: NodeCallerStepStackCollector,
+    origins: NodeOriginColumnsBuilder,
 }
 
 impl GraphBuilder {
@@ -119,7 +119,7 @@ impl GraphBuilder {
             preds: Vec::new(),
             pred_end: Vec::new(),
             forward: Vec::new(),
-            origins: NodeCallerStepStackCollector::default(),
+            origins: NodeOriginColumnsBuilder::default(),
         }
     }
 

@@ -8,13 +8,13 @@ use chakram_base::ids::NodeIndex;
 /// Collects the nodes' origins (caller, step and Python call) while a graph is built. Values are stored plus 1; 0 means
 /// that the record omits the value.
 #[derive(Debug, Default)]
-pub(super) struct NodeCallerStepStackCollector {
+pub(super) struct NodeOriginColumnsBuilder {
     callers: EmptyOrDenseColumn<u64>,
     steps: EmptyOrDenseColumn<u64>,
     stacks: EmptyOrDenseColumn<u64>,
 }
 
-impl NodeCallerStepStackCollector {
+impl NodeOriginColumnsBuilder {
     /// Stores the origin of the latest node.
     #[inline]
     pub fn push_origin(&mut self, index: usize, origin: &NodeCallerStepAndStack) {
@@ -43,7 +43,7 @@ impl Graph {
     /// value from their caller. Nodes on a cycle of callers do not inherit anything.
     pub(super) fn resolve_origins(
         &mut self,
-        stated: &NodeCallerStepStackCollector,
+        stated: &NodeOriginColumnsBuilder,
         index_of: &NodeIdMap,
     ) {
         let nodes = self.ids.len();

@@ -1,7 +1,7 @@
 //! Finds neighbouring ranks that one trace can represent, because they differ only in peers, groups and cores.
 
 use super::CheckedWorkloadPattern;
-use chakram_trace::format::members::SubstitutionsForAllTraceMembers;
+use chakram_trace::format::members::SharedTraceRankSubstitutions;
 use chakram_trace::format::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
@@ -38,9 +38,7 @@ impl CheckedWorkloadPattern {
     /// # Errors
     ///
     /// Fails only if emitting a node fails, which does not happen for a generated job.
-    pub fn find_equal_rank_ranges(
-        &self,
-    ) -> Result<Vec<SubstitutionsForAllTraceMembers>, TraceError> {
+    pub fn find_equal_rank_ranges(&self) -> Result<Vec<SharedTraceRankSubstitutions>, TraceError> {
         let partners = |rank: u32| -> Result<RankPeerAndGroupCollector, TraceError> {
             let mut partners = RankPeerAndGroupCollector::default();
             self.emit_nodes(rank, &mut partners)?;
@@ -74,7 +72,7 @@ impl CheckedWorkloadPattern {
         &self,
         first: u32,
         run: &[RankPeerAndGroupCollector],
-    ) -> Option<SubstitutionsForAllTraceMembers> {
+    ) -> Option<SharedTraceRankSubstitutions> {
         if run.len() < 2 {
             return None;
         }
@@ -89,7 +87,7 @@ impl CheckedWorkloadPattern {
             let all: Vec<String> = run.iter().map(|of| of.groups[place].clone()).collect();
             (all[0].clone(), all)
         });
-        let members = SubstitutionsForAllTraceMembers {
+        let members = SharedTraceRankSubstitutions {
             peers: drop_equal_entries(peers),
             groups: drop_equal_entries(groups),
             cores: cores.unwrap_or_default(),

@@ -131,7 +131,7 @@ pub enum WhichAttentionKernelsSaveTensor {
 
 /// Sizes of sliding windows over an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageSlidingWindowSizes {
+pub struct ImageWindowStrideAndPadding {
     /// Number of rows in a window.
     pub kernel: u64,
     /// Distance in pixels between neighbouring windows.
@@ -186,7 +186,7 @@ pub struct OperatorAxesAndTensorsSpec {
     /// Letters of the axes that count as rows (tokens or pixels); all others count as columns (or channels).
     pub rows: &'static str,
     /// Sliding windows over an image, if the operator has them.
-    pub windows: Option<ImageSlidingWindowSizes>,
+    pub windows: Option<ImageWindowStrideAndPadding>,
     /// Results that the operator uses.
     pub role: OperatorInputSource,
     /// Kernels of the forward pass and of the backward pass.

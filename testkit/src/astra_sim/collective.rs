@@ -7,7 +7,7 @@ use super::algorithm::{RingMembersAndOwnIndex, RunningAlgorithm, credits, custom
 use super::algorithms::{AlgorithmStyle, NativeAlgorithm};
 use super::config::{CollectiveOperation, NodeWork, PriorityPolicy, TraceNode};
 use super::post::encode_collective_tag as tag_of;
-use super::{OracleSimulator, OriginalOrSeparateChunkNumbering, SingleNpuChunkStream};
+use super::{OneChunkProgressOnNpu, OracleSimulator, OriginalOrSeparateChunkNumbering};
 use plan::{padded_and_chunk_size, plan_phases};
 use std::collections::VecDeque;
 
@@ -246,7 +246,7 @@ impl OracleSimulator<'_> {
         let count = numbers.entry((group, set)).or_default();
         let id = group * 1_000_000 + set * 100_000 + *count;
         *count += 1;
-        self.streams.push(SingleNpuChunkStream {
+        self.streams.push(OneChunkProgressOnNpu {
             npu,
             dataset,
             tag: tag_of(id),

@@ -225,7 +225,7 @@ pub(super) fn write_gpu_step(
                 external,
                 frame,
             } => {
-                let ids = SingleStreamEventIds {
+                let ids = IdsOfOneStreamEvent {
                     device,
                     stream: stream.into(),
                     correlation,
@@ -275,14 +275,14 @@ pub(super) fn write_gpu_step(
 
 /// Ids of an event that runs on a stream.
 #[derive(Clone, Copy)]
-struct SingleStreamEventIds {
+struct IdsOfOneStreamEvent {
     device: u64,
     stream: u64,
     correlation: u64,
     external: u64,
 }
 
-impl SingleStreamEventIds {
+impl IdsOfOneStreamEvent {
     fn write_kernel(
         self,
         file: &mut KinetoFileWriter<'_, impl Write>,

@@ -51,7 +51,7 @@ impl CommunicationAccess for RankCommunicationHistoryReplay<'_> {
 
 /// Number of a rank's events, start of its first event, and end of its last event.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RankEventCountsAndTimes {
+pub(super) struct RankEventCountsAndLastEnd {
     pub ops: u64,
     pub calls: u64,
     pub kernels: u64,
@@ -61,13 +61,13 @@ pub(super) struct RankEventCountsAndTimes {
 }
 
 /// Counts a rank's events. A step starts and ends with its outermost operator.
-struct RankEventAndStepCounter<'a>(
-    &'a mut RankEventCountsAndTimes,
+struct EventCountAndStepTimeRecorder<'a>(
+    &'a mut RankEventCountsAndLastEnd,
     &'a StepProgram,
     &'a mut Vec<(u64, u64)>,
 );
 
-impl EventRecorder for RankEventAndStepCounter<'_> {
+impl EventRecorder for EventCountAndStepTimeRecorder<'_> {
     fn enter_operator(&mut self, _: u32, at: u64) {
         if self.0.depth == 0 {
             self.2.push((at, at));
@@ -113,7 +113,7 @@ impl EventRecorder for RankEventAndStepCounter<'_> {
 #[derive(Debug)]
 pub(super) struct SimulatedHistoriesAndTallies {
     pub histories: Vec<RankCommunicationHistory>,
-    pub tallies: Vec<RankEventCountsAndTimes>,
+    pub tallies: Vec<RankEventCountsAndLastEnd>,
     /// Start and end of each step, for each rank.
     pub steps: Vec<Vec<(u64, u64)>>,
 }
@@ -212,7 +212,7 @@ pub(super) fn simulate_job(
                 }
             })
             .collect(),
-        tallies: vec![RankEventCountsAndTimes::default(); ranks],
+        tallies: vec![RankEventCountsAndLastEnd::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
     // Members of each meeting: the member's rank, and the meeting's index in the rank's program.
@@ -242,7 +242,7 @@ pub(super) fn simulate_job(
                 gatherings: &mut gatherings,
                 arrived: &mut arrived,
             };
-            let mut counting = RankEventAndStepCounter(
+            let mut counting = EventCountAndStepTimeRecorder(
                 &mut outcome.tallies[rank],
                 program(rank),
                 &mut outcome.steps[rank],

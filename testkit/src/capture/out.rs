@@ -1,8 +1,6 @@
 //! Writes to a sink through a buffer.
 
-use super::program::{
-    ProgramOperator, StepProgram, TensorNumberOrEndPlaceholder, TextPartsWithHoles,
-};
+use super::program::{ProgramOperator, StepProgram, TemplateTextHoleKind, TextPartsWithHoles};
 use std::io::{Result, Write};
 
 /// Buffers bytes, and writes them in large chunks.
@@ -53,7 +51,7 @@ impl<W: Write> BufferedOutput<W> {
     pub(super) fn write_text_with_number(&mut self, text: &TextPartsWithHoles, number: u64) {
         for (part, hole) in text {
             self.write_str(part);
-            if *hole == TensorNumberOrEndPlaceholder::Number {
+            if *hole == TemplateTextHoleKind::Number {
                 self.write_number(number);
             }
         }
@@ -71,9 +69,9 @@ impl<W: Write> BufferedOutput<W> {
         for (part, hole) in text {
             self.write_str(part);
             match hole {
-                TensorNumberOrEndPlaceholder::End => {}
-                TensorNumberOrEndPlaceholder::Number => self.write_number(number),
-                TensorNumberOrEndPlaceholder::Tensor => {
+                TemplateTextHoleKind::End => {}
+                TemplateTextHoleKind::Number => self.write_number(number),
+                TemplateTextHoleKind::Tensor => {
                     let slot = slots.next().expect("every tensor has a slot");
                     self.write_number(ids[0][*slot as usize]);
                     self.write_str(",");
@@ -99,7 +97,7 @@ impl<W: Write> BufferedOutput<W> {
     }
 }
 
-/// Returns the integer that replaces an operator's [`TensorNumberOrEndPlaceholder::Number`] in a step.
+/// Returns the integer that replaces an operator's [`TemplateTextHoleKind::Number`] in a step.
 pub(super) fn template_number_in_step(op: &ProgramOperator, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }

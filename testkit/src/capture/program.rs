@@ -32,26 +32,26 @@ pub(super) enum ThreadInstruction {
 
 /// Placeholder that follows a part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TensorNumberOrEndPlaceholder {
+pub(super) enum TemplateTextHoleKind {
     Tensor,
     Number,
     End,
 }
 
 /// A text in parts, with a placeholder after each part except the last.
-pub(super) type TextPartsWithHoles = Box<[(Box<str>, TensorNumberOrEndPlaceholder)]>;
+pub(super) type TextPartsWithHoles = Box<[(Box<str>, TemplateTextHoleKind)]>;
 
 /// Splits a text at its placeholders.
 pub(super) fn parse_template(mut rest: &str) -> TextPartsWithHoles {
     let mut parts = Vec::new();
     loop {
         let Some(at) = rest.find([TENSOR, NUMBER]) else {
-            parts.push((rest.into(), TensorNumberOrEndPlaceholder::End));
+            parts.push((rest.into(), TemplateTextHoleKind::End));
             return parts.into();
         };
         let hole = match rest.as_bytes()[at] {
-            1 => TensorNumberOrEndPlaceholder::Tensor,
-            _ => TensorNumberOrEndPlaceholder::Number,
+            1 => TemplateTextHoleKind::Tensor,
+            _ => TemplateTextHoleKind::Number,
         };
         parts.push((rest[..at].into(), hole));
         rest = &rest[at + 1..];
@@ -99,7 +99,7 @@ pub(super) struct ProgramOperator {
     pub seq: Option<u32>,
     /// `true` if a flow arrow from the forward to the backward pass starts or ends here.
     pub flow: bool,
-    /// Value of [`TensorNumberOrEndPlaceholder::Number`]: the first number, plus the step multiplied by the second
+    /// Value of [`TemplateTextHoleKind::Number`]: the first number, plus the step multiplied by the second
     /// number.
     pub number: (u32, u32),
 }

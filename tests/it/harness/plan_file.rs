@@ -145,7 +145,7 @@ algorithm = "ring"
 
 /// Outcome of checking a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanCheckDepthOrRefusal {
+pub enum PlanCheckOutcome {
     /// The plan was rejected.
     Refused,
     /// The plan has too many nodes for any check.
@@ -179,7 +179,7 @@ pub fn run(data: &[u8]) {
 }
 
 /// Checks `plan`, with more checks if it is small.
-pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckDepthOrRefusal {
+pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     let operators = model
         .layers
         .iter()
@@ -194,18 +194,18 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckDepthOrRefusal {
     };
     // The as-needed policy visits all passes to determine the recomputation.
     if work > MORE && plan.recompute == RecomputePolicy::AsNeeded {
-        return PlanCheckDepthOrRefusal::Long;
+        return PlanCheckOutcome::Long;
     }
     let job = match CheckedWorkloadPattern::new(WorkloadPattern::Training(training())) {
         Ok(job) => job,
         Err(why) => {
             let why = why.to_string();
             assert!((10..400).contains(&why.len()), "{why}");
-            return PlanCheckDepthOrRefusal::Refused;
+            return PlanCheckOutcome::Refused;
         }
     };
     if work > MORE {
-        return PlanCheckDepthOrRefusal::Long;
+        return PlanCheckOutcome::Long;
     }
     let summary = training()
         .summarize_plan()
@@ -228,10 +228,10 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckDepthOrRefusal {
         );
     }
     if work > LITTLE || plan.rank_count() > RANKS {
-        return PlanCheckDepthOrRefusal::Summed;
+        return PlanCheckOutcome::Summed;
     }
     ranks(&job, plan, &summary);
-    PlanCheckDepthOrRefusal::Held
+    PlanCheckOutcome::Held
 }
 
 /// Sums over the work of all ranks.

@@ -4,8 +4,8 @@
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
-    BegunLaunchRecord, CompiledReplay, EnumeratedSetting, FeedLaunchAndReleaseRequests, InstanceId,
-    LaunchFeed, LaunchKernelDurationAdjustment, LaunchRequest, NetworkModel,
+    BegunLaunchRecord, CompiledReplay, EnumeratedSetting, FeedLaunchAndRankStartRequests,
+    InstanceId, LaunchFeed, LaunchKernelDurationAdjustment, LaunchRequest, NetworkModel,
     ProcessorJobStartAndEnd, ProcessorKernelJob, RepeatedLaunchFeed, ReplayError, ReplayOptions,
     SelfSchedulingProcessorModel, SingleLaunchFeed, TimedLaunchFeed, run_launches,
 };
@@ -213,7 +213,7 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time::ZERO)
         }
-        fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndRankStartRequests) {
             self.0 = true;
             for program in [0, 1] {
                 queue.begin_launch(LaunchRequest {
@@ -262,7 +262,7 @@ impl LaunchFeed for RandomRequestFeed {
     fn wake_at(&self) -> Option<Time> {
         self.waiting.last().map(|&(at, _)| at)
     }
-    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+    fn on_wake(&mut self, now: Time, queue: &mut FeedLaunchAndRankStartRequests) {
         while let Some((_, service)) = self.waiting.pop_if(|(at, _)| *at <= now) {
             queue.begin_launch(LaunchRequest {
                 program: self.program,
@@ -277,7 +277,7 @@ impl LaunchFeed for RandomRequestFeed {
         &mut self,
         now: Time,
         ended: &BegunLaunchRecord,
-        _: &mut FeedLaunchAndReleaseRequests,
+        _: &mut FeedLaunchAndRankStartRequests,
     ) {
         assert_eq!(
             ended.tag,
@@ -397,7 +397,7 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
         fn wake_at(&self) -> Option<Time> {
             (self.0 < 3).then_some(Time(self.0 * 1_000_000))
         }
-        fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndRankStartRequests) {
             let price = Some(Span::from_us([5, 3, 1][self.0 as usize]));
             queue.begin_launch(LaunchRequest {
                 tag: self.0,
@@ -442,7 +442,7 @@ fn stuck_launches_are_named() {
         fn wake_at(&self) -> Option<Time> {
             (!self.0).then_some(Time(7))
         }
-        fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndReleaseRequests) {
+        fn on_wake(&mut self, _: Time, queue: &mut FeedLaunchAndRankStartRequests) {
             self.0 = true;
             queue.begin_launch(LaunchRequest::default());
             let half = queue.begin_launch(LaunchRequest {

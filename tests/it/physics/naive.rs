@@ -16,7 +16,7 @@ use chakram::trace::CollectiveKind;
 
 /// Condition for sending a message.
 #[derive(Clone, Debug, PartialEq)]
-pub enum MessagesRequiredBeforeSend {
+pub enum AwaitedMessageCountOrSenders {
     /// The member has received this number of messages.
     Count(usize),
     /// The member has received messages from these members.
@@ -25,7 +25,7 @@ pub enum MessagesRequiredBeforeSend {
 
 /// A message in a member's program for one line: the receiver's index, the condition, and the size
 /// as a fraction of the line's buffer.
-pub type MemberProgramMessage = (u32, MessagesRequiredBeforeSend, (u64, u64));
+pub type MemberProgramMessage = (u32, AwaitedMessageCountOrSenders, (u64, u64));
 
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
 fn program(
@@ -48,7 +48,7 @@ fn program(
     };
     let posts = counted(algorithm, what, n, index, root).into_iter();
     posts
-        .map(|(to, count)| (to, MessagesRequiredBeforeSend::Count(count), (1, split)))
+        .map(|(to, count)| (to, AwaitedMessageCountOrSenders::Count(count), (1, split)))
         .collect()
 }
 
@@ -97,7 +97,7 @@ struct MessageWithGuessedTimes {
     stage: usize,
     strand: u32,
     dimension: usize,
-    needs: MessagesRequiredBeforeSend,
+    needs: AwaitedMessageCountOrSenders,
     /// The indices of the sender and the receiver in their line.
     index: u32,
     to_index: u32,
@@ -280,10 +280,10 @@ fn send_strand(
     let to_here = messages.iter().filter(|m| m.to == npu).filter(of_strand);
     let mut receptions: Vec<_> = to_here.map(|m| (m.delivered, m.index)).collect();
     receptions.sort_unstable();
-    let needed = |needs: &MessagesRequiredBeforeSend| match needs {
-        MessagesRequiredBeforeSend::Count(0) => 0,
-        MessagesRequiredBeforeSend::Count(count) => receptions[count - 1].0,
-        MessagesRequiredBeforeSend::From(senders) => {
+    let needed = |needs: &AwaitedMessageCountOrSenders| match needs {
+        AwaitedMessageCountOrSenders::Count(0) => 0,
+        AwaitedMessageCountOrSenders::Count(count) => receptions[count - 1].0,
+        AwaitedMessageCountOrSenders::From(senders) => {
             let theirs = receptions.iter().filter(|(_, from)| senders.contains(from));
             theirs.map(|(at, _)| *at).max().unwrap_or(0)
         }

@@ -2,7 +2,7 @@
 //! algorithms: trees as sets that are split, exchanges as pairs. Every message waits for named
 //! senders, not for a number of receptions.
 
-use super::naive::{MemberProgramMessage, MessagesRequiredBeforeSend};
+use super::naive::{AwaitedMessageCountOrSenders, MemberProgramMessage};
 use chakram::extend::CollectiveStagePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 
@@ -66,7 +66,7 @@ fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMessage> {
     let before = |i: usize| partners[..i].to_vec();
     let rounds = rounds.into_iter().enumerate();
     rounds
-        .map(|(i, (to, share))| (to, MessagesRequiredBeforeSend::From(before(i)), share))
+        .map(|(i, (to, share))| (to, AwaitedMessageCountOrSenders::From(before(i)), share))
         .collect()
 }
 
@@ -83,7 +83,7 @@ fn pairwise(n: u32, index: u32) -> Vec<MemberProgramMessage> {
         let before = (1..k).map(behind).collect();
         (
             (index + k) % n,
-            MessagesRequiredBeforeSend::From(before),
+            AwaitedMessageCountOrSenders::From(before),
             share,
         )
     };
@@ -177,7 +177,7 @@ fn along(
     if x != 0 && matches!(what, P::Reduce | P::Gather | P::AllReduce) {
         posts.push((
             parent,
-            MessagesRequiredBeforeSend::From(children.clone()),
+            AwaitedMessageCountOrSenders::From(children.clone()),
             share(x as u32),
         ));
     }
@@ -192,7 +192,7 @@ fn along(
         for (&child, &to) in tree.children[x].iter().zip(&children) {
             posts.push((
                 to,
-                MessagesRequiredBeforeSend::From(before.clone()),
+                AwaitedMessageCountOrSenders::From(before.clone()),
                 share(child),
             ));
         }

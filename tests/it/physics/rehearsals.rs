@@ -7,7 +7,7 @@ use super::tile_groups::{Random, machine};
 use crate::corpus::is_whole;
 use chakram::engine::NetworkModel::Exclusive;
 use chakram::engine::{CompiledReplay, CompletedReplayTotals, InstanceId, ReplayOptions};
-use chakram::extend::TiledMachineBusyLinksAndPorts;
+use chakram::extend::BusyTileLinksAndMemoryPorts;
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
@@ -23,7 +23,7 @@ impl Observer for LinkBusyTimesText {
     fn on_issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
-    fn on_network_measured(&mut self, occupancy: &TiledMachineBusyLinksAndPorts) {
+    fn on_network_measured(&mut self, occupancy: &BusyTileLinksAndMemoryPorts) {
         self.0 = format!("{occupancy:?}");
     }
 }

@@ -7,9 +7,7 @@ use chakram::serve::llm::{
 };
 use std::fmt::Write;
 use std::path::Path;
-use testkit::llm_serving::{
-    PlainEngine, PlainRequestTokensAndArrival, PlainStep, serve_step_by_step,
-};
+use testkit::llm_serving::{PlainEngine, PlainRequestWithTokenIds, PlainStep, serve_step_by_step};
 
 mod formulas;
 mod lockstep;
@@ -125,7 +123,7 @@ struct ScenarioFeatureCounts {
 fn random_requests(
     numbers: &mut RandomSequence,
     length: u64,
-) -> (String, Vec<PlainRequestTokensAndArrival>) {
+) -> (String, Vec<PlainRequestWithTokenIds>) {
     let mut rows = "arrival_ps,input_toks,output_toks,priority,prefix,prefix_toks\n".to_owned();
     let mut all = Vec::new();
     let mut at = 0;
@@ -146,7 +144,7 @@ fn random_requests(
             true => prefix * 10_000 + i,
             false => own + i,
         });
-        all.push(PlainRequestTokensAndArrival {
+        all.push(PlainRequestWithTokenIds {
             arrival: at,
             prompt: tokens.collect(),
             answer: (prompt..prompt + answer).map(|i| own + i).collect(),

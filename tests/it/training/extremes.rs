@@ -1,6 +1,6 @@
 //! Tests extreme sizes: any model and plan is rejected by name or gives a result in limited time.
 
-use crate::harness::plan_file::{PlanCheckDepthOrRefusal, look};
+use crate::harness::plan_file::{PlanCheckOutcome, look};
 use chakram::generate::{
     AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, RecomputePolicy,
     ZeroStage,
@@ -273,10 +273,10 @@ fn hold(cases: u32) {
     let [refused, long, summed, held] = ends.map(Cell::into_inner);
     println!("{refused} refused, {long} long, {summed} summed, {held} held");
     for (count, word) in [
-        (refused, PlanCheckDepthOrRefusal::Refused),
-        (long, PlanCheckDepthOrRefusal::Long),
-        (summed, PlanCheckDepthOrRefusal::Summed),
-        (held, PlanCheckDepthOrRefusal::Held),
+        (refused, PlanCheckOutcome::Refused),
+        (long, PlanCheckOutcome::Long),
+        (summed, PlanCheckOutcome::Summed),
+        (held, PlanCheckOutcome::Held),
     ] {
         assert!(count > cases / 100, "{count} {word:?}");
     }

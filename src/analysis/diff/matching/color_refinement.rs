@@ -34,7 +34,7 @@ impl RefinementClass {
 
 /// A set of nodes that splits classes. Two members of a class are separated if different numbers of their edges lead
 /// into this set.
-enum SplittingClassOrPair {
+enum SplittingClassOrNodePair {
     Class(u32),
     /// A pair, identified by its node of the first trace.
     Pair(u32),
@@ -51,7 +51,7 @@ pub(super) struct ColorRefinement<'x, 'o> {
     place: Vec<u32>,
     members: Vec<u32>,
     classes: Vec<RefinementClass>,
-    queue: VecDeque<SplittingClassOrPair>,
+    queue: VecDeque<SplittingClassOrNodePair>,
     /// Indices of classes that contain several nodes of each trace. The last one in this list is resolved next.
     ambiguous: Vec<u32>,
     /// For each node, its number of edges into the current splitter. Data dependencies are counted in the lower half,
@@ -126,7 +126,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         let class = &mut self.classes[number as usize];
         if !class.queued {
             class.queued = true;
-            self.queue.push_back(SplittingClassOrPair::Class(number));
+            self.queue
+                .push_back(SplittingClassOrNodePair::Class(number));
         }
     }
 
@@ -143,7 +144,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         beside.sort_unstable();
         beside.dedup();
         self.queue
-            .extend(beside.into_iter().map(SplittingClassOrPair::Pair));
+            .extend(beside.into_iter().map(SplittingClassOrNodePair::Pair));
     }
 
     /// Splits classes until all members of a class have equal numbers of neighbours in every class.
@@ -152,11 +153,11 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         while let Some(splitter) = self.queue.pop_front() {
             members.clear();
             match splitter {
-                SplittingClassOrPair::Pair(first) => {
+                SplittingClassOrNodePair::Pair(first) => {
                     let second = self.pairs.partner_of_node(0, first).expect("it is a pair");
                     members.extend([first, second + self.first_index_of_second_trace()]);
                 }
-                SplittingClassOrPair::Class(number) => {
+                SplittingClassOrNodePair::Class(number) => {
                     let class = &mut self.classes[number as usize];
                     // A class that has more nodes from one trace than from the other does not split other classes. Some
                     // of its nodes have no partner, and their edges would separate correct pairs.
@@ -298,7 +299,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let [x, y] = [0, 1].map(|i| self.members[class.start as usize + i]);
             let (first, second) = (x.min(y), x.max(y) - self.first_index_of_second_trace());
             self.pairs.set_pair(first, second);
-            self.queue.push_back(SplittingClassOrPair::Pair(first));
+            self.queue.push_back(SplittingClassOrNodePair::Pair(first));
         }
         self.classes[number as usize].len = 0;
         self.classes[number as usize].first = 0;

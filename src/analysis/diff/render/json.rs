@@ -20,8 +20,8 @@ pub struct TraceDiffDocument<'t> {
     of: &'static str,
     before: &'t str,
     after: &'t str,
-    ranks: ComparedAndIdenticalRanks<'t>,
-    faults: Vec<RankFileFaultCountRow<'t>>,
+    ranks: ComparedRankListsDocument<'t>,
+    faults: Vec<SingleSideRankFaultsRow<'t>>,
     differs: JobDifferenceFlagsDocument,
     dependencies: BeforeAfter<u64>,
     changed_nodes: u64,
@@ -36,7 +36,7 @@ pub struct TraceDiffDocument<'t> {
 }
 
 #[derive(Debug, Serialize)]
-struct ComparedAndIdenticalRanks<'t> {
+struct ComparedRankListsDocument<'t> {
     compared: &'t [u32],
     identical: &'t [u32],
     only_before: &'t [u32],
@@ -44,7 +44,7 @@ struct ComparedAndIdenticalRanks<'t> {
 }
 
 #[derive(Debug, Serialize)]
-struct RankFileFaultCountRow<'t> {
+struct SingleSideRankFaultsRow<'t> {
     rank: u32,
     of: &'static str,
     count: usize,
@@ -201,7 +201,7 @@ pub fn render_json<'t>(
         after: single.after,
         ranks: &single.ranks,
     });
-    let faults = tally.faults.iter().map(|fault| RankFileFaultCountRow {
+    let faults = tally.faults.iter().map(|fault| SingleSideRankFaultsRow {
         rank: fault.rank,
         of: if fault.second { "after" } else { "before" },
         count: fault.count,
@@ -221,7 +221,7 @@ pub fn render_json<'t>(
             of: "traces",
             before: titles.names[0],
             after: titles.names[1],
-            ranks: ComparedAndIdenticalRanks {
+            ranks: ComparedRankListsDocument {
                 compared: &tally.compared,
                 identical: &tally.identical,
                 only_before: &tally.only[0],

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 /// Reason why a document cannot be compared.
 #[derive(Debug, thiserror::Error)]
-pub enum UncomparableReportError {
+pub enum InvalidOrCorruptReportError {
     /// The document is not a replay report.
     #[error(transparent)]
     Document(#[from] InvalidReportDocumentError),
@@ -46,7 +46,7 @@ impl ComparedReportDocument {
 }
 
 /// Parses a report document for one or several machines.
-pub fn read_report(text: &str) -> Result<ComparedReportDocument, UncomparableReportError> {
+pub fn read_report(text: &str) -> Result<ComparedReportDocument, InvalidOrCorruptReportError> {
     let mut document = match ReportOrComparisonJson::parse_report(text)? {
         ReportOrComparisonJson::Report(report) => ComparedReportDocument {
             provenance: report.provenance.clone().unwrap_or_default(),
@@ -69,12 +69,12 @@ pub fn read_report(text: &str) -> Result<ComparedReportDocument, UncomparableRep
 }
 
 /// Rejects a report in which a rank's parts do not sum to the makespan.
-fn check_parts_sum_to_makespan(report: &Report) -> Result<(), UncomparableReportError> {
+fn check_parts_sum_to_makespan(report: &Report) -> Result<(), InvalidOrCorruptReportError> {
     let makespan = report.outcome.makespan.0;
     for row in &report.rows {
         let sum: u128 = row.time.parts.iter().map(|part| u128::from(part.0)).sum();
         if sum != u128::from(makespan) {
-            return Err(UncomparableReportError::Sum {
+            return Err(InvalidOrCorruptReportError::Sum {
                 rank: row.rank,
                 sum,
                 makespan,

@@ -102,7 +102,7 @@ pub enum HiddenSizeChange {
 
 /// The new number of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerCountOffsetOrFactor {
+pub enum AddedLayersOrScaleFactor {
     /// Adds this number of layers; a negative number removes layers.
     By(i64),
     /// Multiplies the current number of layers by this factor.
@@ -129,7 +129,7 @@ pub enum JobEdit {
     /// Changes the hidden size. The other widths of the layers change in proportion.
     Hidden(HiddenSizeChange),
     /// Changes the number of repeated layers.
-    Layers(LayerCountOffsetOrFactor),
+    Layers(AddedLayersOrScaleFactor),
     /// Sets the number of forward and backward passes per optimizer step. The capture must have one forward and one
     /// backward pass per step.
     Accumulate(u32),
@@ -310,9 +310,9 @@ impl FromStr for JobEdit {
             }),
             "layers" => Self::Layers(match value.as_bytes().first() {
                 Some(b'+' | b'-') => {
-                    LayerCountOffsetOrFactor::By(value.parse().map_err(|_| expected())?)
+                    AddedLayersOrScaleFactor::By(value.parse().map_err(|_| expected())?)
                 }
-                _ => LayerCountOffsetOrFactor::Times(value.parse().map_err(|_| expected())?),
+                _ => AddedLayersOrScaleFactor::Times(value.parse().map_err(|_| expected())?),
             }),
             "accumulate" => Self::Accumulate(number()?),
             "microbatches" => {
@@ -363,8 +363,8 @@ impl fmt::Display for JobEdit {
             Self::Sequence(factor) => write!(f, "sequence={factor}"),
             Self::Hidden(HiddenSizeChange::Times(factor)) => write!(f, "hidden={factor}"),
             Self::Hidden(HiddenSizeChange::To(size)) => write!(f, "hidden={size}"),
-            Self::Layers(LayerCountOffsetOrFactor::By(by)) => write!(f, "layers={by:+}"),
-            Self::Layers(LayerCountOffsetOrFactor::Times(factor)) => write!(f, "layers={factor}"),
+            Self::Layers(AddedLayersOrScaleFactor::By(by)) => write!(f, "layers={by:+}"),
+            Self::Layers(AddedLayersOrScaleFactor::Times(factor)) => write!(f, "layers={factor}"),
             Self::Accumulate(times) => write!(f, "accumulate={times}"),
             Self::MicroBatches(times) => write!(f, "microbatches={times}x"),
             Self::Data(replicas) => write!(f, "data={replicas}"),

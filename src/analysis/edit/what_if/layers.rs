@@ -11,7 +11,7 @@
 
 use super::EditCounts;
 use super::gradients::{self, CollectiveTimesPerKib, StepGradientReductions};
-use super::grammar::LayerCountOffsetOrFactor;
+use super::grammar::AddedLayersOrScaleFactor;
 use super::program::RankProgram;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ impl JobRepeatedLayerLabels {
         &mut self,
         program: &RankProgram<'_>,
         stages: u32,
-        change: LayerCountOffsetOrFactor,
+        change: AddedLayersOrScaleFactor,
     ) -> Result<(), TraceError> {
         let reductions =
             StepGradientReductions::find_reductions(program, 0).keep_bucket_reductions(program);
@@ -74,21 +74,21 @@ impl JobRepeatedLayerLabels {
     fn compute_added_layers(
         &self,
         old: u64,
-        change: LayerCountOffsetOrFactor,
+        change: AddedLayersOrScaleFactor,
     ) -> Result<i64, TraceError> {
         let parts = self.parts.max(1) as i64;
         match change {
-            LayerCountOffsetOrFactor::By(by) if by % parts == 0 => Ok(by / parts),
-            LayerCountOffsetOrFactor::By(by) => Err(super::refuse_edit(
+            AddedLayersOrScaleFactor::By(by) if by % parts == 0 => Ok(by / parts),
+            AddedLayersOrScaleFactor::By(by) => Err(super::refuse_edit(
                 format!("layers={by:+}: the {parts} stages must get equally many layers"),
                 &format!("a multiple of {parts}"),
             )),
-            LayerCountOffsetOrFactor::Times(factor)
+            AddedLayersOrScaleFactor::Times(factor)
                 if (old * factor.over).is_multiple_of(factor.under) =>
             {
                 Ok(factor.scale_value(old) as i64 - old as i64)
             }
-            LayerCountOffsetOrFactor::Times(factor) => Err(super::refuse_edit(
+            AddedLayersOrScaleFactor::Times(factor) => Err(super::refuse_edit(
                 format!("{old} layers times {factor} are not a whole number"),
                 "another factor, or a number of layers such as layers=+2",
             )),
@@ -120,7 +120,7 @@ fn find_forward_layer_runs(
 /// Changes the number of layers on a rank. Returns the counts, and the number of layers added to the whole job.
 pub(super) fn change_layers(
     program: &mut RankProgram<'_>,
-    change: LayerCountOffsetOrFactor,
+    change: AddedLayersOrScaleFactor,
     job: &JobRepeatedLayerLabels,
     rates: &CollectiveTimesPerKib,
 ) -> Result<(EditCounts, AddedLayersAndBucketSizes), TraceError> {
@@ -154,7 +154,7 @@ pub(super) struct AddedLayersAndBucketSizes {
 fn change_layers_in_step(
     program: &mut RankProgram<'_>,
     step: u32,
-    change: LayerCountOffsetOrFactor,
+    change: AddedLayersOrScaleFactor,
     job: &JobRepeatedLayerLabels,
     rates: &CollectiveTimesPerKib,
     counts: &mut EditCounts,

@@ -16,12 +16,12 @@ pub struct SameExtentGroups {
     /// Common extent of the groups.
     pub extent: GroupExtentWithoutPosition,
     /// Routes from each member to the next; `None` unless the machine has tiles.
-    pub neighbours: Option<NeighbourRouteLinkTotals>,
+    pub neighbours: Option<NeighbourRouteLinkCounts>,
 }
 
 /// Routes from each member of a group to the next and, in a ring, from the last back to the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NeighbourRouteLinkTotals {
+pub struct NeighbourRouteLinkCounts {
     /// Number of counted routes.
     pub ways: u32,
     /// Number of links, summed over all routes.
@@ -32,7 +32,7 @@ pub struct NeighbourRouteLinkTotals {
     pub between_dies: u32,
 }
 
-impl NeighbourRouteLinkTotals {
+impl NeighbourRouteLinkCounts {
     /// Adds the routes between neighbouring members of a group. If `closes` is true, also adds the route from the last
     /// member to the first in groups of more than two members.
     fn count_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
@@ -99,7 +99,7 @@ pub fn locate_groups(
     let stages = (summary.stages.len() > 1).then_some((STAGES, &summary.pipelines));
     let mut all = Vec::new();
     for (family, groups) in families.chain(stages) {
-        let mut alike: BTreeMap<GroupExtentWithoutPosition, (u32, NeighbourRouteLinkTotals)> =
+        let mut alike: BTreeMap<GroupExtentWithoutPosition, (u32, NeighbourRouteLinkCounts)> =
             BTreeMap::new();
         for members in groups {
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
@@ -176,7 +176,7 @@ mod tests {
         let machine = Machine::load_preset("wafer-5x4").unwrap();
         let count = |npus: &[u32], closes| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();
-            let mut hops = NeighbourRouteLinkTotals::default();
+            let mut hops = NeighbourRouteLinkCounts::default();
             hops.count_routes(&npus, closes, machine.topology());
             (hops.ways, hops.links, hops.most, hops.between_dies)
         };

@@ -3,7 +3,7 @@
 use super::group_locations::SameExtentGroups;
 use super::{DryRunReport, phase_name};
 use chakram_report::document::VersionedDocument;
-use chakram_report::stack::SoftwareStackDecisions;
+use chakram_report::stack::StackKernelAndPlanDecisions;
 use chakram_trace::format::TensorClass;
 use chakram_trace::format::work_amounts::CountedAttention;
 use chakram_workloads::generate::training::{PlanSummary, StageRankTotals};
@@ -27,12 +27,12 @@ struct DryRunPlanDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     attention: Option<CountedAttention>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stack: Option<&'a SoftwareStackDecisions>,
+    stack: Option<&'a StackKernelAndPlanDecisions>,
     recompute: String,
     bubble: Option<f64>,
     fits: Option<bool>,
     groups: Vec<GroupFamilyDocument<'a>>,
-    placement: Option<GroupFamilyPlacementsDocument<'a>>,
+    placement: Option<GroupFamiliesOnMachineDocument<'a>>,
     stages: Vec<StageDocument<'a>>,
 }
 
@@ -44,7 +44,7 @@ struct GroupFamilyDocument<'a> {
 }
 
 #[derive(Serialize)]
-struct GroupFamilyPlacementsDocument<'a> {
+struct GroupFamiliesOnMachineDocument<'a> {
     machine: &'a str,
     families: Vec<PlacedGroupFamilyDocument<'a>>,
 }
@@ -56,12 +56,12 @@ struct PlacedGroupFamilyDocument<'a> {
     regular: bool,
     along: Vec<GroupMemberCountInDimension<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    neighbours: Option<LinksToNextMemberDocument>,
+    neighbours: Option<NextMemberLinkCountsDocument>,
 }
 
 /// Numbers of links from each member of a group to the next, on a machine of tiles.
 #[derive(Serialize)]
-struct LinksToNextMemberDocument {
+struct NextMemberLinkCountsDocument {
     mean_links: f64,
     most_links: u32,
     ways: u32,
@@ -111,7 +111,7 @@ impl<'a> DryRunPlanDocument<'a> {
         let placement = dry
             .on
             .as_ref()
-            .map(|(machine, all)| GroupFamilyPlacementsDocument {
+            .map(|(machine, all)| GroupFamiliesOnMachineDocument {
                 machine,
                 families: all
                     .iter()
@@ -166,7 +166,7 @@ impl<'a> PlacedGroupFamilyDocument<'a> {
             family: lies.family,
             count: lies.groups,
             regular: lies.extent.regular,
-            neighbours: lies.neighbours.map(|hops| LinksToNextMemberDocument {
+            neighbours: lies.neighbours.map(|hops| NextMemberLinkCountsDocument {
                 mean_links: hops.mean_hops(),
                 most_links: hops.most,
                 ways: hops.ways,

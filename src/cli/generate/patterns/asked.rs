@@ -1,7 +1,7 @@
 //! Converts arguments to a pattern.
 
 use super::super::TraceOutputOrReplayArgs;
-use super::{PalmPaperModelPresetArg, PatternArgs, TrafficArg};
+use super::{PalmSimulatorPaperModelArg, PatternArgs, TrafficArg};
 use chakram_trace::format::CollectiveKind;
 use chakram_workloads::generate::{
     CollectivePattern, DataParallelPattern, LoadKernelStorePattern, P2pPattern, PalmPattern,
@@ -153,9 +153,9 @@ impl PatternArgs {
                 target,
             } => {
                 let (name, layers, hidden, heads, batch) = match model {
-                    PalmPaperModelPresetArg::T18b => ("T-18B", 40, 6144, 48, 1024),
-                    PalmPaperModelPresetArg::T76b => ("T-76B", 60, 10240, 80, 1792),
-                    PalmPaperModelPresetArg::T145b => ("T-145B", 80, 12288, 96, 2304),
+                    PalmSimulatorPaperModelArg::T18b => ("T-18B", 40, 6144, 48, 1024),
+                    PalmSimulatorPaperModelArg::T76b => ("T-76B", 60, 10240, 80, 1792),
+                    PalmSimulatorPaperModelArg::T145b => ("T-145B", 80, 12288, 96, 2304),
                 };
                 let pattern = WorkloadPattern::Palm(PalmPattern {
                     layers,

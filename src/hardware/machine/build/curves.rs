@@ -3,7 +3,7 @@
 use super::{BANDWIDTH, LATENCY};
 use crate::compute::{
     AttentionKernelTimeCurve, AttentionWaveConstants, DecodeCurve, GemmCurve, HeadWidthFactors,
-    KernelCurves, MemoryBoundCurve, PowerLimitedRateFactors, PowerThrottling,
+    KernelCurves, MemoryBoundCurve, PowerLimitMatrixAndAttentionFactors, PowerThrottling,
 };
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use chakram_base::dtype::Dtype;
@@ -33,9 +33,11 @@ const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"
 /// Parses the power keys of a class.
 ///
 /// Near the power limit, an NPU's rate is proportional to the square root of its power.
-fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<PowerLimitedRateFactors, ConfigError> {
+fn parse_sustained_rates(
+    class: &ConfigTable<'_>,
+) -> Result<PowerLimitMatrixAndAttentionFactors, ConfigError> {
     let Some(field) = class.get("power") else {
-        return Ok(PowerLimitedRateFactors::default());
+        return Ok(PowerLimitMatrixAndAttentionFactors::default());
     };
     let table = field.read_table(Some(POWER))?;
     let sustained = table.read_or_default("sustained", 1.0, |field| field.read_positive(1.0))?;
@@ -69,7 +71,7 @@ fn parse_sustained_rates(class: &ConfigTable<'_>) -> Result<PowerLimitedRateFact
             return Err(table.missing_entry_error("slower", expected));
         }
     };
-    Ok(PowerLimitedRateFactors {
+    Ok(PowerLimitMatrixAndAttentionFactors {
         products: sustained * capped,
         attention: capped,
         throttling,

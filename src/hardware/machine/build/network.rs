@@ -1,7 +1,7 @@
 //! The `dimension` tables and the `network` table: topology, an algorithm for each dimension, network model and
 //! switching.
 
-use super::super::{NetworkSettings, UsedNpusPerSpannedDomain};
+use super::super::{NetworkSettings, NpuLimitPerSpannedDomain};
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{
     CollectiveCurve, CrossNodeNcclParameters, DimensionAlgorithmChoice, FittedCollectiveProtocol,
@@ -53,7 +53,7 @@ pub(super) struct NetworkBuiltFromTables {
     pub across_nodes: Vec<Option<CrossNodeNcclParameters>>,
     pub scalable: bool,
     /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
-    pub rank_domain: Option<UsedNpusPerSpannedDomain>,
+    pub rank_domain: Option<NpuLimitPerSpannedDomain>,
 }
 
 /// Parses and checks all `dimension` tables and the `network` table. For an edited file, `original` is the machine
@@ -169,9 +169,9 @@ fn parse_rank_domain(
     index: usize,
     size: u32,
     npus: u32,
-) -> Result<UsedNpusPerSpannedDomain, ConfigError> {
+) -> Result<NpuLimitPerSpannedDomain, ConfigError> {
     let ranks = field.read_count(size)?;
-    Ok(UsedNpusPerSpannedDomain {
+    Ok(NpuLimitPerSpannedDomain {
         dimension: index,
         npus,
         used: npus / size * ranks,

@@ -2,8 +2,8 @@
 
 use super::{BANDWIDTH, LATENCY, parse_capacity, parse_optional_capacity, parse_size};
 use crate::memory::{
-    HierarchicalPool, MemoryAttachment, MemoryNetworkAttachment, MemoryPortNpus, MeshPool,
-    MultiLevelSwitchPool, NamedRemoteMemory, RemoteMemory, RingPool, SwitchLevel,
+    HierarchicalPool, MemoryAttachment, MemoryNetworkAttachment, MeshPool, MultiLevelSwitchPool,
+    NamedRemoteMemory, NpusWithMemoryPorts, RemoteMemory, RingPool, SwitchLevel,
 };
 use crate::topology::Topology;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
@@ -198,7 +198,7 @@ fn parse_port_bandwidth(
 fn parse_memory_ports(
     table: &ConfigTable<'_>,
     topology: &Topology,
-) -> Result<MemoryPortNpus, ConfigError> {
+) -> Result<NpusWithMemoryPorts, ConfigError> {
     let expected = format!(
         "NPUs from 0 to {} such as \"0-3,6\"",
         topology.npu_count() - 1
@@ -211,7 +211,10 @@ fn parse_memory_ports(
         .iter()
         .flat_map(|range| (range.first..=range.last).map(Npu))
         .collect();
-    Ok(MemoryPortNpus::new(npus.into_iter().collect(), topology))
+    Ok(NpusWithMemoryPorts::new(
+        npus.into_iter().collect(),
+        topology,
+    ))
 }
 
 fn parse_hierarchical_pool(

@@ -1,7 +1,9 @@
 //! Links that fail while messages are on them; the parent module defines which bytes are lost.
 
 use super::{DepartedMessage, FairSharingNetwork, TransferWithUnsentBytes};
-use crate::network::{EventScheduler, LinkFailureEffect, LinkFailureHandler, ReroutedMessageBytes};
+use crate::network::{
+    EventScheduler, LinkFailureEffect, LinkFailureHandler, ReroutedUnsentAndResentBytes,
+};
 use crate::topology::link_graph::LinkGraph;
 use chakram_base::ids::{EndpointId, OpIndex};
 use chakram_base::units::{Span, Time};
@@ -61,7 +63,7 @@ impl FairSharingNetwork<'_> {
     ) {
         let unsent = stream.left;
         effect.resent += lost;
-        effect.moved.push(ReroutedMessageBytes {
+        effect.moved.push(ReroutedUnsentAndResentBytes {
             ends: stream.ends,
             unsent,
             again: lost,

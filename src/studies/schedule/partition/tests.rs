@@ -4,7 +4,7 @@
 use super::MatrixCutDirection::{Columns, Rows};
 use super::*;
 use crate::schedule::{
-    DeapLanguageModel, MatrixProductPartitionRule, MultiChipMachine, StepOrDurationChipAssignment,
+    DeapLanguageModel, MatrixProductPartitionRule, MultiChipMachine, SubLayerChipAssignmentRule,
     SubLayerTimeAndEnergy, schedule_tasks,
 };
 use chakram_hardware::topology::chip_graph::{LinkRateByLinkCount, LinkRateInterpolation};
@@ -223,8 +223,7 @@ fn schedules_move_what_a_partition_says() {
             };
             let graph = model.build_task_graph().unwrap();
             let places =
-                schedule_tasks(&graph, tensor as usize, StepOrDurationChipAssignment::Steps)
-                    .unwrap();
+                schedule_tasks(&graph, tensor as usize, SubLayerChipAssignmentRule::Steps).unwrap();
             let costs = vec![SubLayerTimeAndEnergy::default(); graph.tasks.len()];
             let totals = machine.simulate_steps(&graph, &places, &costs).unwrap();
             let moved = totals.steps.iter().map(|s| s.between_chips + s.memory);

@@ -31,7 +31,7 @@ fn to_ordered_bits(score: f64) -> u64 {
 }
 
 /// A point in the searched layer.
-struct SearchedPointAndMeasures {
+struct SearchPointWithTimelessMeasures {
     number: u64,
     point: Settings,
     key: String,
@@ -42,7 +42,7 @@ struct SearchedPointAndMeasures {
 /// State of the best-first search.
 struct BestFirstSearch<'s> {
     study: &'s Study,
-    points: Vec<SearchedPointAndMeasures>,
+    points: Vec<SearchPointWithTimelessMeasures>,
     queue: BTreeSet<PointBoundQueueEntry>,
     best: Option<f64>,
     /// Points that were replayed or rejected, in the order in which the search took them.
@@ -160,7 +160,7 @@ impl StudyExplorer<'_> {
                 continue;
             };
             let amounts = self.evaluator.measures_without_replay(&point, 0);
-            search.points.push(SearchedPointAndMeasures {
+            search.points.push(SearchPointWithTimelessMeasures {
                 number,
                 point,
                 key,

@@ -1,6 +1,8 @@
 //! Stores the known answers and bounds of points. It is shared by all threads that compute them.
 
-use super::{NewAnswerOrBoundEvent, RowOutcome, StudyExplorer, SweepError, WorkDoneInThisRun};
+use super::{
+    NewAnswerOrBoundEvent, NewBoundAndReplayCounts, RowOutcome, StudyExplorer, SweepError,
+};
 use crate::sweep::bound::PointTimeAndMemoryBounds;
 use crate::sweep::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use crate::sweep::journal::JournaledBoundOrAnswer;
@@ -78,7 +80,7 @@ struct SharedSearchState<N> {
     next: N,
     best: Option<(String, f64)>,
     failed: Option<SweepError>,
-    done: WorkDoneInThisRun,
+    done: NewBoundAndReplayCounts,
 }
 
 impl StudyExplorer<'_> {
@@ -120,7 +122,7 @@ impl StudyExplorer<'_> {
             next,
             best: self.best_point_so_far(),
             failed: None,
-            done: WorkDoneInThisRun::default(),
+            done: NewBoundAndReplayCounts::default(),
         });
         let answered = Condvar::new();
         let this = &*self;

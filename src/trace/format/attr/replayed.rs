@@ -16,7 +16,7 @@ use chakram_base::units::Span;
 
 /// An attribute that replays read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplayAttributeNameAndMeaning {
+pub struct AttributeReadByReplay {
     /// The attribute's name in traces.
     pub name: &'static str,
     /// Kind of value.
@@ -82,7 +82,7 @@ pub(in crate::format) struct ReplayedNodeAttributes<'a> {
 /// Generates the rows of the table, and the function that stores an attribute's value.
 macro_rules! replay_attributes {
     (|$attr:ident, $attributes:ident| $($name:literal $content:ident $store:expr;)*) => {
-        const ROWS: &[ReplayAttributeNameAndMeaning] = &[$(ReplayAttributeNameAndMeaning {
+        const ROWS: &[AttributeReadByReplay] = &[$(AttributeReadByReplay {
             name: match str::from_utf8($name) {
                 Ok(name) => name,
                 Err(_) => panic!("names are ASCII"),
@@ -157,19 +157,19 @@ fn read_group_name<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError>
 const COUNT: usize = ROWS.len() + 2 * TensorClass::COUNT + 1;
 
 /// All attributes that replays read.
-pub const REPLAY_ATTRIBUTES: [ReplayAttributeNameAndMeaning; COUNT] = {
+pub const REPLAY_ATTRIBUTES: [AttributeReadByReplay; COUNT] = {
     let mut all = [ROWS[0]; COUNT];
     all.split_at_mut(ROWS.len()).0.copy_from_slice(ROWS);
     let changes = tensors::ATTRIBUTES.as_flattened();
     let mut i = 0;
     while i < changes.len() {
-        all[ROWS.len() + i] = ReplayAttributeNameAndMeaning {
+        all[ROWS.len() + i] = AttributeReadByReplay {
             name: changes[i],
             content: ReplayAttributeValueKind::Number,
         };
         i += 1;
     }
-    all[COUNT - 1] = ReplayAttributeNameAndMeaning {
+    all[COUNT - 1] = AttributeReadByReplay {
         name: tensors::REMOTE_ATTRIBUTE,
         content: ReplayAttributeValueKind::Number,
     };
@@ -177,7 +177,7 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttributeNameAndMeaning; COUNT] = {
 };
 
 /// Returns the attribute called `name` if replays read it, otherwise `None`.
-pub fn find_replay_attribute(name: &str) -> Option<&'static ReplayAttributeNameAndMeaning> {
+pub fn find_replay_attribute(name: &str) -> Option<&'static AttributeReadByReplay> {
     /// One mask for each letter: bit `n` is set if a name of `n` bytes begins with the letter.
     const LENGTHS: [u32; 26] = {
         let mut lengths = [0; 26];
@@ -189,7 +189,7 @@ pub fn find_replay_attribute(name: &str) -> Option<&'static ReplayAttributeNameA
         }
         lengths
     };
-    static ALL: [ReplayAttributeNameAndMeaning; COUNT] = REPLAY_ATTRIBUTES;
+    static ALL: [AttributeReadByReplay; COUNT] = REPLAY_ATTRIBUTES;
     // The first letter and the length exclude most names without comparing text.
     let letter = name.as_bytes().first()?.wrapping_sub(b'a');
     let lengths = LENGTHS.get(usize::from(letter))?;

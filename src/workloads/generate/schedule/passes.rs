@@ -5,10 +5,10 @@ use super::{PassKind, PassOrOverlappingPair, PipelinePass, ScheduleParameters};
 /// The steps of a stage, computed one at a time (see
 /// [`PipelineSchedule::steps_of_stage`](super::PipelineSchedule::steps_of_stage)).
 #[derive(Clone, Debug)]
-pub struct PipelineStepIter(CountedOrListedPipelineSteps);
+pub struct PipelineStepIter(ComputedOrListedStepIter);
 
 #[derive(Clone, Debug)]
-enum CountedOrListedPipelineSteps {
+enum ComputedOrListedStepIter {
     Counted(ParameterizedScheduleSteps),
     Listed(std::vec::IntoIter<PassOrOverlappingPair>),
 }
@@ -49,7 +49,7 @@ impl ScheduleParameters {
 impl PipelineStepIter {
     pub(super) fn from_shape(shape: ScheduleParameters, micro_batches: u32) -> Self {
         let forwards = shape.forward_pass_count(micro_batches);
-        Self(CountedOrListedPipelineSteps::Counted(
+        Self(ComputedOrListedStepIter::Counted(
             ParameterizedScheduleSteps {
                 shape,
                 micro_batches,
@@ -61,7 +61,7 @@ impl PipelineStepIter {
     }
 
     pub(super) fn from_steps(steps: Vec<PassOrOverlappingPair>) -> Self {
-        Self(CountedOrListedPipelineSteps::Listed(steps.into_iter()))
+        Self(ComputedOrListedStepIter::Listed(steps.into_iter()))
     }
 }
 
@@ -99,15 +99,15 @@ impl Iterator for PipelineStepIter {
 
     fn next(&mut self) -> Option<PassOrOverlappingPair> {
         match &mut self.0 {
-            CountedOrListedPipelineSteps::Counted(steps) => steps.next(),
-            CountedOrListedPipelineSteps::Listed(steps) => steps.next(),
+            ComputedOrListedStepIter::Counted(steps) => steps.next(),
+            ComputedOrListedStepIter::Listed(steps) => steps.next(),
         }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let left = match &self.0 {
-            CountedOrListedPipelineSteps::Counted(steps) => (steps.end - steps.next) as usize,
-            CountedOrListedPipelineSteps::Listed(steps) => steps.len(),
+            ComputedOrListedStepIter::Counted(steps) => (steps.end - steps.next) as usize,
+            ComputedOrListedStepIter::Listed(steps) => steps.len(),
         };
         (left, Some(left))
     }

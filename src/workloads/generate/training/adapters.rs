@@ -21,13 +21,13 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(super) struct InterStageAdapterGroups {
     /// Shares of tensor groups, by tensor-parallel degree.
-    of: BTreeMap<u32, InterStageAdapterShares>,
+    of: BTreeMap<u32, TensorGroupDivisionIntoShares>,
     sums: AdapterSums,
 }
 
 /// Division into shares of the tensor groups with one tensor-parallel degree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InterStageAdapterShares {
+pub(super) struct TensorGroupDivisionIntoShares {
     /// Number of members per share. The first member of a share is its adapter.
     pub size: u32,
     /// Groups whose members form one share of a tensor group; `None` if each share is a single
@@ -75,7 +75,7 @@ impl InterStageAdapterGroups {
                     tensor, size,
                 ))),
             };
-            let own = InterStageAdapterShares {
+            let own = TensorGroupDivisionIntoShares {
                 size,
                 shares,
                 summing,
@@ -118,7 +118,10 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
 
 impl TrainingGenerator {
     /// Returns the shares of `stage`; `None` if every member exchanges its own data with other stages.
-    pub(super) fn adapter_shares_of_stage(&self, stage: u32) -> Option<InterStageAdapterShares> {
+    pub(super) fn adapter_shares_of_stage(
+        &self,
+        stage: u32,
+    ) -> Option<TensorGroupDivisionIntoShares> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
     }

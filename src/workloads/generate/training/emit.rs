@@ -7,8 +7,8 @@
 
 use super::TrainingGenerator;
 use super::program::{
-    LayerProgram, ProgramEntryOrNodeDependency, ProgramNode, ProgramNodeOperation, add_bytes,
-    merge_memory_changes,
+    LayerProgram, ProgramNode, ProgramNodeOperation, ProgramPredecessorsOrNodeDependency,
+    add_bytes, merge_memory_changes,
 };
 use super::residency::{SramPolicy, TensorsKeptInSram};
 use crate::generate::TraceEmitter;
@@ -451,11 +451,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Adds the nodes `after`, which belong to the current program, to `self.data`.
-    fn add_program_dependencies(&mut self, after: &[ProgramEntryOrNodeDependency]) {
+    fn add_program_dependencies(&mut self, after: &[ProgramPredecessorsOrNodeDependency]) {
         for one in after {
             match one {
-                ProgramEntryOrNodeDependency::Entry => self.data.extend_from_slice(&self.entry),
-                ProgramEntryOrNodeDependency::Node(item) => {
+                ProgramPredecessorsOrNodeDependency::Entry => {
+                    self.data.extend_from_slice(&self.entry)
+                }
+                ProgramPredecessorsOrNodeDependency::Node(item) => {
                     self.data.push(self.ids[*item as usize])
                 }
             }

@@ -52,7 +52,7 @@ pub(super) enum ProgramNodeOperation {
 
 /// A dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ProgramEntryOrNodeDependency {
+pub(super) enum ProgramPredecessorsOrNodeDependency {
     /// The nodes on which the whole program depends.
     Entry,
     /// The node with this index in the program.
@@ -68,7 +68,7 @@ pub(super) struct ProgramNode {
     pub task: ProgramNodeOperation,
     /// Index of the kernel's lane; 0 is the chain's lane.
     pub branch: u32,
-    pub after: Vec<ProgramEntryOrNodeDependency>,
+    pub after: Vec<ProgramPredecessorsOrNodeDependency>,
     /// True for nodes that compute weight gradients, or whose results only such nodes use.
     pub of_weights: bool,
     /// Bytes of output gradients that the node reads. If the node runs in a separate pass, they stay allocated until
@@ -84,7 +84,7 @@ pub(super) struct ProgramNode {
 pub(super) struct LayerProgram {
     pub items: Vec<ProgramNode>,
     /// Nodes on which the next layer depends.
-    pub exit: Vec<ProgramEntryOrNodeDependency>,
+    pub exit: Vec<ProgramPredecessorsOrNodeDependency>,
     /// In a backward program, the weight gradients that each operator computes, in order from the
     /// last operator to the first.
     pub found: Vec<OperatorWeightGradients>,
@@ -114,14 +114,16 @@ impl LayerProgram {
         // `numbers` contains each node's index in its new program. `stands` contains the nodes that
         // replace a node as a dependency in the first program.
         let mut numbers = Vec::with_capacity(self.items.len());
-        let mut stands: Vec<Vec<ProgramEntryOrNodeDependency>> =
+        let mut stands: Vec<Vec<ProgramPredecessorsOrNodeDependency>> =
             Vec::with_capacity(self.items.len());
         let mut last_kernel = None;
         for item in &self.items {
             let mut own = item.clone();
-            let in_first = |after: &ProgramEntryOrNodeDependency| match after {
-                ProgramEntryOrNodeDependency::Entry => vec![ProgramEntryOrNodeDependency::Entry],
-                ProgramEntryOrNodeDependency::Node(node) => stands[*node as usize].clone(),
+            let in_first = |after: &ProgramPredecessorsOrNodeDependency| match after {
+                ProgramPredecessorsOrNodeDependency::Entry => {
+                    vec![ProgramPredecessorsOrNodeDependency::Entry]
+                }
+                ProgramPredecessorsOrNodeDependency::Node(node) => stands[*node as usize].clone(),
             };
             let mut first: Vec<_> = item.after.iter().flat_map(in_first).collect();
             first.sort_unstable();
@@ -131,22 +133,22 @@ impl LayerProgram {
                 let number = inputs.items.len() as u32;
                 inputs.items.push(own);
                 numbers.push(number);
-                stands.push(vec![ProgramEntryOrNodeDependency::Node(number)]);
+                stands.push(vec![ProgramPredecessorsOrNodeDependency::Node(number)]);
                 continue;
             }
-            let in_second = |after: &ProgramEntryOrNodeDependency| match after {
-                ProgramEntryOrNodeDependency::Node(node)
+            let in_second = |after: &ProgramPredecessorsOrNodeDependency| match after {
+                ProgramPredecessorsOrNodeDependency::Node(node)
                     if self.items[*node as usize].of_weights =>
                 {
-                    ProgramEntryOrNodeDependency::Node(numbers[*node as usize])
+                    ProgramPredecessorsOrNodeDependency::Node(numbers[*node as usize])
                 }
-                _ => ProgramEntryOrNodeDependency::Entry,
+                _ => ProgramPredecessorsOrNodeDependency::Entry,
             };
             own.after = item.after.iter().map(in_second).collect();
             let number = weights.items.len() as u32;
             if let ProgramNodeOperation::Kernel { .. } = own.task {
                 own.after
-                    .extend(last_kernel.replace(ProgramEntryOrNodeDependency::Node(number)));
+                    .extend(last_kernel.replace(ProgramPredecessorsOrNodeDependency::Node(number)));
             }
             own.after.sort_unstable();
             own.after.dedup();
@@ -161,19 +163,21 @@ impl LayerProgram {
             numbers.push(number);
             stands.push(first);
         }
-        let in_first = |after: &ProgramEntryOrNodeDependency| match after {
-            ProgramEntryOrNodeDependency::Entry => vec![ProgramEntryOrNodeDependency::Entry],
-            ProgramEntryOrNodeDependency::Node(node) => stands[*node as usize].clone(),
+        let in_first = |after: &ProgramPredecessorsOrNodeDependency| match after {
+            ProgramPredecessorsOrNodeDependency::Entry => {
+                vec![ProgramPredecessorsOrNodeDependency::Entry]
+            }
+            ProgramPredecessorsOrNodeDependency::Node(node) => stands[*node as usize].clone(),
         };
         inputs.exit = self.exit.iter().flat_map(in_first).collect();
         inputs.exit.sort_unstable();
         inputs.exit.dedup();
         merge_memory_changes(&mut inputs.rest, &self.rest);
         weights.exit = match weights.items.len() as u32 {
-            0 => vec![ProgramEntryOrNodeDependency::Entry],
+            0 => vec![ProgramPredecessorsOrNodeDependency::Entry],
             count => {
-                let ends = (0..count).map(ProgramEntryOrNodeDependency::Node);
-                let needed = |end: &ProgramEntryOrNodeDependency| {
+                let ends = (0..count).map(ProgramPredecessorsOrNodeDependency::Node);
+                let needed = |end: &ProgramPredecessorsOrNodeDependency| {
                     weights.items.iter().any(|item| item.after.contains(end))
                 };
                 ends.filter(|end| !needed(end)).collect()
@@ -226,7 +230,7 @@ pub(super) struct LayerProgramBuilder {
     /// Nodes that compute the current operator's weight gradients.
     finders: Vec<u32>,
     /// Last nodes of the chain; the next node of the chain depends on them.
-    pub front: Vec<ProgramEntryOrNodeDependency>,
+    pub front: Vec<ProgramPredecessorsOrNodeDependency>,
     /// Branch to which new nodes are added.
     pub branch: u32,
     /// True while new nodes serve only weight gradients.
@@ -238,7 +242,7 @@ impl LayerProgramBuilder {
         Self {
             program: LayerProgram::default(),
             finders: Vec::new(),
-            front: vec![ProgramEntryOrNodeDependency::Entry],
+            front: vec![ProgramPredecessorsOrNodeDependency::Entry],
             branch: 0,
             of_weights: false,
         }
@@ -250,7 +254,7 @@ impl LayerProgramBuilder {
         name: String,
         phase: TrainingPhase,
         task: ProgramNodeOperation,
-        after: Vec<ProgramEntryOrNodeDependency>,
+        after: Vec<ProgramPredecessorsOrNodeDependency>,
         shapes: [&str; 2],
     ) -> u32 {
         let memory = std::mem::take(&mut self.program.rest);
@@ -279,7 +283,8 @@ impl LayerProgramBuilder {
     ) -> u32 {
         let after = std::mem::take(&mut self.front);
         let item = self.push_parallel_node(name, phase, task, after, shapes);
-        self.front.push(ProgramEntryOrNodeDependency::Node(item));
+        self.front
+            .push(ProgramPredecessorsOrNodeDependency::Node(item));
         item
     }
 
@@ -293,12 +298,12 @@ impl LayerProgramBuilder {
     ) {
         self.mark_weight_gradient(item);
         for (name, task, shapes) in kernels {
-            let after = vec![ProgramEntryOrNodeDependency::Node(item)];
+            let after = vec![ProgramPredecessorsOrNodeDependency::Node(item)];
             item = self.push_parallel_node(name, TrainingPhase::Backward, task, after, shapes);
             self.mark_weight_gradient(item);
         }
         if !beside {
-            self.front = vec![ProgramEntryOrNodeDependency::Node(item)];
+            self.front = vec![ProgramPredecessorsOrNodeDependency::Node(item)];
         }
     }
 

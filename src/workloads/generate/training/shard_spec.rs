@@ -2,7 +2,7 @@
 
 use crate::generate::sharding::{MemberNumberDigit, SampleRowColumnSharding};
 use crate::model::{
-    ImageSlidingWindowSizes, OperatorAxesAndTensorsSpec, OperatorKind, OperatorShardAxis,
+    ImageWindowStrideAndPadding, OperatorAxesAndTensorsSpec, OperatorKind, OperatorShardAxis,
 };
 
 /// Sharding of an operator: for each axis, the digit of a member's number that selects its shard.
@@ -91,7 +91,12 @@ impl OperatorAxisShardDigits {
 
     /// Returns the number of image rows that a member needs for its share of `all` rows of windows:
     /// `(share - 1) stride + kernel - 2 padding`.
-    fn image_rows_for_windows(&self, rows: u64, all: u64, windows: ImageSlidingWindowSizes) -> u64 {
+    fn image_rows_for_windows(
+        &self,
+        rows: u64,
+        all: u64,
+        windows: ImageWindowStrideAndPadding,
+    ) -> u64 {
         if self.rows.parts == 1 {
             return rows;
         }

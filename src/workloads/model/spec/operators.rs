@@ -1,7 +1,7 @@
 //! Descriptions of all operators as data ([`OperatorAxesAndTensorsSpec`]).
 
 use super::{
-    DividingDegreeOrReason, ImageSlidingWindowSizes, OperatorAxesAndTensorsSpec,
+    DividingDegreeOrReason, ImageWindowStrideAndPadding, OperatorAxesAndTensorsSpec,
     OperatorInputSource, OperatorKernelSpec, OperatorShardAxis, OperatorTokenExchangeSide,
     TensorAxis, TensorContraction, TensorKeptForBackward, WeightTensorAxes,
     WhichAttentionKernelsSaveTensor, saturate_to_u64, window_position_count,
@@ -779,7 +779,7 @@ fn create_windowed_operator<const N: usize>(
     let mut spec =
         OperatorAxesAndTensorsSpec::new(name, axes, &[input], &[output], "hw").with_inputs_kept();
     let kernel = kernel[0];
-    spec.windows = Some(ImageSlidingWindowSizes {
+    spec.windows = Some(ImageWindowStrideAndPadding {
         kernel,
         stride,
         padding,

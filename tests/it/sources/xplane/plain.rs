@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Sums over the streams of all devices.
-pub struct SumsOverAllDeviceStreams {
+pub struct DeviceEventCountAndBusyTime {
     pub events: u64,
     pub busy_ps: u64,
     /// Events whose correlation id also occurs on a host thread.
@@ -71,12 +71,12 @@ impl<'a> ProtobufFieldValues<'a> {
     }
 }
 
-pub fn read(path: &Path) -> SumsOverAllDeviceStreams {
+pub fn read(path: &Path) -> DeviceEventCountAndBusyTime {
     let contents = DecompressedTraceFile::open_any_file(path).expect("the corpus is there");
     let space = ProtobufFieldValues::parse(contents.as_slice());
     let mut host = BTreeSet::new();
     let mut device = Vec::new();
-    let mut truth = SumsOverAllDeviceStreams {
+    let mut truth = DeviceEventCountAndBusyTime {
         events: 0,
         busy_ps: 0,
         linked: 0,

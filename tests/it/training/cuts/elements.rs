@@ -174,7 +174,7 @@ pub struct ExpectedReceivesAndReductions {
 }
 
 /// Everything known about one member.
-struct MemberInputAndOutputElements {
+struct OneMemberInputOutputElements {
     /// The output elements of the first operator.
     first: TensorElementSet,
     /// The input elements of the tested operator: its own rows; the next field also has rows that
@@ -193,7 +193,7 @@ fn member(
     members: u32,
     [first, looked, last]: [[u32; 4]; 3],
     number: u32,
-) -> MemberInputAndOutputElements {
+) -> OneMemberInputOutputElements {
     let size = u64::from(members);
     let [before, behind] = kind.lines(size);
     let plain = [0, 1, 2, 3];
@@ -232,7 +232,7 @@ fn member(
             }
         }
     }
-    MemberInputAndOutputElements {
+    OneMemberInputOutputElements {
         first: match kind {
             TestedOperatorKind::Table => TensorElementSet::default(),
             _ => of(before, first, &plain, 2),
@@ -247,11 +247,11 @@ fn member(
 
 /// Returns the members that differ from `of` only in their parts along `axes`.
 fn alike(
-    all: &[MemberInputAndOutputElements],
-    of: &MemberInputAndOutputElements,
+    all: &[OneMemberInputOutputElements],
+    of: &OneMemberInputOutputElements,
     axes: &[usize],
 ) -> Vec<u32> {
-    let same = |one: &MemberInputAndOutputElements| {
+    let same = |one: &OneMemberInputOutputElements| {
         (0..4).all(|axis| axes.contains(&axis) || one.parts[axis] == of.parts[axis])
     };
     let numbered = (0..).zip(all);
@@ -283,8 +283,8 @@ pub fn expected(
     cuts: [[u32; 4]; 3],
 ) -> Vec<ExpectedReceivesAndReductions> {
     let number = |one| member(kind, members, cuts, one);
-    let all: Vec<MemberInputAndOutputElements> = (0..members).map(number).collect();
-    let scatters = |axis: usize, of: fn(&MemberInputAndOutputElements) -> [TensorElementSet; 2]| {
+    let all: Vec<OneMemberInputOutputElements> = (0..members).map(number).collect();
+    let scatters = |axis: usize, of: fn(&OneMemberInputOutputElements) -> [TensorElementSet; 2]| {
         all.iter().all(|one| {
             let group = alike(&all, one, &[axis]);
             expert_shares(&group, &of(one)[0], |other| of(&all[other as usize])[1])
@@ -303,7 +303,7 @@ pub fn expected(
 fn of_member(
     kind: TestedOperatorKind,
     cuts: [[u32; 4]; 3],
-    all: &[MemberInputAndOutputElements],
+    all: &[OneMemberInputOutputElements],
     number: u32,
     scatters: [bool; 2],
 ) -> ExpectedReceivesAndReductions {

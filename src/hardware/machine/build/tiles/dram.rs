@@ -1,7 +1,7 @@
 //! The `tiles.dram` table: memory ports at the edges of dies, or of the whole grid.
 
 use super::super::{BANDWIDTH, LATENCY, parse_capacity};
-use crate::memory::{MemoryAttachment, MemoryPortNpus, RemoteMemory};
+use crate::memory::{MemoryAttachment, NpusWithMemoryPorts, RemoteMemory};
 use crate::topology::Topology;
 use chakram_base::config::{ConfigError, ConfigField, quote_for_message};
 use chakram_base::ids::Npu;
@@ -69,7 +69,7 @@ pub(super) fn parse_dram(
             cores.extend(edges.iter().map(core));
         }
     }
-    let ports = MemoryPortNpus::new(cores, topology);
+    let ports = NpusWithMemoryPorts::new(cores, topology);
     Ok(RemoteMemory {
         attachment: MemoryAttachment::Ports(ports),
         bandwidth: table.read_quantity("bandwidth", BANDWIDTH)?,

@@ -6,15 +6,17 @@
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
-use crate::generate::training::program::{LayerProgramBuilder, ProgramEntryOrNodeDependency};
+use crate::generate::training::program::{
+    LayerProgramBuilder, ProgramPredecessorsOrNodeDependency,
+};
 
 /// For each operator, its last nodes in the current program. Operators that use its result wait for them. Empty if
 /// operators run one after another.
 pub(super) struct LastNodesPerOperator {
     parallel: bool,
     /// Nodes on which the whole program depends.
-    entry: Vec<ProgramEntryOrNodeDependency>,
-    ends: Vec<Option<Vec<ProgramEntryOrNodeDependency>>>,
+    entry: Vec<ProgramPredecessorsOrNodeDependency>,
+    ends: Vec<Option<Vec<ProgramPredecessorsOrNodeDependency>>>,
 }
 
 impl LastNodesPerOperator {
@@ -66,8 +68,8 @@ impl LastNodesPerOperator {
     fn join_operator_ends(
         &self,
         operators: impl Iterator<Item = usize>,
-    ) -> Vec<ProgramEntryOrNodeDependency> {
-        let mut joined: Vec<ProgramEntryOrNodeDependency> = Vec::new();
+    ) -> Vec<ProgramPredecessorsOrNodeDependency> {
+        let mut joined: Vec<ProgramPredecessorsOrNodeDependency> = Vec::new();
         for front in operators.filter_map(|i| self.ends[i].as_ref()) {
             joined.extend(front.iter().filter(|one| !self.entry.contains(one)));
         }

@@ -3,7 +3,7 @@
 use super::super::dataflow::{OperatorInputLayoutChange, ShardedActivation, ShardedOperator};
 use super::super::layer::{node_name, task_and_shapes, tasks_after_weight_gradient};
 use super::super::program::{
-    LayerProgram, LayerProgramBuilder, ProgramEntryOrNodeDependency, ProgramNodeOperation,
+    LayerProgram, LayerProgramBuilder, ProgramNodeOperation, ProgramPredecessorsOrNodeDependency,
 };
 use super::branches::{self, LastNodesPerOperator};
 use super::module_recompute::RecomputedOperators;
@@ -414,12 +414,12 @@ impl MemberProgramWriter<'_> {
         // The weight-gradient kernels either overlap the sums and redistributions of the input's
         // gradient, or run before them.
         let found = |to: &mut LayerProgramBuilder,
-                     mut after: Vec<ProgramEntryOrNodeDependency>,
+                     mut after: Vec<ProgramPredecessorsOrNodeDependency>,
                      beside: bool| {
             let Some(kernel) = weights else { return };
             let (task, shapes) = task_and_shapes(kernel);
             let name = node_name(phase, operator, kernel.suffix);
-            after.extend(gathered.map(ProgramEntryOrNodeDependency::Node));
+            after.extend(gathered.map(ProgramPredecessorsOrNodeDependency::Node));
             to.of_weights = true;
             let item = to.push_parallel_node(name, phase, task, after, shapes);
             to.record_output_gradient_bytes(item, one.output_bytes);

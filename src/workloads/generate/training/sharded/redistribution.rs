@@ -2,7 +2,7 @@
 
 use super::super::layer::node_name;
 use super::super::program::{
-    LayerProgramBuilder, ProgramEntryOrNodeDependency, ProgramNodeOperation,
+    LayerProgramBuilder, ProgramNodeOperation, ProgramPredecessorsOrNodeDependency,
 };
 use super::redistribution_cache::{MessageEnd, RedistributionWithGroups};
 use super::{MemberOperator, MemberProgramWriter};
@@ -128,7 +128,7 @@ impl MemberProgramWriter<'_> {
             let item = to.push_parallel_node(name, phase, task, after.clone(), ["", ""]);
             if receive {
                 // Only receives extend the chain, because no node waits for a send.
-                received.push(ProgramEntryOrNodeDependency::Node(item));
+                received.push(ProgramPredecessorsOrNodeDependency::Node(item));
             }
         }
         if !received.is_empty() {

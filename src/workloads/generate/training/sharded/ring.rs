@@ -4,7 +4,7 @@ use super::super::context_shards::ring_step_attention;
 use super::super::cost::{KernelCostParameters, LoweredKernel, OperatorKernels};
 use super::super::layer::{node_name, task_and_shapes};
 use super::super::program::{
-    LayerProgramBuilder, ProgramEntryOrNodeDependency, ProgramNodeOperation,
+    LayerProgramBuilder, ProgramNodeOperation, ProgramPredecessorsOrNodeDependency,
 };
 use super::member::push_kernels;
 use super::{MemberOperator, MemberProgramWriter, ShardedLayerLowerer};
@@ -28,7 +28,7 @@ struct PendingRingMessage {
     /// Index of the message in the layer.
     slot: u32,
     /// End of the chain when the message was sent.
-    ready: Vec<ProgramEntryOrNodeDependency>,
+    ready: Vec<ProgramPredecessorsOrNodeDependency>,
     /// Common part of the names of the send and the receive.
     name: String,
 }
@@ -147,7 +147,7 @@ impl MemberProgramWriter<'_> {
         one: &MemberOperator<'_>,
         name: String,
         bytes: u64,
-        have: Vec<ProgramEntryOrNodeDependency>,
+        have: Vec<ProgramPredecessorsOrNodeDependency>,
         phase: TrainingPhase,
         to: &mut LayerProgramBuilder,
     ) -> PendingRingMessage {
@@ -201,8 +201,8 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-fn node(index: u32) -> ProgramEntryOrNodeDependency {
-    ProgramEntryOrNodeDependency::Node(index)
+fn node(index: u32) -> ProgramPredecessorsOrNodeDependency {
+    ProgramPredecessorsOrNodeDependency::Node(index)
 }
 
 /// Splits attention's kernels into two lists: those that only change queries and keys, which a rank runs once, and
