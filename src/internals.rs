@@ -1,26 +1,26 @@
 //! Internals for tests, benches and fuzz targets. These internals are not part of the public interface and change
 //! without notice. Put a test that needs more internals into the crate that it tests.
 
-/// Networks that a caller drives event by event: tests compare a replay's transfers with those of a network alone.
+/// Networks that a caller drives event by event: tests compare a replay's transfers with those of a separate network.
 pub use chakram_hardware::network::{
     ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkContentionNetwork,
     PortContentionNetwork,
 };
 
-/// Record types generated from `proto/`. Tests write and read files with them, and thus share no code with the reader
+/// Record types generated from `proto/`. Tests use them to write and read files, and thus share no code with the reader
 /// and writer under test.
 pub use chakram_trace::format::proto;
 
 /// Finds the boundaries of the records in a file, at which tests damage files.
 pub use chakram_trace::format::wire::FrameCursor;
 
-/// Tables of groups in nodes and in ASTRA-sim's files: tests declare groups and read declarations.
+/// Tables of groups in nodes and in ASTRA-sim's files; tests declare groups in them and read declarations from them.
 pub use chakram_trace::format::groups;
 
-/// Names of a job's files by prefix, even if other files begin with the same prefix.
+/// Finds the names of a job's files by prefix, even if other files begin with the same prefix.
 pub use chakram_trace::format::file::PrefixedTraceFiles;
 
-/// Writer of protobuf's wire format, because JAX profiles have no generated types.
+/// Writes protobuf's wire format, because JAX profiles have no generated types.
 pub use chakram_trace::format::encoder::ProtobufMessageBuilder;
 
 /// Hash of a string; a bench prints the hash of its results, so that two builds can be compared.

@@ -3,8 +3,7 @@
 use chakram_base::bounds::allocator::{self, CountingAllocator};
 use std::process::ExitCode;
 
-/// The allocator counts every allocation, so that inputs cannot exceed the memory limit even where no code checks the
-/// limit.
+/// The allocator counts every allocation, so inputs cannot exceed the memory limit even where no code checks it.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

@@ -1,4 +1,4 @@
-//! Times of transfers: the network models and the interface that they share.
+//! Transfer times: the network models and the interface that they share.
 //!
 //! A model owns its state but no event queue. [`NetworkBackend::submit_message`] accepts a message and schedules its
 //! events in the engine's one agenda. [`NetworkBackend::handle_event`] is called when such an event is due, and returns
@@ -47,8 +47,8 @@ pub enum NetworkModelKind {
     /// Messages of different operations do not delay one another.
     #[default]
     ContentionFree,
-    /// All messages that an NPU sends into a dimension share one port, and all that it receives from it share a second.
-    /// An NPU that is wired to neighbours has one pair of ports for each side.
+    /// All messages that an NPU sends into a dimension share one port, and all messages that it receives from the
+    /// dimension share a second port. An NPU that is wired to neighbours has one pair of ports for each side.
     Ports,
     /// Messages contend on every link of their routes.
     Links,
@@ -155,7 +155,7 @@ pub struct NetworkMessage {
     /// message's content, because op indices are reused and therefore have no stable order. Below 2^27.
     pub order: u32,
     /// Place of the message in the receiver's program. A port receives messages with the same `strand` in ascending
-    /// order of `step`. An early message therefore never delays an earlier step.
+    /// order of `step`. A message that arrives early therefore never delays an earlier step.
     pub turn: ReceiverChunkAndMessageNumber,
 }
 
@@ -258,7 +258,7 @@ pub trait CollectiveLinkReservations {
 /// Bytes of a message that move to a different route because a link failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReroutedUnsentAndResentBytes {
-    /// Source and destination of the bytes.
+    /// Sender and receiver of the bytes.
     pub ends: (EndpointId, EndpointId),
     /// Bytes that had not left the sender.
     pub unsent: f64,
@@ -266,10 +266,10 @@ pub struct ReroutedUnsentAndResentBytes {
     pub again: f64,
 }
 
-/// Effect of newly failed links on messages in flight.
+/// How newly failed links affect messages in flight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
-    /// Messages that were on the failed links, or would still have used them.
+    /// Messages that were on the failed links, or that still had to cross them.
     pub moved: Vec<ReroutedUnsentAndResentBytes>,
     /// Number of these messages that have no route left.
     pub cut_off: u64,
@@ -277,7 +277,7 @@ pub struct LinkFailureEffect {
     pub resent: f64,
 }
 
-/// Access to the links of a model in which links may fail.
+/// Access to the links of a model whose links may fail.
 pub trait LinkFailureHandler {
     /// Takes links out of service at `now`, before all other events of that instant.
     fn fail_links(
@@ -290,7 +290,7 @@ pub trait LinkFailureHandler {
     /// Returns the graph of the links in service.
     fn links_in_service(&self) -> &Arc<LinkGraph>;
 
-    /// Returns the pairs of endpoints whose messages have no route since links failed, in ascending order.
+    /// Returns, in ascending order, the pairs of endpoints between which failed links have left no route.
     fn unreachable_pairs(&self) -> Vec<(EndpointId, EndpointId)>;
 }
 
@@ -318,9 +318,10 @@ pub trait NetworkBackend {
         agenda: &mut impl EventScheduler,
     );
 
-    /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns the end of the
-    /// access, or `None` if later events may still change it; the model then sends [`MessageProgressNotice::Delivered`]
-    /// later. By default, accesses contend neither with one another nor with messages.
+    /// Serves a load or store that begins at `now`, over all links of its path and in its memory. Returns the end of
+    /// the access, or `None` if later events may still change it; the model then sends
+    /// [`MessageProgressNotice::Delivered`] later. By default, accesses contend neither with one another nor with
+    /// messages.
     fn serve_access(
         &mut self,
         now: Time,
@@ -342,14 +343,14 @@ pub trait NetworkBackend {
         None
     }
 
-    /// If each sender sends all its messages over one link, returns the time for which a message occupies it, otherwise
-    /// `None`. Successive messages of one sender begin at least this time apart.
+    /// Returns the time for which a message occupies its link, if each sender sends all its messages over one link;
+    /// otherwise returns `None`. Successive messages of one sender begin at least this time apart.
     fn link_time(&self, _amount: UnroundedBufferShare) -> Option<Span> {
         None
     }
 
-    /// Returns true if messages in this pattern, among `members` members in one line of `dimension`, delay one another
-    /// only by [`Self::link_time`]. Each member then sends at most one message and receives at most one at a time,
+    /// Returns true if messages in this pattern delay one another only by [`Self::link_time`]. The pattern is among
+    /// `members` members in one line of `dimension`. Each member then sends and receives at most one message at a time,
     /// except with [`LineSendPattern::Staggered`].
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LineSendPattern) -> bool;
 
@@ -359,7 +360,7 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the model's links if an operation can be simulated alone on them in advance (rehearsed).
+    /// Returns the model's links if an operation can be simulated alone on them in advance, that is, rehearsed.
     fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsableLinks> {
         None
     }
@@ -369,7 +370,7 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the servers of NPUs in dimensions where they have their own ports. Traffic other than messages between
+    /// Returns the servers of NPUs in dimensions where each NPU has its own ports. Traffic other than messages between
     /// NPUs, such as accesses to remote memory, uses these servers. Returns `None` if operations do not contend.
     fn attachment_servers_mut(&mut self) -> Option<&mut QueueingServerTable> {
         None

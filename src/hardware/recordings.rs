@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 /// Returns `model` for the kernels of a capture on `device`. If the model depends on the recording device and a preset
-/// describes it, the result has the device's NPU class. Otherwise the model is unchanged.
+/// describes it, the result has the device's NPU class. Otherwise returns the model unchanged.
 pub fn compute_model_for_capture(
     model: KernelDurationSource,
     device: Option<&str>,

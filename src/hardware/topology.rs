@@ -4,8 +4,9 @@
 //! coordinate `n / stride(d) % size(d)` in dimension `d`. A message crosses every dimension in which its ends differ,
 //! innermost first.
 //!
-//! A dimension's bandwidth B is that of one NPU into it over all its links together, in each direction. A message takes
-//! one route, so its rate is the rate of the route's slowest *link* ([`TopologyDimension::link_bandwidth`]):
+//! A dimension's bandwidth B is the bandwidth of one NPU into the dimension, in each direction and over all its links
+//! together. A message takes one route, so its rate is the rate of the route's slowest *link*
+//! ([`TopologyDimension::link_bandwidth`]):
 //!
 //! | shape | links of an NPU | rate of each |
 //! |---|---|---|
@@ -14,7 +15,7 @@
 //! | ring or mesh of more than 2 | one to each neighbour | B/2 |
 //! | ring or mesh of 2 | all to its one neighbour | B |
 //!
-//! Each NPU at an end of a mesh has only one neighbour, and therefore only B/2.
+//! An NPU at either end of a mesh has only one neighbour, and therefore only B/2.
 
 use chakram_base::ids::{MAX_NPUS, Npu};
 use chakram_base::units::{Bandwidth, Span, SummedSecondsPerByte, UnroundedBufferShare};
@@ -92,8 +93,8 @@ impl DimensionShape {
         self == Self::Mesh
     }
 
-    /// Returns true if a message between NPUs wired to their neighbours goes towards higher coordinates. On a ring of
-    /// `size` NPUs, it takes the shorter direction, or goes upwards if both are equally long.
+    /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates. On a
+    /// ring of `size` NPUs, the message takes the shorter direction, or goes upwards if both are equally long.
     #[inline]
     pub fn is_upward(self, size: u32, from: u32, to: u32) -> bool {
         match self {
@@ -126,9 +127,9 @@ pub struct TopologyDimension {
     pub shape: DimensionShape,
     /// Number of NPUs along the dimension, at least 1.
     pub size: u32,
-    /// Bandwidth of one NPU into the dimension over all its links together, in each direction.
+    /// Bandwidth of one NPU into the dimension, in each direction and over all its links together.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte over one link.
+    /// Time that the first byte takes over one link.
     pub latency: Span,
 }
 
@@ -158,10 +159,10 @@ pub struct PathLatencyAndRates {
 }
 
 impl PathLatencyAndRates {
-    /// Returns the time of the first byte: from the start of sending a message of `amount` until it begins to arrive.
-    /// From then on, it arrives at the rate of the slowest link. The time is Σα + Σγ, with the latencies α of all
-    /// links, and the serializations γ of one segment on all links except the slowest. (The slowest link's segment is
-    /// already part of the arrival.)
+    /// Returns the time of the first byte, from when the sender starts to send a message of `amount` until the message
+    /// begins to arrive. From then on, the message arrives at the rate of the slowest link. The time is Σα + Σγ, where
+    /// α are the latencies of all links and γ are the serializations of one segment on all links except the slowest.
+    /// (The slowest link's segment is already part of the arrival.)
     #[inline]
     pub fn time_of_first_byte(&self, amount: UnroundedBufferShare) -> Span {
         if self.others == SummedSecondsPerByte::ZERO {
@@ -291,13 +292,13 @@ impl Topology {
         self.tile_grid().is_some_and(|tiles| tiles.half_duplex)
     }
 
-    /// Returns the dimension that messages from `a` to `b` cross first. This is the innermost in which `a` and `b`
-    /// differ, except on tiles with faulty links.
+    /// Returns the dimension that messages from `a` to `b` cross first. This is the innermost dimension in which `a`
+    /// and `b` differ, except on tiles with faulty links.
     ///
     /// # Errors
     ///
-    /// Fails if every route to `b` has a faulty link. The error is the first faulty link, as (core at its lower end,
-    /// dimension).
+    /// Fails if every route to `b` crosses a faulty link. The error is the first faulty link, as (core at its lower
+    /// end, dimension).
     #[inline]
     pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
         match self.tile_grid() {
@@ -361,8 +362,8 @@ impl Topology {
     }
 
     /// Returns the sides on which a message leaves `a` and enters `b`. The message leaves `a` along the first dimension
-    /// that it crosses, and enters `b` along the last. Side 1 is downwards if NPUs are wired to their neighbours; all
-    /// others are 0.
+    /// that it crosses, and enters `b` along the last. Side 1 means downwards if NPUs are wired to their neighbours; in
+    /// all other cases the side is 0.
     #[inline]
     pub fn sides_at_route_ends(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.first_and_last_port(a, b).map(|(_, side)| side)
@@ -382,7 +383,8 @@ impl Topology {
                 let (shape, size) = (dimension.shape, dimension.size);
                 let down = !shape.has_ports() && !shape.is_upward(size, from, to);
                 let own = (d, u32::from(down));
-                // The output port belongs to the first dimension crossed, and the input port to the last.
+                // The output port is on the first dimension that the message crosses, and the input port is on the
+                // last.
                 let out = ports.map_or(own, |[out, _]| out);
                 ports = Some([out, own]);
             }
@@ -390,20 +392,20 @@ impl Topology {
         ports.unwrap_or_default()
     }
 
-    /// Returns the coordinate of `npu` along dimension `d`.
+    /// Returns the coordinate of `npu` in dimension `d`.
     #[inline]
     pub fn coordinate_of(&self, npu: Npu, d: usize) -> u32 {
         npu.0 / self.strides[d] % self.dimensions[d].size
     }
 
-    /// Returns the NPU with the same coordinates as `npu`, except `to` in dimension `d`.
+    /// Returns the NPU whose coordinates are those of `npu`, except for `to` in dimension `d`.
     #[inline]
     pub fn move_along_dimension(&self, npu: Npu, d: usize, to: u32) -> Npu {
         let stride = self.strides[d];
         Npu(npu.0 - self.coordinate_of(npu, d) * stride + to * stride)
     }
 
-    /// Returns the path from `a` to `b` in dimension order. Latencies add up, and the slowest link determines the rate.
+    /// Returns the path from `a` to `b` in dimension order. Latencies add up, and the rate is that of the slowest link.
     /// Returns `None` if both are the same NPU.
     #[inline]
     pub fn path_between_npus(&self, a: Npu, b: Npu) -> Option<PathLatencyAndRates> {
@@ -428,7 +430,7 @@ impl Topology {
             let (from, to) = (self.coordinate_of(a, d), self.coordinate_of(b, d));
             let mut links = dimension.shape.hop_count(dimension.size, from, to);
             let rate = self.links[d];
-            // Skip one link of the slowest rate: its segment is already part of the serialization.
+            // Skip one of the slowest links: its segment is already part of the serialization.
             if links > 0 && slowest == Some(rate) {
                 slowest = None;
                 links -= 1;
@@ -479,7 +481,7 @@ impl Topology {
 mod tests {
     use super::*;
 
-    /// Returns a topology of three dimensions with links of 200, 100 and 150 GB/s.
+    /// Returns a topology of three dimensions, whose links have 200, 100 and 150 GB/s.
     fn stack() -> Topology {
         let dimension = |shape, size, gb: f64, ns| TopologyDimension {
             name: String::new(),
@@ -538,7 +540,7 @@ mod tests {
         }
     }
 
-    /// Tests messages from and to NPU 0, up and down in the inner dimensions. Ports into the switch have no sides.
+    /// Checks messages from and to NPU 0, up and down in the inner dimensions. Ports into the switch have no sides.
     #[test]
     fn messages_leave_and_enter_on_a_side() {
         let t = stack();

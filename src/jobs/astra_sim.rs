@@ -38,9 +38,9 @@ pub struct AstraSimJob {
     pub workload: Workload,
     /// Number of lanes that an NPU needs for the job.
     pub lanes: u32,
-    /// True if sends may lack receives, and receives sends.
+    /// True if sends may lack a matching receive, and receives a matching send.
     pub lenient: bool,
-    /// Work of each instance, which is known without a replay.
+    /// Work of each instance, as far as it is known without a replay.
     pub work: Vec<RankWorkKindsAndKernelTime>,
     /// Tensors of each instance, if the inputs request memory tracking.
     pub tensors: Option<Vec<RankTensors>>,
@@ -152,8 +152,8 @@ impl AstraSimJob {
     ) -> Result<CompiledReplay<'a>, ReplayError> {
         let options = ReplayOptions {
             allow_unmatched: self.lenient,
-            // ASTRA-sim's rules already gave the kernels their durations when the traces were read,
-            // so use only recorded durations.
+            // ASTRA-sim's rules already set the kernels' durations when the traces were read, so use only recorded
+            // durations.
             compute: KernelDurationSource::RecordedOnly,
             ..options.clone()
         };
@@ -221,7 +221,8 @@ pub fn replay_on_input_network(
     }
 }
 
-/// Returns the error for a collective that starts at time 0 with a zero endpoint delay, which makes ASTRA-sim abort.
+/// Returns the error for a collective that starts at time 0 with a zero endpoint delay. Such a collective makes
+/// ASTRA-sim abort.
 fn zero_endpoint_delay_error(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
@@ -252,7 +253,7 @@ fn replay_over_network<N: NetworkBackend>(
     Ok((outcome, None))
 }
 
-/// Returns the work of each instance. Examines a graph that several instances share only once.
+/// Returns the work of each instance. Examines a graph that several instances share only once, not once per instance.
 fn work_of_ranks(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWorkKindsAndKernelTime> {
     let graphs = workload.graphs().iter();
     let graphs: Vec<RankWorkKindsAndKernelTime> = graphs

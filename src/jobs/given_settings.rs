@@ -1,4 +1,4 @@
-//! Finds settings without effect. Compares the given run with a run without each setting.
+//! Finds settings that have no effect. Compares the given run with a run that omits each setting in turn.
 
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
@@ -51,7 +51,7 @@ pub struct GivenSetting<'a> {
     pub value: String,
     /// Replay option of this setting; `None` if the setting is not a replay option.
     pub option: Option<SettingKey>,
-    /// Creates the run without the setting; `None` if it is impossible.
+    /// Creates the run without the setting; returns `None` if such a run is impossible.
     pub without: Box<dyn Fn() -> Option<RunInputsWithoutSetting<'a>> + Sync + 'a>,
 }
 
@@ -132,8 +132,9 @@ pub struct ValueChangedInMachineFile {
     pub without: Option<Machine>,
 }
 
-/// Returns the values that `machine`'s text changes in the preset of the same name, sorted by key. The list is empty
-/// for an unmodified preset, and for a machine that is named after no preset. Error messages call the text `file`.
+/// Returns the values that `machine`'s text changes from the preset of the same name, sorted by key. The list is empty
+/// for an unmodified preset, and for a machine that has no preset's name. Error messages call the machine's text
+/// `file`.
 pub fn edits_from_preset(
     machine: &Machine,
     text: &str,
@@ -149,8 +150,8 @@ pub fn edits_from_preset(
     machine_edits_between(text, &original, file)
 }
 
-/// Returns the values that differ between a machine's text and `original`, sorted by key. Error messages call the text
-/// `file`.
+/// Returns the values that differ between a machine's text and `original`, sorted by key. Error messages call the
+/// machine's text `file`.
 pub fn machine_edits_between(
     text: &str,
     original: &str,

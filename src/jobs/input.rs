@@ -31,7 +31,7 @@ pub fn read_text(path: &Path) -> Result<String, TraceError> {
     read().map_err(|source| TraceError::from_io(path.to_owned(), "read", source))
 }
 
-/// Returns a readable name of the job: the folder, file or prefix that the user gave. For several paths, returns the
+/// Returns a readable name for the job: the folder, file or prefix that the user gave. For several paths, returns the
 /// first rank's file, so that the name does not depend on their order.
 pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
@@ -44,7 +44,7 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     name.unwrap_or("job").to_owned()
 }
 
-/// Returns the machine file next to the traces; if there is none, the machine that the job file names.
+/// Returns the machine file next to the traces. If there is none, returns the machine that the job file names.
 pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
     if let Some(path) = paths.first()
         && let Ok(Some(_)) = chakram_archive::read_archived_file(&path.join(CASE_MACHINE))

@@ -1,5 +1,5 @@
-//! Prepares jobs for a replay. A job comes from files, from a pattern that generates it, or from
-//! ASTRA-sim's inputs.
+//! Prepares jobs for a replay. A job comes from files, from a pattern that generates it, or from ASTRA-sim's input
+//! files.
 
 use chakram_base::bounds::MemoryLimitError;
 use chakram_base::interrupt::StopOrMemoryInterruption;
@@ -99,12 +99,12 @@ pub enum JobLoadOrWriteError {
     /// A rank that should start later has no trace.
     #[error("{} {rank}=…: rank {rank} has no trace; expected one of {} to {}", SettingKey::Delays, known.0, known.1)]
     NobodyToDelay {
-        /// Rank that has no trace.
+        /// Rank that lacks a trace.
         rank: u32,
-        /// The first and the last rank with a trace.
+        /// The first and the last rank that have a trace.
         known: (u32, u32),
     },
-    /// No trace states how much time the profiler took.
+    /// No trace states how much time the profiler itself took.
     #[error(
         "{} profiler: no node states the overhead of the profiler\n  try: convert the capture again, with both files of each rank or its Kineto trace",
         SettingKey::Without
@@ -128,7 +128,7 @@ impl Job {
         Self::open_job_with_options(paths, &JobLoadOptions::default())
     }
 
-    /// Like [`Self::open_job`], with options.
+    /// Opens a job like [`Self::open_job`], with options.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl Job {
         &self.edits
     }
 
-    /// Returns how many ranks without a trace copy captured ranks of the same role.
+    /// Returns how many ranks without a trace copy captured ranks that have the same role.
     pub fn filled_in_rank_count(&self) -> u64 {
         self.completed
     }

@@ -27,18 +27,18 @@ use std::path::{Path, PathBuf};
 /// Options for loading a job from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobLoadOptions {
-    /// Strictness of the comparison of traces with the job file, `PREFIX.job.json`.
+    /// How strictly traces are compared with the job file, `PREFIX.job.json`.
     pub verify: JobFileVerifyLevel,
     /// A file with process groups that replace the groups in the job file.
     pub groups: Option<PathBuf>,
     /// Dependencies that the replay enforces.
     pub dependencies: EnforcedDependencyKinds,
-    /// Treatment of ranks without a trace.
+    /// How ranks without a trace are treated.
     pub absent: MissingRankPolicy,
-    /// Number of ranks of the job, if the traces show fewer.
+    /// Number of ranks in the job, if it is higher than the traces show.
     pub ranks: Option<u32>,
-    /// Minimum number of ranks with [`MissingRankPolicy::Mirror`], usually the machine's number of NPUs. Applies only
-    /// if neither `ranks` nor the traces give a number.
+    /// Minimum number of ranks with [`MissingRankPolicy::Mirror`]; usually the number of NPUs in the machine. Applies
+    /// only if neither `ranks` nor the traces give a number.
     pub mirrored: u32,
     /// Number of the profiled step to read; `None` to read the whole traces.
     pub step: Option<u64>,
@@ -48,7 +48,7 @@ pub struct JobLoadOptions {
     pub role_model: AbsentRankModelRule,
     /// Ranks that start later than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,
-    /// Treatment of the profiler's estimated overhead.
+    /// How the profiler's estimated overhead is treated.
     pub profiler: ProfilerOverheadRemovalPolicy,
     /// True if inputs are hashed, which reads every byte a second time.
     pub hash: bool,
@@ -57,7 +57,7 @@ pub struct JobLoadOptions {
 /// Function that receives the number of ranks read so far, and the total.
 pub type LoadProgressFn<'p> = dyn FnMut(usize, usize) + 'p;
 
-/// Finds the files of a job. Several paths must all belong to one job.
+/// Finds the files of a job. If there are several paths, all must belong to one job.
 pub fn find_traces<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     verify: JobFileVerifyLevel,
@@ -75,7 +75,7 @@ pub fn find_traces<P: AsRef<Path>>(
     Ok(found)
 }
 
-/// Registers the files in `found` as inputs, which `outputs` must not replace.
+/// Registers the files in `found` as inputs, so that `outputs` cannot replace them.
 pub fn mark_read(outputs: &mut OutputsAndProtectedInputs, found: &FoundTraces) {
     let traces = found.files.iter().map(|file| &file.path);
     traces
@@ -100,7 +100,7 @@ pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobLoadOrW
     Ok(all)
 }
 
-/// Returns the groups that the file `path` declares; without `path`, the groups in the job file. If hashes are
+/// Returns the groups that the file `path` declares. Without `path`, returns the groups in the job file. If hashes are
 /// requested, adds the groups' file to `inputs`.
 pub fn groups_of(
     path: Option<&Path>,
@@ -245,13 +245,13 @@ struct TraceContentWithHash<R> {
     is_of_member: bool,
 }
 
-/// Number of files that each thread reads before the loader adds them to the workload. It is large enough that threads
-/// rarely wait for each other.
+/// Number of files that each thread reads before the loader adds them to the workload. The number is large enough that
+/// threads rarely wait for each other.
 const FILES_OF_THREAD: usize = 16;
 
 /// Reads `files` with `read` on all processors, and adds them to `builder`. Reads a file with several names (hard
-/// links) only once, unless its content depends on the rank. Calls `graph_of` in the order of the files. If hashes are
-/// requested, adds the files to `inputs`.
+/// links) only once, unless its content depends on the rank. Calls `graph_of` for the files in their order. If hashes
+/// are requested, adds the files to `inputs`.
 pub fn read_traces<R: Send>(
     files: &[RankFile],
     builder: &mut WorkloadBuilder,
@@ -299,7 +299,7 @@ pub fn read_traces<R: Send>(
         for ((file, key), is_new) in files.iter().zip(keys).zip(new) {
             let known = key.and_then(|key| linked.0.get(&key));
             let (graph, binding) = match known {
-                // All ranks with this file get the same content, because it does not refer to the rank.
+                // All ranks with this file get the same content, because the content does not depend on the rank.
                 Some((graph, binding, index)) if binding.peers.is_empty() => {
                     if let (Some(inputs), Some(index)) = (&mut inputs, index) {
                         let known: &HashedInput = &inputs[*index];

@@ -26,7 +26,7 @@ pub fn machine_facts(machine: &Machine) -> PlanMachineProperties {
     }
 }
 
-/// Returns the smallest total memory of an NPU in bytes; `None` if it is unknown for some class.
+/// Returns the smallest total memory of any NPU in bytes, or `None` if some class has unknown memory.
 pub fn least_npu_memory(machine: &Machine) -> Option<u64> {
     let classes = 0..machine.classes().len();
     least_known_capacity(classes.map(|class| Some(machine.npu_memory(class)?.0)))

@@ -1,4 +1,5 @@
-//! Writes a job. The files get their final names only when all of them are complete. The job file gets its name last.
+//! Writes a job. The files get their final names only once all of them are complete. The job file gets its final name
+//! last.
 
 use super::{JobLoadOrWriteError, machine_reference};
 use chakram_trace::files::{
@@ -107,7 +108,7 @@ impl JobBeingWritten {
         Ok(written)
     }
 
-    /// Writes a rank's trace from memory, where it is already complete.
+    /// Writes a rank's trace that is already complete in memory.
     pub fn write_trace(
         &mut self,
         rank: u32,
@@ -118,8 +119,8 @@ impl JobBeingWritten {
         self.finish_trace(rank, file)
     }
 
-    /// Uses the trace `written` for `rank` too: as a hard link if `link` is true, otherwise as a copy.
-    /// Returns `None` if the trace can be neither linked nor copied; the caller must then write the trace again.
+    /// Uses the trace `written` for `rank` as well: as a hard link if `link` is true, otherwise as a copy. Returns
+    /// `None` if the trace can be neither linked nor copied; the caller must then write the trace again.
     pub fn share_trace(
         &mut self,
         rank: u32,
@@ -145,8 +146,7 @@ impl JobBeingWritten {
         self.names.push(path);
     }
 
-    /// Writes the groups to a separate file, for tools that do not read job files. Returns the
-    /// file's path.
+    /// Writes the groups to a separate file, for tools that cannot read job files. Returns the file's path.
     pub fn write_groups(
         &mut self,
         declared: &DeclaredGroups,
@@ -172,7 +172,7 @@ impl JobBeingWritten {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit_all()?;
-        // List other traces only after the commit, because the job's own files have temporary names until then.
+        // List other traces only after the commit: until then, the job's own files have temporary names.
         Ok(SavedJob {
             others: list_stale_traces(&self.prefix, &job)?,
             traces: self.names,
@@ -209,7 +209,8 @@ pub fn write_job(
     Ok(())
 }
 
-/// If the job file in `path`'s folder lists `path`, replaces its digest with that of the new content, `written`.
+/// If the job file in `path`'s folder lists `path`, replaces the digest there with the digest of the new content,
+/// `written`.
 pub fn update_listed_digest(
     files: &mut OutputsAndProtectedInputs,
     path: &Path,

@@ -1,7 +1,7 @@
 //! Declares each option of a replay in one place: its key, words, help and effect.
 //!
 //! The command line converts [`REPLAY_OPTIONS`] to flags, archives store the words of options, and studies use the keys
-//! of options. All three therefore accept the same options and parse them alike.
+//! of options. All three therefore accept the same options and parse them in the same way.
 
 use super::{CustomAlgorithmKindAndPrefix, JobLoadOptions, load_custom_algorithms};
 use chakram_base::config::{ConfigLiteral, TomlEditError, replace_toml_values};
@@ -37,7 +37,7 @@ pub struct ReplayOptionDefinition {
     pub value: &'static str,
     /// Help text. Braces mark the keys of other options.
     pub help: &'static str,
-    /// Word that selects the default value; empty if there is no default.
+    /// Word that selects the default value. Empty if there is no default.
     pub default: &'static str,
     /// True if the short help (`-h`) omits the option.
     pub is_rare: bool,
@@ -89,7 +89,7 @@ impl ReplayOptionDefinition {
         all.find(|option| option.key.display_key().to_string() == key)
     }
 
-    /// Checks the words of this option, independently of other options.
+    /// Checks the words of this option, without regard to other options.
     ///
     /// # Errors
     ///
@@ -399,7 +399,7 @@ pub static REPLAY_OPTIONS: &[ReplayOptionDefinition] = &[
     },
 ];
 
-/// Reason why the options' machine values do not fit a machine's text.
+/// Reason why the machine values in the options do not fit a machine's text.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineValuesError {
     /// A value in the machine's text cannot be changed.
@@ -421,7 +421,7 @@ pub struct ReplaySettings {
     machine_values: Vec<MachineValueChange>,
     /// The machine on which the kernels' durations were recorded.
     pub recorded_on: Option<String>,
-    /// Fraction of the peak rates that kernels reach if the roofline model times them.
+    /// Fraction of the peak rates that kernels reach when the roofline model times them.
     pub efficiency: Option<RooflinePeakFraction>,
     /// True if ranks occupy all NPUs of each rack.
     pub fill_domains: bool,
@@ -452,11 +452,11 @@ pub enum ReplaySettingsError {
     },
     /// Two options contradict each other.
     Beside(SettingKey, SettingKey),
-    /// Two custom algorithms are given for one kind of collective.
+    /// Two custom algorithms are given for the same kind of collective.
     CustomTwice(CollectiveKind),
-    /// The user states rates that the machine file already has.
+    /// The user states rates that the machine file already sets.
     OwnRates(String),
-    /// The user states only bandwidth or only latency, but both are needed.
+    /// The user states only a bandwidth or only a latency, but both are needed.
     RateMissing {
         /// The option that was given.
         given: SettingKey,
@@ -482,7 +482,7 @@ impl ReplaySettingsError {
     }
 }
 
-/// Formats the error; options appear as flags or, with `{:#}`, by their keys in files.
+/// Formats the error. Options appear as flags or, with `{:#}`, by their keys in files.
 impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -566,8 +566,8 @@ impl ReplaySettings {
         &self.replay
     }
 
-    /// Returns the options for loading the traces. A mirrored job of unknown size gets as many ranks as the machine has
-    /// NPUs (`npus`).
+    /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank per NPU of the machine
+    /// (`npus`).
     pub fn job_options(&self, npus: u32) -> JobLoadOptions {
         // A replay with recorded communication must reproduce the capture unchanged, including the
         // profiler's cost.
@@ -621,8 +621,8 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails if the user states rates that the machine file already has. Also fails if the user states a bandwidth
-    /// without a latency, or the reverse.
+    /// Fails if the user states rates that the machine file already sets. Also fails if the user states a bandwidth
+    /// without a latency, or a latency without a bandwidth.
     pub fn machine_name(&self, name: &str) -> Result<String, ReplaySettingsError> {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {
@@ -634,7 +634,7 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the changes of the machine file that the options request.
+    /// Returns the changes that the options request in the machine file.
     pub fn machine_values(&self) -> &[MachineValueChange] {
         &self.machine_values
     }
@@ -664,7 +664,7 @@ impl ReplaySettings {
         Ok(Machine::parse_edited(&edited, file, &original)?)
     }
 
-    /// Returns the machine. If the options request it, jobs on this machine occupy all NPUs of each rack.
+    /// Returns the machine. If the options request it, jobs on the returned machine occupy all NPUs of each rack.
     ///
     /// # Errors
     ///

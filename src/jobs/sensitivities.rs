@@ -9,7 +9,8 @@ use chakram_report::sensitivity::{
     DurationSensitivityReport, SensitivityReplayInputs, SensitivityRow, TENTH_LESS,
 };
 
-/// For jobs with at most this many nodes, replays confirm all rows of the report. Each row takes about thirty replays.
+/// Maximum number of nodes in a job for which replays confirm every row of the report. Each row takes about thirty
+/// replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
 /// Text of a machine file, and its name for error messages.
@@ -28,12 +29,12 @@ const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
 /// Smallest factor for a time. It makes the time nearly zero; exactly zero would need an infinite rate.
 const NEARLY_NONE: f64 = 1e-6;
 
-/// Largest factor that measures a slope, and so the nearest to 1.
+/// Largest factor used to measure a slope, and therefore the factor nearest to 1.
 const NEAREST: f64 = 0.9999;
-/// Number of bisections between the last factor on the linear part and the first one beyond it.
+/// Number of bisections between the last factor in the linear part and the first factor beyond it.
 const HALVINGS: u32 = 6;
-/// Positions within a range, as fractions of its length. The makespans there are compared with a straight line. Most
-/// nonlinear curves already leave the line at the first positions.
+/// Positions within a range, as fractions of its length. At these positions, the makespans are compared with a straight
+/// line. Most nonlinear curves already leave the line at the first of these positions.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 
 /// Finds the sensitivities of `run` on the machine that the text describes.
@@ -88,7 +89,7 @@ pub fn find_sensitivities(
 /// A run with a changed value of one machine key.
 #[derive(Clone, Copy, Debug)]
 struct ScaledMachineKeyRun {
-    /// Factor that multiplies the key's time; below 1, the run is faster.
+    /// Factor that multiplies the key's time. Below 1, the run is faster.
     factor: f64,
     makespan: Span,
 }
@@ -129,7 +130,7 @@ fn sensitivity_row(
         if straight_to(bad)? {
             holds_to = bad;
         } else {
-            // The makespan may bend very near the unchanged run, so try factors nearer to 1.
+            // The makespan may bend very close to the unchanged run, so try factors closer to 1.
             for near in [0.99, 0.999, 0.9999] {
                 holds_to = near;
                 if straight_to(near)? {
@@ -159,7 +160,7 @@ fn sensitivity_row(
 }
 
 /// Multiplies a time by approximately `factor`, so that the result is a whole number of picoseconds. Also returns the
-/// exact factor. Callers need it, because a replay uses the same rounded latency hundreds of times.
+/// exact factor. Callers need the exact factor, because a replay uses the same rounded latency hundreds of times.
 fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
     let ConfigLiteral::Text(text) = value else {
         return Some((factor, scale_literal(value, factor)?));

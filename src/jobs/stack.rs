@@ -15,7 +15,7 @@ use std::io;
 
 const ROOT: &[&str] = &["name", "description", "plan", "npu"];
 
-/// Plan options that a stack may set, because the software determines them. The user decides degrees, batches and
+/// Plan options that a stack may set, because they depend on the software. The user decides degrees, batches and
 /// recomputation.
 const OF_STACKS: &[&str] = &[
     "accumulate",
@@ -190,13 +190,12 @@ impl FrameworkDurationsAndPlanOptions {
         &self.name
     }
 
-    /// Returns the stack's description, one line or empty.
+    /// Returns the stack's description, which is one line or empty.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Returns `machine` with its durations replaced by the stack's, and a report about the stack's
-    /// durations.
+    /// Returns `machine` with the stack's durations in place of its own, and a report about the stack's durations.
     ///
     /// # Errors
     ///
@@ -233,7 +232,7 @@ impl FrameworkDurationsAndPlanOptions {
         Ok((priced, report))
     }
 
-    /// Returns the stack's report for a run without a machine. It contains no plan options yet.
+    /// Returns the stack's report for a run without a machine. It lists no plan options yet.
     pub fn start_stack_report(&self) -> StackKernelAndPlanDecisions {
         StackKernelAndPlanDecisions {
             name: self.name.clone(),
@@ -244,7 +243,7 @@ impl FrameworkDurationsAndPlanOptions {
     }
 
     /// Sets the stack's options in `plan`. Skips options for which `is_given` is true. Records both kinds of options in
-    /// `report`. An option that the plan rejects is also skipped, and the reason recorded.
+    /// `report`. Also skips options that the plan rejects, and records the reasons.
     pub fn set_plan_options(
         &self,
         plan: &mut ParallelismPlan,
@@ -365,7 +364,7 @@ mod tests {
             "{}",
             report.to_line()
         );
-        // Decoding keeps the machine's kernel durations, because the stack has none for decoding.
+        // Decoding keeps the machine's kernel durations, because the stack has no durations for decoding.
         let of = |machine: &Machine| {
             machine.classes()[0].curves.attention[Dtype::Bf16 as usize]
                 .unwrap()

@@ -1,4 +1,4 @@
-//! Gives transformations access to single traces of a job, or to one trace from a pipe.
+//! Gives transformations access to individual traces of a job, or to one trace from a pipe.
 
 use super::JobLoadOrWriteError;
 use super::load::{find_traces, restrict_to_step};
@@ -87,8 +87,7 @@ impl JobTraceFilesOrPipe {
         &self.found.files
     }
 
-    /// Returns the declarations of the job file, with `groups` in place of its groups. Omits the
-    /// job file's ranks.
+    /// Returns the declarations of the job file, with its groups replaced by `groups`. Leaves out the job file's ranks.
     pub fn to_job_file(&self, groups: DeclaredGroups) -> JobTraceManifest {
         merge_declarations(&self.found, groups)
     }
@@ -107,8 +106,7 @@ impl JobTraceFilesOrPipe {
     }
 }
 
-/// Merges the declarations of the job files in `found`. `groups` replaces their groups, and the
-/// ranks are omitted.
+/// Merges the declarations of the job files in `found`. `groups` replaces their groups, and the ranks are left out.
 pub fn merge_declarations(found: &FoundTraces, groups: DeclaredGroups) -> JobTraceManifest {
     let mut about = JobTraceManifest {
         groups,

@@ -1,6 +1,6 @@
-//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. Three facts are
-//! reported: the number of groups, how many of them stayed together to the end, and the first difference between ranks
-//! of a group.
+//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. It reports three
+//! facts: the number of groups, how many of them stayed together to the end, and the first difference between ranks of
+//! a group.
 
 use super::Observer;
 use super::summary::format_thousands;
@@ -22,7 +22,7 @@ pub struct IdenticalRankMergeCounts {
     pub ranks: u32,
     /// Number of groups that behaved identically until the end. One rank was simulated for each such group.
     pub together: u32,
-    /// Number of times that ranks rejoined their group after they reached the same state again.
+    /// How often ranks rejoined their group after they had reached the same state again.
     #[serde(default)]
     pub rejoined: u64,
     /// Number of events that the event loop processed.

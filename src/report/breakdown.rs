@@ -6,12 +6,12 @@
 //! counts as transfer. Transfer and waiting without simultaneous compute are *exposed communication*. Waiting for
 //! another pipeline stage ([`CrossStageCommunicationDetector`]) counts as a *bubble* instead.
 //!
-//! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. With
-//! several communications in progress, this is the earliest transfer. If none transfers yet, it is the earliest wait.
-//! All messages of an NPU share one entry. Communication with unknown partners shares another entry, and counts as
-//! transfer from its start.
+//! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
+//! several communications are in progress, the instant is charged to the earliest transfer. If none of them transfers
+//! yet, it is charged to the earliest wait. All messages of an NPU share one entry. Communication with unknown partners
+//! has an entry of its own, and counts as transfer from its start.
 //!
-//! Memory time with accesses to remote memory only is also counted separately, as remote memory. If the NPU's own
+//! Memory time in which only remote memory is accessed is also counted separately, as remote memory. If the NPU's own
 //! memory is accessed at the same time, the instant counts as local memory.
 
 use super::keyed::by_part;
@@ -35,19 +35,19 @@ const UNKNOWN: usize = 1;
 /// Offset of the first label for collectives; each group has one label per kind.
 const COLLECTIVES: usize = 2;
 
-/// State of one NPU, aligned to fit in two cache lines.
+/// State of one NPU, aligned so that it fits in two cache lines.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct NpuTimeTracker {
     /// End of the time that has been attributed to categories.
     until: Time,
-    /// Number of nodes in progress, by category. The bubble has no entry, because no node is a bubble.
+    /// Number of nodes in progress, by category. The bubble has no entry, because no node is itself a bubble.
     active: [u32; NpuTimeCategory::COUNT - 1],
-    /// Time by category, without idle time. Idle time is the rest of the makespan, so it is computed at the end.
+    /// Time by category, without idle time. Idle time is the rest of the makespan, so it is computed only at the end.
     parts: [Span; NpuTimeCategory::COUNT - 1],
     /// Number of accesses to remote memory in progress; `active` counts them as memory, too.
     remote_accesses: u32,
-    /// Memory time with accesses to remote memory only.
+    /// Memory time in which only remote memory is accessed.
     remote_memory: Span,
     /// Time with a communication in progress, with or without other nodes in progress.
     communicating: Span,
@@ -64,8 +64,8 @@ struct NpuTimeTracker {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct WaitingAndTransferTime {
-    /// Time before all partners had begun. Partners are the other members of a collective, the sender of a receive,
-    /// and the receiver of a send (unless the send completes without its receive).
+    /// Time before all partners had begun. Partners are the other members of a collective, the sender of a receive, and
+    /// the receiver of a send. A send that completes without its receive has no partner.
     #[serde(rename = "waiting_ps")]
     pub waiting: Span,
     /// Exposed part of `waiting`.
@@ -106,8 +106,8 @@ pub struct NpuTime {
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; NpuTimeCategory::COUNT],
-    /// Part of the memory time: accesses to remote memory, without accesses to the NPU's own memory at the same time.
-    /// Zero in reports of older versions, which do not record it.
+    /// Part of the memory time: remote accesses that no access to the NPU's own memory overlaps. Zero in reports of
+    /// older versions, which do not record it.
     #[serde(rename = "remote_memory_ps", default)]
     pub remote_memory: Span,
     /// Time with a communication in progress, with or without overlapping compute.
@@ -125,9 +125,9 @@ pub struct BreakdownObserver<'a> {
     npus: Vec<NpuTimeTracker>,
     /// Time charged to communications, by label.
     charged: Vec<WaitingAndTransferTime>,
-    /// For each instance, the index of its first label; `None` if instances share labels. There is one label for
+    /// For each instance, the index of its first label, or `None` if instances share labels. There is one label for
     /// messages, one for communication with unknown partners, and one for each group and kind of collective. An
-    /// instance's own labels number groups by its slots; shared labels use the replay's group ids.
+    /// instance's own labels number groups by the instance's slots; shared labels use the replay's group ids.
     own_labels: Option<Vec<u32>>,
     stages: CrossStageCommunicationDetector<'a>,
 }
@@ -152,8 +152,8 @@ impl<'a> BreakdownObserver<'a> {
         }
     }
 
-    /// Creates an observer of all ranks in the simulated part of a folded job. There, one rank represents many. Each
-    /// instance has its own labels, because instances represent different numbers of ranks.
+    /// Creates an observer of all ranks in the simulated part of a folded job. In such a job, one rank represents many.
+    /// Each instance has its own labels, because instances represent different numbers of ranks.
     pub(super) fn of_part(prepared: &'a CompiledReplay<'a>) -> Self {
         let instances = prepared.workload().instances().iter();
         let labels = |of: &GraphBoundToRank| COLLECTIVES + of.groups.len() * KINDS;
@@ -202,7 +202,7 @@ impl<'a> BreakdownObserver<'a> {
         )
     }
 
-    /// Attributes all time up to `makespan`; returns the time of each NPU, and the time charged to each label.
+    /// Attributes all time up to `makespan`. Returns the time of each NPU, and the time charged to each label.
     fn charge_time_until_end(
         mut self,
         makespan: Span,
@@ -237,7 +237,7 @@ pub struct MessageAndCollectiveTimeTotals {
 }
 
 impl MessageAndCollectiveTimeTotals {
-    /// Separates the times, indexed by shared labels, into messages, unknown communication and collectives.
+    /// Splits the times, indexed by shared labels, into messages, unknown communication and collectives.
     fn from_labels(mut charged: Vec<WaitingAndTransferTime>) -> Self {
         let (messages, unknown) = (charged[MESSAGES], charged[UNKNOWN]);
         charged.drain(..COLLECTIVES);
@@ -342,7 +342,7 @@ impl Observer for BreakdownObserver<'_> {
             let npu = &mut self.npus[instance.index()];
             npu.open.start_comm(place, label as u32, for_stage);
             if kind == NodeKind::Communication {
-                // The partners are unknown, so all of the time counts as transfer.
+                // The partners are unknown, so all the time counts as transfer.
                 npu.open.begin_transfer(place);
             }
         }

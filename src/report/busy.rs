@@ -1,8 +1,8 @@
 //! Busy time of each rank by type of work: host, kernels, communication, memory, and nodes without work. It is the
-//! length of the union of the nodes' intervals from issue to completion.
+//! length of the union of the nodes' intervals, each from issue to completion.
 //!
 //! The intervals are not stored. For each rank and type of work, the observer stores only the number of nodes in
-//! progress and the start of the current busy period. A node therefore costs a few additions and no memory.
+//! progress and the start of the current busy period. A node therefore costs only a few additions and no memory.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -20,7 +20,7 @@ const NOTHING: usize = 4;
 /// Busy time of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankBusyTime {
-    /// Completion of the rank's last node; `None` if not all nodes completed.
+    /// Time at which the rank's last node completed; `None` if not all nodes completed.
     pub finish: Option<Time>,
     /// Time with host work in progress.
     pub host: Span,
@@ -72,7 +72,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> RankBusyTimeObserver<F> {
         }
     }
 
-    /// Returns the busy times, one per instance. Excludes the busy period in progress of an unfinished rank.
+    /// Returns the busy times, one per instance. Leaves out the current busy period of an unfinished rank.
     pub fn rank_busy_times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
         self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn intervals_that_overlap_or_touch_are_counted_once() {
         // Kernels run in [0, 10] and [15, 18]. Receives run in [4, 12] and [6, 20]. Host work runs in [20, 25] and
-        // directly afterwards in [25, 30]. The receives take [4, 20] = 16 in total. Kernels and receives overlap in
+        // directly afterwards in [25, 30]. The receives cover [4, 20] = 16 in total. Kernels and receives overlap in
         // [4, 10] and [15, 18].
         let mut busy = RankBusyTimeObserver {
             ranks: vec![RankBusyTracker {

@@ -15,7 +15,7 @@ pub struct CapturedOn {
     pub devices: Vec<String>,
     /// Names of the hosts.
     pub hosts: Vec<String>,
-    /// Preset for the device, if all devices are of one kind and have a preset.
+    /// Preset for the device, if all devices are of the same kind and have a preset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
     /// True if kernels keep their captured durations although the machine's NPUs differ from the captured devices.
@@ -61,7 +61,7 @@ impl CapturedOn {
     }
 
     /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the captured devices' class.
-    /// The kernels then keep durations from another device.
+    /// The kernels then keep durations that were captured on another device.
     pub(super) fn detect_kept_kernel_durations<'a>(
         &mut self,
         classes: impl IntoIterator<Item = &'a str>,
@@ -70,8 +70,8 @@ impl CapturedOn {
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
     }
 
-    /// Returns advice on scaling the kernels to the machine's NPUs; `None` unless they keep durations from another
-    /// device.
+    /// Returns advice on scaling the kernels to the machine's NPUs. Returns `None` unless they keep durations from
+    /// another device.
     fn describe_scaling_advice(&self) -> Option<String> {
         if !self.kernels_stay {
             return None;
@@ -136,8 +136,8 @@ mod tests {
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.describe_capture(), "Tesla V100; 2 hosts; nccl 2.21.5");
-        // The kernels were captured on another device, so the line contains advice on scaling them. There would be no
-        // advice if the machine's NPU class had the device's name.
+        // The kernels were captured on another device, so the line includes advice on scaling them. There would be no
+        // advice if the machine's NPU class had the same name as the device.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
         on.detect_kept_kernel_durations(["h100"]);
@@ -147,8 +147,8 @@ mod tests {
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
         ), "{line}");
-        // Both names denote one kind of device. If the devices differ or a device has no name, the user must specify
-        // the device.
+        // Both names denote the same kind of device. If the devices differ or a device has no name, the user must
+        // specify the device.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
         on.preset = None;

@@ -1,7 +1,7 @@
 //! Cost of each group's collectives: transfer time and waiting time.
 //!
-//! A collective's transfer lasts from the arrival of the last member to the end of the collective. The time that
-//! earlier members spend before it is waiting, not network time. For collectives with recorded times, the transfer is
+//! A collective's transfer lasts from the arrival of the last member to the end of the collective. Time that earlier
+//! members spend before this arrival is waiting, not network time. For collectives with recorded times, the transfer is
 //! the longest recorded duration among the members.
 
 pub(super) mod table;
@@ -54,8 +54,8 @@ pub struct BufferBytesSumAndExtremes {
 }
 
 impl GroupCollectiveTotals {
-    /// Returns the algorithm bandwidth: buffer bytes per second of transfer. `None` if the bytes or the transfer time
-    /// are zero.
+    /// Returns the algorithm bandwidth: buffer bytes per second of transfer time. `None` if the bytes or the transfer
+    /// time are zero.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
         let seconds = self.transfer.as_seconds();
         let bytes = self.buffers.sum;
@@ -91,7 +91,7 @@ impl CollectiveObserver {
         }
     }
 
-    /// Extends the results for the simulated part of a folded job to the whole job. Each group of the whole job gets
+    /// Extends the results from the simulated part of a folded job to the whole job. Each group of the whole job gets
     /// the tallies of its representative group. A wait for a member of the representative group is attributed to the
     /// member with the same index in the represented group.
     pub(super) fn into_tallies_of_whole_job(
@@ -137,8 +137,8 @@ impl CollectiveObserver {
         self.messages.iter().sum()
     }
 
-    /// Returns the rank that the other members waited for longest in collectives of `kind` in `group`, and the waiting
-    /// time summed over calls and members. In a tie, returns the lowest such rank.
+    /// Returns the rank that the other members waited for longest in collectives of `kind` in `group`. Also returns
+    /// this waiting time, summed over calls and members. With ties, returns the lowest such rank.
     pub fn most_awaited_rank(
         &self,
         group: ReplayGroupId,
@@ -149,7 +149,7 @@ impl CollectiveObserver {
             .map(|(rank, waited)| (*rank, *waited))
     }
 
-    /// Returns the tallies, sorted by group and kind; tallies without calls are omitted.
+    /// Returns the tallies, sorted by group and kind. Tallies without calls are left out.
     pub fn nonzero_tallies(
         &self,
     ) -> impl Iterator<Item = (ReplayGroupId, CollectiveKind, GroupCollectiveTotals)> {
@@ -225,7 +225,7 @@ pub struct CollectiveRow {
     /// Algorithms by dimension, innermost first, as in `ring 8 (nvlink), ring 4 (nodes)`; `as recorded` or `as
     /// captured` if the times come from the traces.
     pub algorithm: String,
-    /// True if the times were measured on such a machine and no other communication slows the collectives.
+    /// True if the times were measured on such a machine and no other communication slows down the collectives.
     #[serde(default)]
     pub measured: bool,
     /// Links on which the times were measured, if they differ from the machine's. The times in this row are then
@@ -278,7 +278,7 @@ impl MeasuredAndMachineLinks {
             * near(self.latency.as_seconds(), self.machine_latency.as_seconds())
     }
 
-    /// Formats the machine's differing link settings, each with its measured and its predicted value.
+    /// Formats the link settings in which the machine differs, each with its measured and its predicted value.
     pub(super) fn describe_differences(&self) -> String {
         let rate = |rate: f64| format!("{} GB/s", rate / 1e9);
         let mut changes = Vec::new();

@@ -1,9 +1,9 @@
-//! Compares replays of one job on several machines: the makespan on each machine, and the parts of the time that
-//! changed.
+//! Compares replays of one job on several machines: the makespan on each machine, and which parts of the time changed.
 //!
-//! The parts of an NPU's time sum to the makespan, and so do their means over NPUs. The changes of the parts between
-//! two machines therefore add up to the makespan's change. [`MakespanExplanation`] sorts the changes by size. A
-//! communication on one machine is compared with the communication of the same kind and group name on the other.
+//! The parts of an NPU's time sum to the makespan, and so do their means over NPUs. The changes in the parts between
+//! two machines therefore sum to the change in the makespan. [`MakespanExplanation`] sorts the changes by size. A
+//! communication on one machine is compared with the communication on the other machine that has the same kind and
+//! group name.
 
 use super::NpuTimeCategory;
 use super::Report;
@@ -40,7 +40,7 @@ pub struct ComparedMachineResult<'a> {
     pub name: String,
     /// The machine that the job was replayed on.
     pub machine: &'a Machine,
-    /// Report of the replay on this machine, or the error that ended it.
+    /// Report of the replay on this machine, or the error that ended the replay.
     pub result: Result<Report, ReplayError>,
 }
 
@@ -143,8 +143,8 @@ impl CommunicationOnTwoMachines {
         self.time_change(|side| side.mean.exposed_time())
     }
 
-    /// Returns `time` of the communication on both machines. Zero for a machine on which the communication did not
-    /// occur.
+    /// Returns `time` for the communication on both machines. The value is zero on a machine where the communication
+    /// did not occur.
     pub fn time_change(
         &self,
         time: impl Fn(&CommunicationOnOneMachine) -> Span,
@@ -179,8 +179,8 @@ impl<'a> MachineComparison<'a> {
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
 
-    /// Explains why all parts of the time are equal on machine `other` and on `column`'s machine, to which `report`
-    /// belongs.
+    /// Explains why all parts of the time are equal on machine `other` and on the machine of `column`, which produced
+    /// `report`.
     fn explain_nothing_moved(
         &self,
         column: &ComparedMachineResult<'_>,
@@ -196,7 +196,7 @@ impl<'a> MachineComparison<'a> {
                 };
                 explain_nothing_moved(&differs, &run)
             }
-            // The same replay compiled before, so compiling cannot fail here.
+            // The same replay compiled earlier, so compiling cannot fail here.
             Err(_) => "nothing changed".to_owned(),
         }
     }
@@ -245,7 +245,7 @@ fn compare_makespans(first: &Report, other: &Report) -> DurationOnTwoMachines {
 }
 
 impl MakespanExplanation {
-    /// Compares a job's replays on two machines: `first` is the reference, `other` the changed one.
+    /// Compares a job's replays on two machines: `first` is the reference machine, and `other` is the changed one.
     pub fn new(first: &Report, other: &Report) -> Self {
         let part = |report: &Report, part: NpuTimeCategory| report.mean_parts[part as usize];
         let mut parts: Vec<_> = NpuTimeCategory::ALL
@@ -289,7 +289,7 @@ impl MakespanExplanation {
     }
 }
 
-/// Returns the kernels and memory accesses whose times differ, largest change first.
+/// Returns the kernels and memory accesses whose times differ, with the largest change first.
 fn compare_operators(
     first: &Report,
     other: &Report,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Time, NPU hours, dollars and energy are proportional to the makespan, so its 90 % interval applies to them too. A
-//! value that depends on an unknown price or kernel energy is omitted.
+//! value that depends on an unknown price or an unknown kernel energy is left out.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -59,7 +59,7 @@ pub struct TimeAndCostForTokens {
     /// Ends of the 90 % interval of `dollars`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_90: Option<[f64; 2]>,
-    /// Energy of all kernels of the run in joules. Unknown if the energy of any kernel is unknown.
+    /// Energy that all kernels of the run consume, in joules. Unknown if the energy of any kernel is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_j: Option<f64>,
 }
@@ -68,7 +68,7 @@ pub struct TimeAndCostForTokens {
 #[derive(Clone, Copy, Debug)]
 struct ReplayFiguresForCosts {
     npus: f64,
-    /// Makespan, seconds.
+    /// Makespan, in seconds.
     makespan: f64,
     tokens_per_s: Option<f64>,
     /// Lower and upper end of the makespan's 90 % interval, each divided by the makespan.
@@ -144,7 +144,7 @@ impl Report {
         let rates = self.throughput?;
         let tokens_per_s = rates.tokens_per_s?;
         let whole = self.extrapolation.map(|step| {
-            // Both have equal tokens per sample, so tokens scale by the ratio of the sample rates.
+            // Both have the same number of tokens per sample, so tokens scale with the ratio of the sample rates.
             step.samples_per_s * tokens_per_s / rates.samples_per_s
         });
         Some(whole.unwrap_or(tokens_per_s)).filter(|rate| *rate > 0.0)
@@ -226,7 +226,7 @@ pub(super) fn describe_cost_lines(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Formats an amount with nine decimals, enough for prices of single tokens.
+/// Formats an amount with nine decimals, which is enough for prices of single tokens.
 fn decimal_cell<'r>(amount: Option<f64>) -> CsvCell<'r> {
     amount.map_or(CsvCell::Empty, |amount| CsvCell::Decimal(amount, 9))
 }

@@ -8,9 +8,9 @@
 //!
 //! The *slack* of a node is how much later it could have ended without delaying the end of the run. The computation
 //! assumes that all durations and the order of nodes on lanes stay the same. Four things limit the slack: the node's
-//! successors, the next node on its lane, the members of its collective, and the receiver of its message. Waits for a
-//! turn in a group's launch order are ignored, so the slack of a waiting node is an upper bound. This is the critical
-//! path method of project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
+//! successors, the next node on its lane, the other members of its collective, and the receiver of its message. Waits
+//! for a turn in a group's launch order are ignored, so the slack of a waiting node is an upper bound. This is the
+//! critical path method of project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
 
 mod node_rows;
 mod recorder;
@@ -51,8 +51,8 @@ pub struct CriticalPathSummary {
     pub segments: u64,
     /// Number of times that the path moves to another rank.
     pub rank_changes: u64,
-    /// Time of the path by category; the sum is the makespan. Idle time is time that no node explains: a rank starts
-    /// late, or a collective waits for its turn to launch.
+    /// Time of the path by category, which sums to the makespan. Idle time is time that no node explains, such as when
+    /// a rank starts late or a collective waits for its turn to launch.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; NpuTimeCategory::COUNT],
@@ -134,7 +134,7 @@ impl RunRecorder<'_> {
         (summary, path)
     }
 
-    /// Returns the name and kind of the activity in a segment: a node, a launch delay, or nothing.
+    /// Returns the name and kind of the activity in a segment. The activity is a node, a launch delay, or nothing.
     fn name_and_kind_of_segment(&self, segment: &CriticalPathSegment) -> (Cow<'_, str>, NodeKind) {
         let graph = self.relations.graph_of(segment.instance);
         let kind = graph.kind(segment.node);

@@ -60,8 +60,8 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
     }
 }
 
-/// A column of a CSV table: its name, and a function that returns its field in a row `R`. The function also gets `W`,
-/// the value (such as a report) that contains the rows.
+/// A column of a CSV table: its name, and a function that returns its field in a row `R`. The function is also passed
+/// `W`, the value that contains the rows, such as a report.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
 /// Returns the text of a cell, changed so that spreadsheets do not treat it as a formula. Puts an apostrophe before a
@@ -75,10 +75,10 @@ pub fn neutralize_formulas(cell: &str) -> Cow<'_, str> {
     }
 }
 
-/// CSV rows (RFC 4180) from the `csv` package.
+/// CSV rows (RFC 4180), written with the `csv` package.
 ///
-/// Characters that a terminal or a spreadsheet could interpret as a command are escaped. So are line ends; each row is
-/// therefore one line.
+/// Characters that a terminal or a spreadsheet could interpret as a command are escaped. Line ends are escaped too, so
+/// each row is one line.
 pub struct CsvRows {
     writer: csv::Writer<Vec<u8>>,
     cell: String,
@@ -160,7 +160,7 @@ impl CsvRows {
     }
 }
 
-/// Formats a number with `digits` decimals. An unknown number gives an empty field.
+/// Formats a number with `digits` decimals. An unknown number becomes an empty field.
 pub(super) fn decimal_cell<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
     number.map_or(CsvCell::Empty, |number| CsvCell::Decimal(number, digits))
 }

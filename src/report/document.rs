@@ -23,7 +23,7 @@ impl<T: Serialize> VersionedDocument<T> {
         }
     }
 
-    /// Renders the document as JSON, like [`json_text`].
+    /// Renders the document as JSON, as [`json_text`] does.
     pub fn to_json_text(&self) -> String {
         json_text(self)
     }

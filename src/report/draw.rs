@@ -1,8 +1,8 @@
 //! Draws charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel coordinates.
 //!
 //! A chart is an SVG element to be embedded in a page. The page's style sheet defines colours for the classes `c0`,
-//! `c1`, … of series, and for `axis`, `grid` and `label`. The tooltip and the data attributes of each mark contain
-//! the mark's values.
+//! `c1`, … of series, and for `axis`, `grid` and `label`. The tooltip and the data attributes of each mark state the
+//! mark's values.
 
 mod axis;
 pub mod bars;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct EditWithEffectCounts {
-    /// Edit as the user wrote it.
+    /// The edit as the user wrote it.
     pub edit: String,
     /// Unit of `matched` and `changed`, such as `kernels`.
     pub counts: String,
@@ -31,8 +31,8 @@ pub struct EditWithEffectCounts {
 }
 
 impl Report {
-    /// Inserts the rows of `edits`: edits of the job and of its machine. They precede the rows that the replay added
-    /// for changed times of kernels and collectives.
+    /// Inserts the rows of `edits`: edits of the job and of its machine. They come before the rows that the replay
+    /// added for changed times of kernels and collectives.
     pub fn add_edits(&mut self, edits: Option<JobAndMachineEditReport>) {
         if let Some(mut edits) = edits {
             let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);
@@ -105,7 +105,7 @@ pub struct JobAndMachineEditReport {
         skip_serializing_if = "Option::is_none"
     )]
     pub unedited: Option<Span>,
-    /// Interval of the makespan after uncaptured ranks were filled in. One end assumes that each of them copies the
+    /// Interval of the makespan if uncaptured ranks were filled in. One end assumes that each of them copies the
     /// fastest captured rank of its role; the other end assumes the slowest.
     #[serde(
         rename = "completed_makespan_ps",
@@ -138,7 +138,7 @@ impl UncapturedRanksMakespanInterval {
 }
 
 impl JobAndMachineEditReport {
-    /// Returns the report head's lines about edits. `makespan` is the makespan with the edits.
+    /// Returns the lines about edits in the head of a report. `makespan` is the makespan with the edits.
     pub(crate) fn describe_head_lines(
         &self,
         makespan: Span,

@@ -7,12 +7,12 @@
 //!
 //! where u is the number of micro-batches in a turn. A turn is one micro-batch or, with interleaved chunks, one
 //! micro-batch per stage. If the last two turns differ in time, the stated error is (M - N) / u |d - e|, where e is the
-//! time of the second-last turn. The extrapolation is wrong by this amount if each remaining turn takes e instead of d.
-//! For comparison, PALM's public code simulates six micro-batches. PALM extrapolates with the mean time per micro-batch
-//! of the slowest stage, and states no error.
+//! time of the turn before the last one. The extrapolation is wrong by this amount if each remaining turn takes e
+//! instead of d. For comparison, PALM's public code simulates six micro-batches. PALM extrapolates with the mean time
+//! that the slowest stage takes per micro-batch, and states no error.
 //!
-//! Every d, a full pipeline outputs the samples of u micro-batches. The rate u / d excludes filling and draining, so it
-//! is also the inference rate with continuous input.
+//! In each time d, a full pipeline outputs the samples of u micro-batches. The rate u / d leaves out filling and
+//! draining, so it is also the inference rate with continuous input.
 
 use super::summary::format_count;
 use chakram_base::units::Span;
@@ -45,13 +45,13 @@ pub struct WholeStepExtrapolation {
     /// Extrapolated makespan of the whole step.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Change of the makespan if each remaining turn takes as long as the second-last simulated turn.
+    /// Change in the makespan if each remaining turn takes as long as the second-to-last simulated turn.
     #[serde(rename = "error_ps")]
     pub error: Span,
     /// Samples per second of the whole step.
     pub samples_per_s: f64,
-    /// Samples per second of a full pipeline, without filling and draining. It is a turn's samples divided by the time
-    /// of the last turn. `None` if the last turn added no time.
+    /// Samples per second of a full pipeline, without filling and draining. It is the number of samples in a turn
+    /// divided by the time of the last turn. `None` if the last turn added no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_samples_per_s: Option<f64>,
 }

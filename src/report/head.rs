@@ -51,7 +51,7 @@ impl HeadLine {
     }
 }
 
-/// Formats the extent of a replay, as in `8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8 NPUs)`.
+/// Formats the scope of a replay, as in `8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8 NPUs)`.
 pub(crate) fn format_scope(report: &Report) -> String {
     format!(
         "{} of {}, {}, all completed, on {} ({})",
@@ -70,7 +70,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     let mut lines = Vec::new();
     let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));
     if let Some(whole) = &report.extrapolation {
-        // If only a part of a step was replayed, put the line about the whole step first.
+        // If only part of a step was replayed, put the line about the whole step first.
         put("STEP", whole.describe_extrapolation(), Heading);
     }
     put("MAKESPAN", outcome.makespan.to_string(), Heading);

@@ -1,4 +1,4 @@
-//! The report as one self-contained HTML page. The page contains all facts of the text report, and pictures.
+//! The report as one self-contained HTML page. The page states all facts of the text report, and adds pictures.
 //!
 //! The page's sentences and tables come from the same modules as the text ([`head`](mod@crate::head),
 //! [`section`](mod@crate::section)). Each number from the report carries its JSON pointer (`data-path`) and its exact
@@ -106,7 +106,7 @@ pub(crate) fn render_caveats(report: &Report, basis: &str) -> String {
     render_head_facts(report, basis) + &render_warnings(report)
 }
 
-/// Returns heading, HTML id and content (pictures, then tables) of each nonempty chapter.
+/// Returns the heading, HTML id and content (pictures, then tables) of each nonempty chapter.
 pub(crate) fn chapters_with_content(
     report: &Report,
 ) -> impl Iterator<Item = (&'static str, &'static str, String)> {

@@ -1,53 +1,54 @@
 //! The interval of a prediction, and how much of the predicted time each method estimated.
 //!
 //! Estimates within a class share constants, so they have a common error. Errors of different classes are independent
-//! of each other. Let `p` be the fraction of the time in a class, and `u` the relative error of the class. All times
-//! of a step share a further error of 5.5 %, because the release of the software is unknown: releases of one stack differ
-//! by 5 to 7 % on the same plan (NVIDIA/dgxc-benchmarking, Megatron-Bridge):
+//! of each other. Let `p` be a class's fraction of the time, and `u` the relative error of the class. All times of a
+//! step share a further error of 5.5 %, because the software's release is unknown: releases of one stack differ by 5 to
+//! 7 % on the same plan (NVIDIA/dgxc-benchmarking, Megatron-Bridge):
 //!
 //! ```text
 //! s^2 = sum of (p u)^2 + (J sum of g(n) / makespan)^2 + 0.055^2
 //! 90 % interval: prediction x exp(-1.645 s) to prediction x exp(1.645 s)
 //! ```
 //!
-//! Kernels timed by measured curves form one class per curve. There are curves for matrix multiplications, for
+//! Kernels that measured curves time form one class per curve. There are curves for matrix multiplications, for
 //! attention, for kernels that move bytes, and for kernels measured by name.
 //!
-//! The error of a curve of matrix multiplications is that of a single shape. A step has a dozen shapes, whose errors are
-//! partly independent. For the shapes of transformer blocks with 1,024 to 12,288 columns, 1 to 8 members of a tensor
-//! group and 1,024 to 16,384 tokens in the measured tables of A100 and H100 (ai-dynamo/aiconfigurator), the error of the
-//! sum over a block's products has 0.40 to 0.66 of the standard deviation of a single product's error; the mean is 0.55.
+//! The error of a matrix-multiplication curve is the error for a single shape. A step has a dozen shapes, whose errors
+//! are partly independent. The measured tables of A100 and H100 (ai-dynamo/aiconfigurator) include shapes of
+//! transformer blocks with 1,024 to 12,288 columns, 1 to 8 members of a tensor group and 1,024 to 16,384 tokens. For
+//! these, the error of the sum over a block's products has 0.40 to 0.66 of the standard deviation of a single product's
+//! error; the mean is 0.55.
 //!
 //! Some collectives were measured on [links that differ from the
 //! machine's](chakram_hardware::collective::MeasurementLinks). Their relative error is `hypot(0.10, 0.30 (1 - q))`. The
 //! similarity q is the ratio of the smaller to the larger bandwidth, times the ratio of the smaller to the larger
 //! latency. For equal links, the result is the error of measured collectives (0.10). If the links have nothing in
-//! common, it is slightly larger than for other transfers (0.30). Collectives with measured and with derived times form
-//! one class. Its error is the mean of their errors, weighted by time.
+//! common, it is slightly larger than for other transfers (0.30). Collectives with measured times and collectives with
+//! derived times form one class. Its error is the mean of their errors, weighted by time.
 //!
-//! Hosts reach a collective of `n` members at different times. The machine file contains the standard deviation `J` of
+//! Hosts reach a collective of `n` members at different times. The machine file states the standard deviation `J` of
 //! these times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard
 //! normal variables (0.56 for 2, 1.42 for 8). `g(n)` is summed over the collectives of each NPU, and averaged over
 //! NPUs.
 //!
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If, in addition, no measured
-//! efficiency lowers the peak rates, `p 0.37` is added to the upper end's exponent. The reason: at the peak rates,
-//! predictions for the steps in public tables of TPU v5p, v6e and v7x are on average 31 % too short; `ln(1 / 0.69) =
-//! 0.37`. At two thirds of the peak rates, predictions for these steps are 8 % off.
+//! efficiency lowers the peak rates, `p 0.37` is added to the upper end's exponent. The reason is that, at the peak
+//! rates, predictions for the steps in public tables of TPU v5p, v6e and v7x are on average 31 % too short; `ln(1 /
+//! 0.69) = 0.37`. At two thirds of the peak rates, the predictions for these steps are off by 8 %.
 //!
-//! Kernels recorded on another NPU and scaled to this one have the roofline's error. If they keep their recorded times
-//! (as for an NPU of another maker), the error is 29 %. It comes from three models that were captured on both H100 and
-//! MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28 and 0.24, with a root mean square of
-//! 0.29. The two captures also differ in their hosts: the logarithms of the ratios of host times are -0.14, 0.19 and
-//! -0.12, with a root mean square of 0.15.
+//! Kernels recorded on another NPU and scaled to this one have the roofline's error. If they keep their recorded times,
+//! as with an NPU of another maker, the error is 29 %. This figure comes from three models that were captured on both
+//! H100 and MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28 and 0.24, with a root mean
+//! square of 0.29. The two captures also differ in their hosts: the logarithms of the ratios of host times are -0.14,
+//! 0.19 and -0.12, with a root mean square of 0.15.
 //!
 //! Jobs on several nodes also have stragglers, which can only make steps longer. A study of 3,079 training jobs on 128
 //! GPUs or more compares jobs with and without stragglers (Lin et al., "Understanding Stragglers in Large Model
-//! Training Using What-if Analysis", OSDI 2025). A tenth of the jobs take at least `1 / (1 - 0.213)` times as long with
-//! stragglers, and a hundredth at least `1 / (1 - 0.45)` times as long. In 39.3 % of the slow jobs, unequal stages are
-//! the main cause; replays already include them. In 21.4 %, unequal sequences are the main cause; they do not occur if
-//! all samples are equal. In the other 39.3 %, neither is the main cause. Assume that the logarithm of the slowdown has
-//! an exponential tail through the study's two points. One job in twenty then exceeds
+//! Training Using What-if Analysis", OSDI 2025). With stragglers, a tenth of the jobs take at least `1 / (1 - 0.213)`
+//! times as long, and a hundredth take at least `1 / (1 - 0.45)` times as long. In 39.3 % of the slow jobs, unequal
+//! stages are the main cause; replays already include them. In 21.4 %, unequal sequences are the main cause; they do
+//! not occur if all samples are equal. In the other 39.3 %, neither is the main cause. Assume that the logarithm of the
+//! slowdown has an exponential tail that passes through the study's two points. One job in twenty then exceeds
 //!
 //! `ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20`. The steps that users and
 //! vendors publish have fewer stragglers than these production jobs. With
@@ -56,15 +57,16 @@
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.15^2))
 //! ```
 //!
-//! intervals contain 90 % of the published steps on several nodes (four groups of tables: LLM Foundry,
-//! dgxc-benchmarking, vTrain on many nodes, and small tables together). If one group is left out, the others give 0.10,
-//! 0.19, 0.15 and 0.15.
+//! intervals contain 90 % of the published steps on several nodes. These come from four groups of tables: LLM Foundry,
+//! dgxc-benchmarking, vTrain on many nodes, and small tables together. If one group is left out, the other groups give
+//! 0.10, 0.19, 0.15 and 0.15.
 //!
-//! The kernels between the products of experts (routing, copies, orders, biases, casts of single experts) vary between
-//! releases of a framework, and their list comes from no measured step of a model with experts. A list from another
-//! generation than the measured stack makes predictions too short: for 97 public steps of dense models (LLM Foundry,
-//! whose attention is older than the modelled one), a tenth of the predictions is more than 35.4 % too short; `ln(1 /
-//! 0.646) = 0.44`. If curves time the kernels of a model with experts, the upper end therefore has a further part:
+//! The kernels between the experts' products (routing, copies, orders, biases, casts of single experts) vary between
+//! releases of a framework. Their list comes from no measured step of a model with experts. If the list comes from
+//! another generation than the measured stack, predictions are too short. For 97 public steps of dense models (LLM
+//! Foundry, whose attention is older than the modelled one), a tenth of the predictions are more than 35.4 % too short;
+//! `ln(1 / 0.646) = 0.44`. If curves time the kernels of a model with experts, the upper end therefore has one more
+//! part:
 //!
 //! ```text
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + stragglers^2 + 0.44^2))
@@ -75,7 +77,7 @@
 //! measured steps that had stragglers.
 //!
 //! The time of each class is taken from the critical path or, if no path was computed, from the mean over NPUs. Waiting
-//! and idle time result from the other times, so they have no error of their own.
+//! and idle time follow from the other times, so they have no error of their own.
 
 use super::NpuTimeCategory;
 use super::text::format_share;
@@ -88,7 +90,7 @@ use std::collections::BTreeMap;
 
 /// Relative error (standard deviation) of kernel times that the roofline predicts with one efficiency.
 const ROOFLINE: f64 = 0.23;
-/// Logarithm of the mean slowdown of kernels compared with a roofline at the peak rates.
+/// Logarithm of kernels' mean slowdown compared with a roofline at the peak rates.
 const BELOW_PEAKS: f64 = 0.37;
 /// Relative error of measured collectives.
 const MEASURED_COLLECTIVE: f64 = 0.10;
@@ -104,18 +106,18 @@ const ANOTHER_MAKER: f64 = 0.29;
 const ANOTHER_HOST: f64 = 0.15;
 /// Relative error common to all times of a step.
 const COMMON: f64 = 0.055;
-/// Error of the matrix multiplications of a step, as a fraction of the error of a single shape.
+/// Error of a step's matrix multiplications, as a fraction of the error for a single shape.
 const PRODUCTS_OF_STEP: f64 = 0.55;
 /// Logarithm of the slowdown by stragglers that one in twenty steps on several nodes exceeds.
 const STRAGGLERS: f64 = 0.15;
-/// A tenth of the predictions with a list of kernels of another generation is shorter than the measured time by more than
+/// With a kernel list of another generation, a tenth of the predictions are shorter than the measured time by more than
 /// this (logarithm of the ratio).
 const UNLISTED_KERNELS: f64 = 0.44;
-/// Half the width, in standard deviations, of the interval that contains 90 % of a normal distribution.
+/// Half the width, in standard deviations, of the interval that holds 90 % of a normal distribution.
 const SIDE: f64 = 1.645;
 
-/// The interval that contains the measured time in nine of ten cases. Also contains the time by estimation method,
-/// either on the critical path or as a mean over NPUs.
+/// The interval that contains the measured time in nine of ten cases. Also states the time by estimation method, either
+/// on the critical path or as a mean over NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PredictionInterval {
@@ -125,10 +127,10 @@ pub struct PredictionInterval {
     /// Upper end of the 90 % interval.
     #[serde(rename = "high_ps")]
     pub high: Span,
-    /// Time of kernels timed by measured curves.
+    /// Time of kernels that measured curves time.
     #[serde(rename = "kernels_by_curves_ps")]
     pub curves: Span,
-    /// Time of kernels timed by roofline.
+    /// Time of kernels that the roofline times.
     #[serde(rename = "kernels_by_roofline_ps")]
     pub roofline: Span,
     /// Time of kernels and communication with recorded times.
@@ -144,7 +146,7 @@ pub struct PredictionInterval {
     /// Time of collectives with measured times.
     #[serde(rename = "measured_collectives_ps")]
     pub measured: Span,
-    /// Time of other communication, which the network model timed.
+    /// Time of other communication, which the network model times.
     #[serde(rename = "network_ps")]
     pub network: Span,
     /// Time of host work.
@@ -153,7 +155,7 @@ pub struct PredictionInterval {
     /// Time of loads and stores.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Waiting and idle time, which result from the other times.
+    /// Waiting and idle time, which follow from the other times.
     #[serde(rename = "follows_ps")]
     pub follows: Span,
     /// True if kernels timed by roofline run at the machine's stated peak rates, because no efficiency was measured.
@@ -345,7 +347,7 @@ impl PredictionInterval {
         .map(|(time, key, name)| OneEstimationMethodPathTime { time, key, name })
     }
 
-    /// Formats the interval and the share of each method. Omits shares that round to zero.
+    /// Formats the interval and each method's share. Leaves out shares that round to zero.
     pub(super) fn format_interval(&self, makespan: Span) -> String {
         let shown =
             |part: &OneEstimationMethodPathTime| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
@@ -382,8 +384,8 @@ fn exceeds_first_dimension(report: &Report, prepared: &CompiledReplay<'_>) -> bo
     topology.tile_grid().is_none() && report.ranks > node
 }
 
-/// Returns how much later a group's last host is than the mean host, in seconds. This is summed over the collectives of
-/// each NPU, and averaged over NPUs. Zero if no host launches collectives.
+/// Returns how much later a group's last host is than the mean host, in seconds. This lateness is summed over the
+/// collectives of each NPU, and averaged over NPUs. Returns zero if no host launches collectives.
 fn mean_host_lateness_seconds(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
@@ -402,7 +404,7 @@ fn mean_host_lateness_seconds(report: &Report, prepared: &CompiledReplay<'_>) ->
 }
 
 /// Returns the expected maximum of `n` standard normal variables. It is the integral over `x > 0` of `1 - F(x)^n -
-/// F(-x)^n`, where `F` is the normal distribution function. Simpson's rule computes the integral.
+/// F(-x)^n`, where `F` is the normal distribution function. The integral is computed by Simpson's rule.
 fn expected_maximum_of_normals(n: u32) -> f64 {
     const STEPS: u32 = 256;
     const END: f64 = 8.0;

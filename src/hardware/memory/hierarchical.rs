@@ -1,4 +1,4 @@
-//! Groups of memories behind out-node switches, which connect to the switches inside nodes.
+//! Memory groups behind out-node switches, which connect to the switches inside nodes.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), section IV-D, Fig. 6 and 7;
 //! in-switch collectives are from Fig. 8. Every group has a link to every out-node switch, and
@@ -20,13 +20,13 @@
 //! node→NPU      = G x S x c / (n x in_node_bandwidth)    in the switches: G x S x c / in_node_bandwidth
 //! ```
 //!
-//! `memory/fair_sharing.rs` computes a duration from these times. In this design, the memories together are one server.
-//! Each node is one server, because its S links always carry equal loads, and so is each NPU's port. NPUs of different
-//! nodes thus contend only at the memories. A store takes the same path in reverse, and shares its bandwidth with
-//! loads.
+//! `memory/fair_sharing.rs` computes a duration from these times. This design models all memories together as one
+//! server. Each node is one server, because its S links always carry equal loads, and so is each NPU's port. NPUs of
+//! different nodes thus contend only at the memories. A store takes the same path in reverse, and shares its bandwidth
+//! with loads.
 //!
-//! With in-switch collectives, W is each NPU's part in the memory. For loads, all n parts reach every node and every
-//! NPU; for stores, the switches reduce n parts on the way to the memory.
+//! With in-switch collectives, W is the size of each NPU's part in memory. For loads, all n parts reach every node and
+//! every NPU; for stores, the switches reduce n parts on the way to the memory.
 
 use super::SwitchLevel;
 use super::pool_layout::NpuPathsOverPoolServers;
@@ -69,7 +69,7 @@ impl HierarchicalPool {
         f64::from(self.groups) * f64::from(self.out_switches) * self.chunk.0 as f64
     }
 
-    /// Returns the servers of a pool whose groups each have bandwidth `group`.
+    /// Returns the servers of a pool in which each group has bandwidth `group`.
     pub(super) fn build_layout(&self, group: Bandwidth, npus: u32) -> NpuPathsOverPoolServers {
         let nodes = [SwitchLevel {
             fan_in: self.npus_per_node,
@@ -96,7 +96,7 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// Returns the example of the ASTRA-sim 2.0 paper: 256 NPUs in 16 nodes, 8 groups, 4 out-node switches. The
+    /// Returns the example pool from the ASTRA-sim 2.0 paper: 256 NPUs in 16 nodes, 8 groups, 4 out-node switches. The
     /// arguments are in GB/s.
     fn example(group: f64, node: f64, in_node: f64) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
@@ -124,14 +124,15 @@ mod tests {
             simulate_common_end(&memory, 256, 1_000_000, false),
             337_500_000
         );
-        // With nodes at 40 GB/s, their stage is the longest, 8 MB / (16 x 10 GB/s) = 50 us: 40 + 50 + 12.5 + 7 x 50.
+        // With nodes at 40 GB/s, the node stage is the longest: it takes 8 MB / (16 x 10 GB/s) = 50 us, so the total is
+        // 40 + 50 + 12.5 + 7 x 50.
         let memory = example(100.0, 40.0, 10.0);
         assert_eq!(
             simulate_common_end(&memory, 256, 1_000_000, false),
             452_500_000
         );
-        // With ports at 2 GB/s, their stage is the longest, 32 MB / (256 x 2 GB/s) = 62.5 us: 40 + 50 + 62.5 + 7 x
-        // 62.5.
+        // With ports at 2 GB/s, the port stage is the longest: it takes 32 MB / (256 x 2 GB/s) = 62.5 us, so the total
+        // is 40 + 50 + 62.5 + 7 x 62.5.
         let memory = example(100.0, 40.0, 2.0);
         assert_eq!(
             simulate_common_end(&memory, 256, 1_000_000, false),
@@ -142,7 +143,8 @@ mod tests {
             simulate_common_end(&memory, 256, 1_050_000, false),
             615 * us
         );
-        // With W = 25 kB, each link carries 0.2 of a chunk, which counts as a smaller chunk: 0.2 x 152.5 us.
+        // With W = 25 kB, each link carries 0.2 of a chunk. This counts as one smaller chunk, which takes 0.2 x 152.5
+        // us.
         assert_eq!(simulate_common_end(&memory, 256, 25_000, false), 30_500_000);
     }
 
@@ -187,14 +189,14 @@ mod tests {
             create_pool(MemoryAttachment::Hierarchical(design), group)
         };
         // The nodes saturate, at 5 GB/s per NPU, so 100 kB take 20 us. A share of 1 kB takes 10 ns in a port and, with
-        // n active NPUs, n x 10 ns in the memories. Apart from this fill, node 1 takes the same time whether node 0 is
-        // active or not.
+        // n active NPUs, n x 10 ns in the memories. Apart from the time to fill the pipeline, node 1 takes the same
+        // time whether node 0 is active or not.
         let ends = simulate_each_end(&memory(100.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [20_050_000; 4]);
         let ends = simulate_each_end(&memory(100.0), 4, &[2, 3], 100_000);
         assert_eq!(ends, [20_030_000; 2]);
-        // With 12 GB/s of memory, two NPUs of one node get 10 GB/s together. Four NPUs get 3 GB/s each, so 100 kB take
-        // 33.3 us. A chunk's shares take 10 ns in a port and 200 ns in a node.
+        // With memories at 12 GB/s, two NPUs of one node get 10 GB/s together. Four NPUs get 3 GB/s each, so 100 kB
+        // take 33.3 us. A chunk's shares take 10 ns in a port and 200 ns in a node.
         let ends = simulate_each_end(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [33_333_333 + 210_000; 4]);
     }
@@ -202,9 +204,9 @@ mod tests {
     #[test]
     fn who_comes_later_shares_what_is_left() {
         // Each node has one NPU. All groups of memories together have 10 GB/s, and ports and nodes have 100 GB/s each,
-        // so the memories are the bottleneck. NPU 0 loads 100 kB from 0 on. NPU 1 loads 100 kB from 5 us on, when NPU 0
-        // has 50 kB left. Each NPU gets 5 GB/s until NPU 0 finishes, 10 us later. NPU 1 then has 50 kB left, which take
-        // 5 us.
+        // so the memories are the bottleneck. NPU 0 starts loading 100 kB at time 0. NPU 1 starts loading 100 kB at 5
+        // us, when NPU 0 has 50 kB left. Each NPU gets 5 GB/s until NPU 0 finishes, 10 us later. NPU 1 then has 50 kB
+        // left, which take 5 us.
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = HierarchicalPool {
             groups: 2,

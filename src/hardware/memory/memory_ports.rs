@@ -1,8 +1,8 @@
-//! Memory at ports: each port, for example at the edges of dies, is at an NPU and has its own memory.
+//! Memory at ports, such as ports at the edges of dies. Each port is located at an NPU and has its own memory.
 //!
-//! An NPU uses the port with the least latency. Among several, it uses the one with the fewest hops, then the lowest
-//! number. A core uses a port of its own die if the die has ports. Ports are endpoints of the network, so the network
-//! determines the time of an access ([`MemoryLoadStoreTransfer`](crate::network::MemoryLoadStoreTransfer)).
+//! An NPU uses the port with the least latency. With ties, it uses the port with the fewest hops, then the one with the
+//! lowest number. A core uses a port of its own die if the die has ports. Ports are endpoints of the network, so the
+//! network computes the time of an access ([`MemoryLoadStoreTransfer`](crate::network::MemoryLoadStoreTransfer)).
 
 use crate::topology::{DieAndCoreLayout, DimensionShape, Topology};
 use chakram_base::ids::Npu;
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 pub struct NpusWithMemoryPorts {
     /// The NPU of each port, by port number.
     npus: Vec<Npu>,
-    /// Ports of each die on a machine of tiles. The x coordinate varies fastest.
+    /// The ports of each die, on a machine of tiles. The x coordinate varies fastest.
     of_die: Vec<Vec<u32>>,
 }
 
@@ -75,7 +75,7 @@ impl NpusWithMemoryPorts {
         reached.min().map(|(_, _, port)| port)
     }
 
-    /// Returns the largest number of hops from a core to a port of the core's die. For cores of a die without ports,
+    /// Returns the largest number of hops from a core to a port of the core's die. For cores whose die has no ports,
     /// the ports of all dies count.
     pub fn max_hops(&self, topology: &Topology) -> u32 {
         let Some(tiles) = topology.tile_grid() else {

@@ -1,4 +1,4 @@
-//! Memories and NPUs on a mesh of two dimensions.
+//! Memories and NPUs on a two-dimensional mesh.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The paper gives no formula, so one is
 //! derived here. The mesh has a columns and b rows of stations. A station is a vertex of the mesh with one memory and n
@@ -7,8 +7,8 @@
 //! it.
 //!
 //! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
-//! send to the NPUs on the right. A fraction (a - x - 1) / a of all NPUs is to the right of column x. Each memory has 1
-//! / (a b) of the data of each of the n NPUs:
+//! send to the NPUs on the right. A fraction (a - x - 1) / a of all NPUs is to the right of column x. Each memory
+//! stores 1 / (a b) of the data of each of the n NPUs:
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
@@ -47,7 +47,7 @@ pub struct MeshPool {
     /// Bytes per second between an NPU and its station.
     #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
-    /// Bytes in one chunk of a memory.
+    /// Bytes that a memory sends in one chunk.
     #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
@@ -62,7 +62,7 @@ impl MeshPool {
         (1..=Self::MOST).contains(&stations) && npus.is_multiple_of(stations)
     }
 
-    /// Returns the servers of a pool whose memories have bandwidth `memory` each.
+    /// Returns the servers of a pool in which each memory has bandwidth `memory`.
     pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> NpuPathsOverPoolServers {
         let (columns, rows) = (self.columns, self.rows);
         let stations = columns * rows;

@@ -1,4 +1,4 @@
-//! The network's stage of an access to remote memory: the NPU's own port, between a switch and the NPU.
+//! The network stage of a remote access: the NPU's own port, between a switch and the NPU.
 
 use crate::topology::{MemoryAtNpuOrFabric, MemorySiteAndLink, Topology};
 use chakram_base::units::{Bandwidth, Bytes, Span};

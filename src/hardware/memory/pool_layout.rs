@@ -1,6 +1,6 @@
 //! Path of an access through a pool. Bytes cross stages one after another; a stage has servers, each with a rate.
 //!
-//! Every layout contains the memories, which serve all NPUs, and the NPUs' own ports. Each design of a pool adds
+//! Every layout includes the memories, which serve all NPUs, and the NPUs' own ports. Each design of a pool adds
 //! servers in between. A tensor's bytes are spread evenly over all memories, which therefore act as one server with
 //! their total rate. A server is one link, or several links that always carry equal loads.
 
@@ -46,8 +46,8 @@ pub(super) struct NpuPathsOverPoolServers {
     stations: Vec<Vec<PathServerStageAndWeight>>,
     per_station: u32,
     npus: u32,
-    /// Index of the first server that stores use in place of the NPUs' ports, or of the first port if they use the same
-    /// ports as loads.
+    /// Index of the first server that stores use instead of the NPUs' ports. If stores and loads share the ports, this
+    /// is the index of the first port.
     outward: u32,
     stages: u32,
     /// Bytes that one access moves in one round of chunks when all NPUs load together.
@@ -56,7 +56,7 @@ pub(super) struct NpuPathsOverPoolServers {
 
 /// Index of the memories' stage, and also of their server.
 const MEMORIES: u32 = 0;
-/// Index of the stage that contains the NPUs' ports.
+/// Index of the stage made up of the NPUs' ports.
 pub(super) const PORTS: u32 = 1;
 /// Server index of the first port.
 const FIRST_PORT: u32 = 1;
@@ -64,9 +64,9 @@ const FIRST_PORT: u32 = 1;
 pub(super) const BETWEEN: u32 = 2;
 
 impl NpuPathsOverPoolServers {
-    /// Creates a layout with memories, and with ports for `npus` NPUs. The memories have `memories` bytes per second in
-    /// total, and the NPUs are spread evenly over `stations`. In one round, each link sends one chunk, and all memories
-    /// together send `round` bytes.
+    /// Creates a layout with memories, and with ports for `npus` NPUs. The memories deliver `memories` bytes per second
+    /// in total, and the NPUs are spread evenly over `stations`. In one round, each link sends one chunk, and all
+    /// memories together send `round` bytes.
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());

@@ -133,7 +133,8 @@ impl RemoteMemorySimulation {
                 Some(free + through.link_latency() + Span::from_seconds(front.min(port)))
             }
             PortBetweenChannelAndNpu::Shared(lines) => {
-                // The stream begins when the access gets the channel: `span` before the channel is free again.
+                // The stream begins when the access acquires the channel, which is `span` before the channel is free
+                // again.
                 lines.begin_stream(Time(free.0.saturating_sub(span.0)), access);
                 None
             }
@@ -151,8 +152,8 @@ impl RemoteMemorySimulation {
     }
 
     /// Divides the links' bandwidth among the accesses in flight. Must be called after all other events of `now`,
-    /// including chunks. Returns the time of the next call of [`Self::handle_settlement`], and the number with which it
-    /// must identify this division. Calls scheduled earlier then have no effect.
+    /// including chunks. Returns the time of the next call of [`Self::handle_settlement`], and the number that this
+    /// call must pass to identify the division. Calls scheduled earlier then have no effect.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (RemoteMemoryModelByAttachment::Shared(sharing), _) => sharing.settle_rates(now),
@@ -161,8 +162,8 @@ impl RemoteMemorySimulation {
         }
     }
 
-    /// Passes the ends of accesses to `take`. Does nothing if the bandwidth was divided again after the event with
-    /// number `settlement` was scheduled.
+    /// Passes the ends of finished accesses to `take`. Does nothing if the bandwidth was divided again after the event
+    /// with number `settlement` was scheduled.
     pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
             (RemoteMemoryModelByAttachment::Shared(sharing), _) => {

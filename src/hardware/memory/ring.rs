@@ -45,7 +45,7 @@ pub struct RingPool {
     /// Bytes per second between an NPU and its station.
     #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
-    /// Bytes in one chunk of a memory.
+    /// Bytes that a memory sends in one chunk.
     #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
@@ -58,7 +58,7 @@ impl RingPool {
         (1..=Self::MOST).contains(&self.groups) && npus.is_multiple_of(self.groups)
     }
 
-    /// Returns the servers of a pool whose memories have bandwidth `memory` each.
+    /// Returns the servers of a pool in which each memory has bandwidth `memory`.
     pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> NpuPathsOverPoolServers {
         let k = self.groups;
         let round = f64::from(k) * self.chunk.0 as f64;

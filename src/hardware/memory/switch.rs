@@ -37,7 +37,7 @@ pub struct MultiLevelSwitchPool {
     /// The levels, starting with the NPUs' switches. The machine's NPU count must be a multiple of the product of all
     /// fan-ins.
     pub levels: Vec<SwitchLevel>,
-    /// Bytes in one chunk of a memory.
+    /// Bytes that a memory sends in one chunk.
     #[serde(rename = "chunk_bytes")]
     pub chunk: Bytes,
 }
@@ -63,7 +63,7 @@ impl MultiLevelSwitchPool {
         f64::from(self.groups) * self.chunk.0 as f64
     }
 
-    /// Returns the servers of a pool whose memories have bandwidth `memory` each.
+    /// Returns the servers of a pool in which each memory has bandwidth `memory`.
     pub(super) fn build_layout(&self, memory: Bandwidth, npus: u32) -> NpuPathsOverPoolServers {
         let memories = f64::from(self.groups) * memory.bytes_per_second();
         let port = self.npu_bandwidth;

@@ -9,10 +9,10 @@
 //! where s and γ belong to the slowest link from this server on.
 //!
 //! From this time on, the server never has to wait for a segment. A message that arrives more slowly than the server
-//! can forward it is collected before the server, so it occupies a fast link only for its serialization time there. (If
+//! can forward it is collected before the server, so it occupies a fast link only for its serialization time there. If
 //! a slower link follows, collecting the message would only move the wait to that link. It is therefore forwarded as it
 //! arrives, in its place in the queue. It counts as passing without a gap, because the longer time at the slower link
-//! makes up for the gaps.)
+//! makes up for the gaps.
 //!
 //! # Alone
 //!
@@ -22,22 +22,21 @@
 //!
 //! E_{i+1} − γ_i − α_i = max(b_i + D_{i+1}, b_i + δ_i) = b_i + D_i = E_i.
 //!
-//! E_0 is head_0 + D_0, with head and tail at the moment of submission. The last E is the last tail, so
+//! E_0 is head_0 + D_0, with head and tail at the time of submission. The last E is the last tail, so
 //!
 //! T = Σα + Σγ + max δ = Σα + (Σγ of all but the slowest) + m/B_min,
 //!
 //! T equals [`Path::time`](crate::topology::Path::time) to the picosecond: each γ except the slowest link's is the
 //! difference of two partial sums, which are rounded once.
 //!
-//! If several links are between two servers, α is their total latency, and γ counts once for each of these links except
-//! one.
+//! If several links are between two servers, α is their total latency, and γ counts once for each link except one.
 //!
 //! # When a send completes
 //!
 //! A send completes when the message's last byte has left: m/B_min after the first byte began to leave, where B_min is
 //! the rate of the path's slowest link. The sender's waiting time is T minus the time of the first byte. A slow path
-//! thus slows the sender down (back-pressure), so no bytes accumulate after a fast port. The port itself, whose rate is
-//! B, is occupied only for m/B, so messages over other paths can use it in the meantime. Queues later on the route
+//! thus slows down the sender (back-pressure), so bytes never accumulate after a fast port. The port itself, whose rate
+//! is B, is occupied only for m/B, so messages over other paths can use it in the meantime. Queues later on the route
 //! exert no back-pressure on the sender.
 //!
 //! # Loads and stores
@@ -49,9 +48,9 @@
 //! # Events
 //!
 //! A message joins a server's queue when it is ready, in the order of events. A queue's state is therefore only the
-//! time until which its server is busy. A message joins its first server on submission. Each further server needs one
-//! event, and so does the arrival. Messages ready at the same instant are ordered by the sender's number, then by the
-//! order in which they left it.
+//! time until which its server is busy. A message joins the queue of its first server when it is submitted. Each
+//! further server costs one event, and so does the arrival. Messages that are ready at the same instant are ordered by
+//! their senders' numbers; messages of one sender keep the order in which they left it.
 
 use super::servers::QueueingServerTable;
 use super::{
@@ -71,12 +70,12 @@ mod access;
 mod in_flight;
 pub(super) mod route;
 
-/// Determines the servers for which messages contend.
+/// Selects the servers at which messages contend.
 pub trait PortOrLinkContention {
     /// Name in machine files and reports.
     const NAME: &'static str;
 
-    /// The servers for which messages contend.
+    /// The servers at which messages contend.
     const REACH: PortsOrLinksOnRoute;
 }
 
@@ -91,7 +90,7 @@ pub struct ContendedNetwork<'a, D> {
 }
 
 impl<'a, D: PortOrLinkContention> ContendedNetwork<'a, D> {
-    /// Creates the network without messages in flight.
+    /// Creates the network with no messages in flight.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
             topology,
@@ -101,7 +100,8 @@ impl<'a, D: PortOrLinkContention> ContendedNetwork<'a, D> {
         }
     }
 
-    /// Advances a message whose service at a server begins at `begin`: the message goes to the next server, or arrives.
+    /// Advances a message whose service at a server begins at `begin`. The message then goes to the next server, or
+    /// arrives.
     #[inline]
     fn advance_message(&mut self, begin: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let in_flight = self.in_flight[op.index()]
@@ -182,7 +182,7 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
             _ if D::REACH == PortsOrLinksOnRoute::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
             _ if self.topology.is_half_duplex() => false,
-            // Two members have one link in each direction, and no other message uses this link.
+            // Two members are joined by one link in each direction, and no other message uses it.
             DimensionShape::Ring | DimensionShape::Mesh if dimension.size == 2 => true,
             // Each member sends upwards over its own link. On a mesh the last member sends to the first over downward
             // links, which no other member uses.

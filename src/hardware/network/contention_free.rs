@@ -1,15 +1,15 @@
 //! Contention-free network: messages of one operation contend for ports, and messages of different operations do not
 //! contend.
 //!
-//! A port sends one message of an operation at a time and receives one at a time. An operation opens a port for each
+//! A port sends one of an operation's messages at a time and receives one at a time. An operation opens a port for each
 //! member and dimension, or two ports if the member is wired to neighbours on either side. (In the model
-//! [`ports`](super::PortContentionNetwork), all operations share these ports.) A message leaves its sender through the port of
-//! the first dimension that it crosses, and enters its receiver through the port of the last dimension. In between, the
-//! message contends only with messages of the same operation between the same two NPUs. Let α be the time from the
-//! departure of the first byte to its arrival, including devices on the path
-//! ([`PathLatencyAndRates::time_of_first_byte`](crate::topology::Path::first_byte)). Let s be the serialization on the slowest link of
-//! the path, s_e on the first link and s_i on the last link. If a message is submitted at t, its port's egress is free
-//! at e and its receiver's ingress is free at i, then the message
+//! [`ports`](super::PortContentionNetwork), all operations share these ports.) A message leaves its sender through the
+//! port of the first dimension that it crosses, and enters its receiver through the port of the last dimension. In
+//! between, the message contends only with messages of the same operation between the same two NPUs. Let α be the time
+//! from the departure of the first byte to its arrival, including delays in devices on the path
+//! ([`PathLatencyAndRates::time_of_first_byte`](crate::topology::Path::first_byte)). Let s be the serialization on the
+//! slowest link of the path, s_e on the first link and s_i on the last link. If a message is submitted at t, its port's
+//! egress is free at e and its receiver's ingress is free at i, then the message
 //!
 //! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
@@ -23,7 +23,7 @@
 //! handled in constant time, without a queue. The ingress serves messages in the order in which their first bytes
 //! arrive, with ties resolved by [`NetworkMessage::order`]. If all messages into a port come from one sender, they
 //! arrive in the order of submission. A message's end is then known on submission. If a port has several senders, a
-//! message's end is determined when its first byte arrives.
+//! message's end is known only when its first byte arrives.
 
 use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::{iter_servers_between, link_after_server};
@@ -40,17 +40,17 @@ use std::collections::BTreeMap;
 struct PortEgressIngressFreeTimes {
     egress: Time,
     ingress: Time,
-    /// Place of the last entered message in the receiver's program.
+    /// Position, in the receiver's program, of the message that entered last.
     last: ReceiverChunkAndMessageNumber,
     others: Time,
 }
 
-/// A message that has left and whose first byte has not arrived yet.
+/// A message that has begun to leave, but whose first byte has not arrived yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct ArrivingMessage {
     to: u32,
     serialization: Span,
-    /// Delay of the last byte beyond its time at the rate of the last link, because another link is slower.
+    /// Additional delay of the last byte if another link is slower than the last link.
     tail: Span,
     turn: ReceiverChunkAndMessageNumber,
 }
@@ -63,8 +63,8 @@ pub struct ContentionFreeNetwork<'a> {
     /// messages are stored.
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortEgressIngressFreeTimes>,
-    /// Time at which the slowest link becomes free, by the sender's port and the receiver. Only for slowest links that
-    /// are neither first nor last.
+    /// Time at which the slowest link becomes free, by the sender's port and the receiver. Recorded only for slowest
+    /// links that are neither first nor last.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
     /// First ports of closed ranges, grouped by the size of the range. Ranges are reused because operations of the same
     /// size recur.
@@ -72,7 +72,7 @@ pub struct ContentionFreeNetwork<'a> {
 }
 
 impl<'a> ContentionFreeNetwork<'a> {
-    /// Creates the network without ports.
+    /// Creates the network with no ports.
     pub fn new(topology: &'a Topology) -> Self {
         Self {
             topology,
@@ -255,8 +255,8 @@ mod tests {
         }
     }
 
-    /// Returns a topology of one switch. The tests' messages state their paths, so the switch does not affect their
-    /// times.
+    /// Returns a topology that consists of one switch. The tests' messages state their paths, so the switch does not
+    /// affect their times.
     fn topology() -> Topology {
         Topology::new(vec![crate::topology::TopologyDimension {
             name: String::new(),
@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    /// Handles all scheduled events, including events that are scheduled meanwhile, and returns all handled events in
+    /// Handles all scheduled events, including events that are scheduled in the meantime. Returns the handled events in
     /// order of time.
     fn drain(
         network: &mut ContentionFreeNetwork<'_>,
@@ -322,7 +322,7 @@ mod tests {
         // The message from NPU 1 waits for the egress of NPU 0 and leaves from 1 to 2 us. The first byte of the message
         // arrives at 1.3 us.
         send(1, 0, 2, false);
-        // The message from NPU 2 is submitted later, but leaves from 0 to 1 us and arrives from 0.3 to 1.3 us. From 1.3
+        // The message from NPU 2 is submitted later, but leaves from 0 to 1 us and enters from 0.3 to 1.3 us. From 1.3
         // to 2.3 us, the ingress then receives the message from NPU 0.
         send(2, 1, 2, false);
         use NetworkEvent::{Delivered, FirstByte, Injected};

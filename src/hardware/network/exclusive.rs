@@ -12,9 +12,9 @@
 //! counts as one more link of the route.
 //!
 //! Transfers occupy links in the order of submission. A link's state is therefore only the time until which it is busy,
-//! and a transfer needs only one event. A waiting transfer occupies no link, so transfers cannot deadlock. For this
-//! model, no closed form of a collective is proven exact. Collectives are therefore simulated step by step, or reuse
-//! the result of an earlier simulation on idle links ([`RehearsableLinks`]).
+//! and a transfer needs only one event. A waiting transfer occupies no link, so transfers cannot deadlock. No closed
+//! form of a collective is proven exact for this model. Collectives are therefore simulated step by step, or reuse the
+//! result of an earlier simulation on idle links ([`RehearsableLinks`]).
 
 use super::contended::PortsOrLinksOnRoute;
 use super::contended::route::iter_servers_between;
@@ -56,8 +56,8 @@ impl<'a> ExclusiveNetwork<'a> {
         }
     }
 
-    /// Occupies all links between `ends` for `span`, from `now` or later. Returns the time at which the occupation
-    /// starts.
+    /// Occupies all links between `ends` for `span`, starting at `now` or later. Returns the time at which the
+    /// occupation starts.
     #[inline]
     fn occupy_links(&mut self, now: Time, ends: (EndpointId, EndpointId), span: Span) -> Time {
         self.way.clear();

@@ -1,10 +1,10 @@
 //! Fair sharing: messages in flight share the bandwidth of each link on their routes by max-min fairness.
 //!
 //! A message is a stream of bytes that occupies all links of its route at the same time ([`LinkGraph::route_between`]).
-//! The route states which part of the bytes passes over each link. At each moment, all rates rise together until a link
-//! saturates. It fixes the rates of the messages that cross it; all others continue to rise. Rates change when a
-//! message begins or has left, and are constant in between. A message is delivered one latency after its last byte has
-//! left. Alone, a message of m bytes takes
+//! The route states what part of the bytes passes over each link. At each moment, all rates rise together until a link
+//! saturates. A saturated link fixes the rates of the messages that cross it; all other rates continue to rise. Rates
+//! change when a message begins or when one has left, and are constant in between. A message is delivered one latency
+//! after its last byte has left. Alone, a message of m bytes takes
 //!
 //! T = Σα + Σγ + m / min(B / part),
 //!
@@ -15,7 +15,7 @@
 //! are not modelled.
 //!
 //! On explicit links ([`Topology::explicit_links`]) whose devices store and forward, a message passes one link after
-//! another and shares only its current link. A link of length d counts d times. Alone, the message takes
+//! another and shares only its current link. A link of length d counts as d links. Alone, the message takes
 //!
 //! T = Σ (α + d m / B).
 //!
@@ -25,19 +25,19 @@
 //! # Events
 //!
 //! Messages that leave at an instant are removed first. Rates are computed in a later round of the same instant,
-//! because senders often begin the next message when the previous one has left. If the new messages fit the others'
-//! rates ([`rates`]), no other rate is computed. The network schedules one event for the next departure. A new event
-//! replaces the previous one and has a new number; outdated numbers are ignored.
+//! because senders often begin the next message when the previous one has left. If the new messages can take over the
+//! old rates ([`rates`]), no other rate is computed. The network schedules one event for the next departure. A new
+//! event replaces the previous one and gets a new number; events with outdated numbers are ignored.
 //!
 //! # Equal links
 //!
-//! Links of a Clos network over which messages are sprayed in equal parts count as one link in routes
+//! In a Clos network, links over which messages are sprayed in equal parts count as one link in routes
 //! ([`BundledRouteFinder`](crate::topology::link_graph::BundledRouteFinder)), unless links may fail.
 //!
 //! # Failed links
 //!
-//! Bytes on a link are lost when the link fails, and the sender sends them again. If a message left at rate r from b to
-//! e, with latency c before the link and α over it, the lost bytes at time t are
+//! Bytes on a link are lost when the link fails, and the sender sends them again. Suppose a message left at rate r from
+//! b to e, with latency c before the link and α over it. The lost bytes at time t are then
 //!
 //! part × r × |[b, e] ∩ [t − c − α, t − c]|
 //!
@@ -66,7 +66,7 @@ struct TransferWithUnsentBytes {
     order: u32,
     tells: bool,
     ends: (EndpointId, EndpointId),
-    /// Position in the order of submissions, and of entries to the next link if devices store and forward.
+    /// Position in the order of submission or, if devices store and forward, in the order of entry to the next link.
     sequence: u64,
     /// Time at which the first byte left.
     begun: Time,
@@ -78,7 +78,7 @@ struct TransferWithUnsentBytes {
     active: (u32, u32),
     /// Latency from the end of the active links to the receiver, or to the next link.
     latency: Span,
-    /// Bytes that had not left the sender at `settled`.
+    /// Bytes that had not yet left the sender at `settled`.
     left: f64,
     /// Time at which the rate last changed.
     settled: Time,
@@ -102,7 +102,7 @@ impl TransferWithUnsentBytes {
         self.settled = now;
     }
 
-    /// Changes the rate from `now` on.
+    /// Changes the rate, starting at `now`.
     fn set_rate(&mut self, rate: f64, now: Time) {
         if rate == self.rate {
             return;
@@ -133,7 +133,7 @@ pub struct FairSharingNetwork<'a> {
     links: Vec<DirectedLink>,
     /// True if devices store and forward whole messages.
     stores: bool,
-    /// Messages that wait to enter their next link, by op.
+    /// Messages that are waiting to enter their next link, by op.
     between: BTreeMap<OpIndex, TransferWithUnsentBytes>,
     bundled_routes: BundledRouteFinder,
     /// Routes between NPUs and memories, and all routes if links may fail.
@@ -141,16 +141,16 @@ pub struct FairSharingNetwork<'a> {
     /// Streams in flight, by slot.
     streams: Vec<Option<TransferWithUnsentBytes>>,
     free_slots: Vec<u32>,
-    /// Slots of streams that wait for a rate.
+    /// Slots of streams that are waiting for a rate.
     entering: Vec<u32>,
     /// Slots of the streams that leave at each time.
     departures: BTreeMap<Time, Vec<u32>>,
     rates: MaxMinRates,
     /// Number of streams that have entered links so far.
     sequence: u64,
-    /// Number of the latest event that computes rates, and its time if it is pending.
+    /// Number of the latest event that computes rates, and the event's time if it is still pending.
     pending: (u32, Option<Time>),
-    /// Routes of departed messages, for reuse of their memory.
+    /// Routes of departed messages, kept so that their memory can be reused.
     spare_routes: Vec<Vec<LinkMessageFraction>>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
@@ -162,8 +162,7 @@ pub struct FairSharingNetwork<'a> {
 }
 
 impl<'a> FairSharingNetwork<'a> {
-    /// Creates the network without messages. Returns `None` if the topology has more NPUs than a graph of links
-    /// supports.
+    /// Creates the network with no messages. Returns `None` if the topology has more NPUs than a link graph supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);
@@ -220,7 +219,7 @@ impl<'a> FairSharingNetwork<'a> {
         Some(found)
     }
 
-    /// Returns the time for which devices between two endpoints wait for a segment of a message.
+    /// Returns how long devices between two endpoints wait for a segment of a message.
     fn segment_wait(&self, ends: (EndpointId, EndpointId), amount: UnroundedBufferShare) -> Span {
         // Devices on explicit links either forward bytes at once or store whole messages, so segments do not matter.
         let switching = self.topology.switching_mode();
@@ -232,7 +231,7 @@ impl<'a> FairSharingNetwork<'a> {
         others.serialization_time(switching.first_segment(amount))
     }
 
-    /// Sends `amount` between two endpoints from `now` on. For `tells` and `order`, see [`NetworkMessage`].
+    /// Sends `amount` bytes between two endpoints, starting at `now`. For `tells` and `order`, see [`NetworkMessage`].
     fn begin_stream(
         &mut self,
         now: Time,
@@ -283,7 +282,7 @@ impl<'a> FairSharingNetwork<'a> {
         self.entering.push(slot);
     }
 
-    /// Makes `stream` enter the link with index `at` on its route.
+    /// Moves `stream` onto the link with index `at` of its route.
     fn enter_link(&mut self, now: Time, mut stream: TransferWithUnsentBytes, at: u32) {
         let link = self.links[stream.route[at as usize].0 as usize];
         stream.active = (at, at + 1);
@@ -316,7 +315,7 @@ impl<'a> FairSharingNetwork<'a> {
         }
     }
 
-    /// Gives rates to the streams that wait for them, and changes other rates if necessary.
+    /// Assigns rates to the streams that are waiting for them, and changes other rates if necessary.
     fn update_rates(&mut self, now: Time) {
         for &slot in &self.entering {
             let stream = self.streams[slot as usize].as_mut();
@@ -429,7 +428,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         if !self.stores {
             return Some(self.topology.path_between_npus(a, b)?.time_message(amount));
         }
-        // Round the time link by link, in the same way as the times of messages.
+        // Round the time link by link, as the times of messages are rounded.
         let size = amount.bytes as f64 / amount.parts as f64;
         let route = self.graph.route_between(a, b);
         let links = route.links.iter().map(|(link, _)| {

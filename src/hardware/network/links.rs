@@ -1,7 +1,7 @@
 //! Link network: a message passes all links of its route, and each link carries one message at a time.
 //!
-//! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception. Along such a dimension, an NPU
-//! has one server for all messages that it sends, and one for all that it receives.
+//! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception. Along a fully connected
+//! dimension, an NPU has one server for all messages that it sends, and one for all messages that it receives.
 
 use super::contended::{ContendedNetwork, PortOrLinkContention, PortsOrLinksOnRoute};
 

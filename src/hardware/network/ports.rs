@@ -1,5 +1,5 @@
-//! Port network: an NPU has one port for each dimension, which all operations share. An NPU wired to its neighbours, on
-//! a ring or mesh, has one for each side.
+//! Port network: an NPU has one port for each dimension, which all operations share. An NPU that is wired to its
+//! neighbours, on a ring or mesh, has one port for each side.
 //!
 //! A port sends one message at a time and receives one at a time, first come, first served: its two directions are
 //! servers of [`ContendedNetwork`]. A message passes two servers in each dimension that it crosses: the egress port of

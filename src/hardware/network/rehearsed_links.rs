@@ -1,4 +1,4 @@
-//! Use of links by a collective that was simulated alone in advance (rehearsed), and claims on them while a later
+//! How a collective uses links when it is simulated alone in advance (rehearsed), and its claims on links while a later
 //! collective reuses the result.
 
 use super::servers::{QueueingServerId, QueueingServerTable};
@@ -6,7 +6,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// Use of one link by a rehearsed collective. Times are relative to the collective's start.
+/// How a rehearsed collective uses one link. Times are relative to the collective's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RehearsedCollectiveUseOfLink {
     /// The link that the collective uses.
@@ -25,8 +25,8 @@ pub trait RehearsableLinks {
     /// Begins a rehearsal. Sets aside the state of all other traffic until [`Self::end_rehearsal`].
     fn begin_rehearsal(&mut self);
 
-    /// Ends the rehearsal and restores the other traffic. Returns the use of links by the rehearsal's transfers, with
-    /// times since `start`, or `None` if a transfer took no time.
+    /// Ends the rehearsal and restores the other traffic. Returns how the rehearsal's transfers used links, with times
+    /// since `start`, or `None` if a transfer took no time.
     fn end_rehearsal(&mut self, start: Time) -> Option<Vec<RehearsedCollectiveUseOfLink>>;
 
     /// If all links are idle, reserves them for the owner `claim`, and records that a rehearsed operation uses them
@@ -84,8 +84,8 @@ impl LinkRehearsal {
         }
     }
 
-    /// Ends the rehearsal. Returns the state of the links with other traffic, and the rehearsal's use of `links` since
-    /// `start`, or `None` for the use if a transfer took no time.
+    /// Ends the rehearsal. Returns the state of the links with other traffic, and how the rehearsal used `links` since
+    /// `start`. The use is `None` if a transfer took no time.
     pub fn end_rehearsal(
         self,
         start: Time,
@@ -116,7 +116,7 @@ impl LinkRehearsal {
 /// Claims on links, each valid until its owner submits its last transfer.
 #[derive(Debug, Default)]
 pub(super) struct LinkClaimsUntilLastTransfer {
-    /// Owner of each link and time of the owner's last submission, by dimension and side, then by core.
+    /// Owner of each link and the time of the owner's last submission, by dimension and side, then by core.
     rows: Vec<Vec<(u32, Time)>>,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct LinkClaimsUntilLastTransfer {
 const SIDES: usize = 2;
 
 impl LinkClaimsUntilLastTransfer {
-    /// Returns a link's owner if it will still submit a transfer at `now` or later, otherwise `None`.
+    /// Returns a link's owner if it will submit another transfer at `now` or later; otherwise returns `None`.
     #[inline]
     pub fn owner_of_server(&self, now: Time, place: QueueingServerId) -> Option<u32> {
         let row = self.rows.get(SIDES * place.dimension + place.side)?;

@@ -34,7 +34,7 @@ struct QueueingServerState {
     free: Time,
     /// Total time for which the server has been busy.
     busy: Span,
-    /// Number of messages in flight that will still use the server.
+    /// Number of messages in flight that have yet to use the server.
     coming: u32,
     claim: u32,
 }
@@ -137,7 +137,7 @@ impl QueueingServerTable {
         self.get(place).free
     }
 
-    /// Occupies a server for `span` from `begin` on.
+    /// Occupies a server for `span`, starting at `begin`.
     #[inline]
     pub(super) fn occupy_from(&mut self, place: QueueingServerId, begin: Time, span: Span) {
         let server = self.server_mut(place);
@@ -157,7 +157,7 @@ impl QueueingServerTable {
         server.busy += span;
     }
 
-    /// Undoes [`Self::commit_work`]: the server is idle from `begin` on.
+    /// Undoes [`Self::commit_work`], so that the server is idle from `begin` on.
     pub(super) fn revert_work(&mut self, place: QueueingServerId, begin: Time, span: Span) {
         let server = self.server_mut(place);
         server.free = begin;
@@ -187,11 +187,11 @@ impl QueueingServerTable {
         server.coming == 0 && server.free <= now && server.claim == NONE
     }
 
-    /// Reserves a server for the owner `claim`, or clears the reservation (`None`).
+    /// Reserves a server for the owner `claim`, or clears the reservation if `claim` is `None`.
     pub(super) fn set_server_reservation(&mut self, place: QueueingServerId, claim: Option<u32>) {
         let server = self.server_mut(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
-        // The count allows messages to skip the reservation check if nothing is reserved.
+        // Because of this count, messages can skip the reservation check when nothing is reserved.
         self.claimed -= u32::from(before != NONE);
         self.claimed += u32::from(claim.is_some());
     }

@@ -28,7 +28,7 @@ pub(super) fn cut_through_by_segment(bytes: u64) -> SwitchingMode {
     SwitchingMode::CutThrough { segment }
 }
 
-/// Scheduled events in the order in which they are handled.
+/// The scheduled events, in the order in which they are handled.
 #[derive(Default)]
 pub(super) struct PendingEvents(pub BTreeSet<(Time, NetworkEvent)>);
 

@@ -48,7 +48,7 @@ pub struct BytesOverOneLink {
 }
 
 impl<'a> LinkTrafficBytes<'a> {
-    /// Creates the counters, all zero. Returns `None` if the topology has more NPUs than a graph of links supports.
+    /// Creates the counters, all zero. Returns `None` if the topology has more NPUs than a link graph supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);
@@ -79,7 +79,7 @@ impl<'a> LinkTrafficBytes<'a> {
         }
     }
 
-    /// Moves the bytes `moved` from their former routes to routes over `graph`, which excludes the failed links.
+    /// Moves the bytes `moved` from their former routes to routes over `graph`, which leaves out the failed links.
     pub fn move_failed_bytes(
         &mut self,
         graph: Arc<LinkGraph>,

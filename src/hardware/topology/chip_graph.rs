@@ -11,7 +11,7 @@ mod technology;
 
 pub use technology::{LinkRateByLinkCount, LinkRateInterpolation};
 
-/// Maximum number of chips in a graph: the time to compute a summary grows with its square.
+/// Maximum number of chips in a graph. It is limited because the time to compute a summary grows with its square.
 pub const MOST_CHIPS: u32 = 4096;
 
 /// Maximum length of a link, in units.
@@ -35,7 +35,7 @@ pub enum ChipGraphError {
         "{found:?} is not a topology; expected torus:2x4, torus:2x2x2, mesh:2x4 or ring:8, of at most {MOST_CHIPS} chips"
     )]
     Shape {
-        /// The text that does not name a graph.
+        /// The text that names no graph.
         found: String,
     },
     /// A line of a file is invalid.
@@ -59,9 +59,9 @@ pub enum ChipGraphError {
         from: u32,
         /// Chip at the other end of the link.
         to: u32,
-        /// Length of the link according to chip `from`.
+        /// Length of the link as stated at chip `from`.
         there: u32,
-        /// Clause that describes the link according to chip `to`.
+        /// Clause that describes the link as stated at chip `to`.
         back: String,
     },
     /// Some chips of the graph cannot reach one another.
@@ -88,7 +88,7 @@ pub struct ChipGraphSummary {
 }
 
 impl ChipGraph {
-    /// Creates a graph whose links go both ways and whose chips all reach one another.
+    /// Creates a graph, after checking that links go both ways and that all chips reach one another.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! Endpoints of the network (NPUs and memories, numbered together), and the paths between them.
 //!
 //! NPU n is endpoint n, and the memories follow in the order in which the machine lists them. One link connects a
-//! memory to the network. A memory at an NPU has its own link. A memory beyond the fabric (switch) of a dimension has
-//! none; an access uses the accessing NPU's port.
+//! memory to the network. A memory at an NPU has its own link. A memory beyond the fabric (the switch) of a dimension
+//! has no link of its own; an access uses the accessing NPU's port.
 
 use super::link_graph::{DirectedLink, LinkGraph, RouteLinksAndFractions};
 use super::{PathLatencyAndRates, SwitchingMode, Topology};
@@ -77,7 +77,7 @@ impl Topology {
     }
 
     /// Returns the links of a graph of this topology, followed by the memories' links in the order of the memories. A
-    /// memory beyond a fabric has only a placeholder, because its bytes pass through the NPU's port.
+    /// memory beyond a fabric has only a placeholder in the list, because its bytes pass through the NPU's port.
     pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
         let memories = self.memories.iter().map(|memory| {
             let seat = match memory.site {
@@ -97,9 +97,9 @@ impl Topology {
     }
 
     /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. The route consists of the
-    /// links of a message between the endpoints' NPUs, plus a memory's own link, which loads and stores share. Bytes to
-    /// or from a memory beyond a fabric use all the NPU's links into its dimension, in equal parts. Returns `None` if
-    /// failed links of `graph` leave no route.
+    /// links that a message between the endpoints' NPUs crosses, plus a memory's own link, which loads and stores
+    /// share. Bytes to or from a memory beyond a fabric use, in equal parts, all the NPU's links into that dimension.
+    /// Returns `None` if failed links of `graph` leave no route.
     pub fn route_between(
         &self,
         graph: &LinkGraph,

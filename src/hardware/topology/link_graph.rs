@@ -1,9 +1,10 @@
 //! Explicit links between NPUs and switches, and routes over them, for networks that dimensions cannot describe.
 //!
-//! Links belong to dimensions. A route consists of legs, each along one dimension, innermost first. If a dimension's
-//! network connects NPUs whatever their coordinates in inner dimensions, the whole route is a single leg. A leg uses as
-//! few links as possible. All paths with this number of links are *shortest paths*, and the dimension's [`ShortestPathChoice`]
-//! selects among them. Links are directed; a link of a machine file becomes two links, one in each direction.
+//! Each link belongs to one dimension. A route consists of legs, each along one dimension, innermost first. If a
+//! dimension's network connects NPUs regardless of their coordinates in inner dimensions, the whole route is a single
+//! leg. A leg uses as few links as possible. All paths with this number of links are *shortest paths*, and the
+//! dimension's [`ShortestPathChoice`] selects among them. Links are directed; a link of a machine file becomes two
+//! links, one in each direction.
 
 use super::{DimensionShape, PathLatencyAndRates, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
@@ -27,19 +28,19 @@ pub use change::{LinkRateAndLatencyChange, UnmatchedLinkChange};
 pub use clos::{ChildrenAndUplinksByClosLevel, ClosNetworkRailWiring};
 
 /// Maximum number of NPUs of a link graph. If each NPU forwards messages, the graph stores the distances between all
-/// pairs, with 2 bytes each: 512 MB for this number.
+/// pairs, with 2 bytes each. For this number of NPUs, they take 512 MB.
 pub const MOST_NPUS: u32 = 16_384;
 
 /// Maximum number of switches of a link graph.
 pub const MOST_SWITCHES: u32 = 8 * MOST_NPUS;
 
-/// Maximum number of links of a graph. Each direction counts as one.
+/// Maximum number of links in a graph. Each direction counts as one link.
 pub const MOST_LINKS: usize = 1 << 20;
 
 /// Rule that selects one or several of the shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShortestPathChoice {
-    /// The first path: at each device, a message takes the first-added link that is on a shortest path.
+    /// The first path: at each device, a message takes the link that is on a shortest path and was added first.
     #[default]
     First,
     /// All messages between two NPUs take the same path, chosen at each device by a hash of the pair and this seed.
@@ -57,7 +58,7 @@ pub struct DirectedLink {
     pub to: u32,
     /// Rate of the link.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte over the link.
+    /// Time that the first byte takes over the link.
     pub latency: Span,
     /// Index of the machine's dimension to which the link belongs.
     pub dimension: u32,
@@ -67,8 +68,8 @@ pub struct DirectedLink {
 }
 
 impl DirectedLink {
-    /// Returns the bytes for which a message of `bytes` occupies the link if devices store and forward: `bytes` times
-    /// the link's length. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
+    /// Returns `bytes` times the link's length: the bytes for which a message occupies the link if devices store and
+    /// forward. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
     /// Parallelism" (2023): latency = technology factor × size × distance. The technology factor is the inverse of the
     /// link's rate.
     pub fn stored_bytes(&self, bytes: f64) -> f64 {
@@ -76,7 +77,7 @@ impl DirectedLink {
     }
 }
 
-/// A link and the fraction of a message that passes it, between 0 and 1.
+/// A link, and the fraction of a message that passes it (from 0 to 1).
 pub type LinkMessageFraction = (u32, f64);
 
 /// A route between two NPUs.
@@ -98,8 +99,7 @@ pub struct LinkGraph {
     links: Vec<DirectedLink>,
     /// True for each failed link, which carries nothing.
     failed: Vec<bool>,
-    /// Name of each dimension's explicit links, or `None` if the links follow from the dimension's
-    /// shape.
+    /// Name of each dimension's explicit links, or `None` if the links are derived from the dimension's shape.
     labels: Vec<Option<String>>,
     /// Route policy of each dimension.
     policies: Vec<ShortestPathChoice>,
@@ -111,7 +111,7 @@ pub struct LinkGraph {
 }
 
 impl LinkGraph {
-    /// Computes distances. If two NPUs have no route to each other, returns such a pair.
+    /// Computes distances. If two NPUs have no route to each other, returns this pair.
     fn compute_distances(mut self) -> Result<Self, (Npu, Npu)> {
         self.measure_distances();
         self.find_unconnected_pair().map_or(Ok(self), Err)
@@ -131,14 +131,15 @@ impl LinkGraph {
         self.distances = LinkDistances::measure((self.npus, vertices), self.labels.len(), links);
     }
 
-    /// Returns two NPUs without a path that a dimension's links should connect.
+    /// Returns two NPUs that a dimension's links should connect, but between which there is no path.
     fn find_unconnected_pair(&self) -> Option<(Npu, Npu)> {
         let mut checked = BTreeSet::new();
         (0..self.npus).find_map(|to| {
             let unreached = (0..self.labels.len()).filter_map(|d| {
                 let mut members = self.legs.members_of(to, d);
                 let first = members.clone().next();
-                // All NPUs of a line reach both `to` and another NPU of the line if the two share a row.
+                // If `to` and another NPU of a line share a row, all NPUs of the line that reach one also reach the
+                // other.
                 if !checked.insert((d, self.distances.row_of(Npu(to), d), first)) {
                     return None;
                 }
@@ -148,14 +149,14 @@ impl LinkGraph {
         })
     }
 
-    /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`, or
-    /// `None` if the links follow from the dimension's shape.
+    /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`, or `None` if the links
+    /// are derived from the dimension's shape.
     pub fn dimension_label(&self, dimension: usize) -> Option<&str> {
         self.labels[dimension].as_deref()
     }
 
     /// Returns true if devices may forward whole messages: no message is split over paths, and every device is
-    /// modelled. Links from shapes represent devices that are not modelled individually.
+    /// modelled. Links that are derived from shapes represent devices that are not modelled individually.
     pub fn can_store_and_forward(&self) -> bool {
         let sprayed = self.policies.contains(&ShortestPathChoice::Sprayed);
         !sprayed && self.labels.iter().all(Option::is_some)

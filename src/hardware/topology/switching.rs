@@ -38,8 +38,8 @@ impl SwitchingMode {
             })
     }
 
-    /// Returns the first segment, and the size of the remainder in units of 1 / `parts` of a byte. Returns `None` if
-    /// there is no remainder.
+    /// Returns the first segment, and the size of the remainder in units of 1 / `parts` bytes. Returns `None` if there
+    /// is no remainder.
     fn split_into_segments(
         self,
         amount: UnroundedBufferShare,

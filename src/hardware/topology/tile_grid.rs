@@ -19,16 +19,16 @@ use std::collections::BTreeSet;
 pub struct DieBorderLinks {
     /// Rate of one link.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte over one link.
+    /// Time that the first byte takes over one link.
     pub latency: Span,
 }
 
 /// Dies and cores of a machine whose topology has the dimensions x and y.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DieAndCoreLayout {
-    /// Numbers of dies along x and y.
+    /// Number of dies along x and along y.
     pub dies: [u32; 2],
-    /// Numbers of cores of a die along x and y.
+    /// Number of cores in a die along x and along y.
     pub cores: [u32; 2],
     /// Rate and latency of links between dies.
     pub borders: DieBorderLinks,
@@ -141,7 +141,7 @@ impl DieAndCoreLayout {
         let others = if switching == SwitchingMode::IDEAL {
             SummedSecondsPerByte::ZERO
         } else {
-            // Skip one link of the slowest rate: its segment is already part of the serialization.
+            // Skip one of the slowest links: its segment is already part of the serialization.
             let in_slowest = bandwidth == inside && all.inside > 0;
             self.inverse_rate_of(
                 inside,

@@ -75,7 +75,7 @@ pub(super) fn parse_recording_machine(text: &str) -> Result<KernelDurationSource
 ///
 /// # Errors
 ///
-/// Fails with the invalid part of the text, or with a message that no machine has so many NPUs.
+/// Fails with the invalid part of the text, or with a message that no machine has that many NPUs.
 pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
     let mut map = Vec::new();
     for part in text.split(',') {

@@ -37,8 +37,8 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("role", |_, row| row.role.as_deref().into()),
 ];
 
-/// Key for merging rows: the group's role. Groups without a role are never merged, so their key is the index of the
-/// report row.
+/// Key by which rows are merged: the group's role. Groups without a role are never merged, so their key is the index of
+/// their report row.
 type GroupRoleMergeKey<'r> = Result<&'r str, usize>;
 
 /// Key of a table row: role (or index of the report row), kind, number of members, and algorithm.

@@ -9,7 +9,7 @@ use crate::memory::find_fullest_rank;
 use crate::report_csv::{ReportCsvTable, render_reports};
 use chakram_engine::ReplayError;
 
-/// Renders the comparison. With `table`, renders this table of every report instead, with the machine's name in the
+/// Renders the comparison. With `table`, renders that table of every report instead, with the machine's name in the
 /// first column.
 pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<ReportCsvTable>) -> String {
     match table {
@@ -161,7 +161,7 @@ fn machine_columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn
     columns
 }
 
-/// Returns the value of a report's field; empty if there is no report.
+/// Returns the value of a report's field. The value is empty if there is no report.
 fn report_field<'r>(
     column: &'r ComparedMachineResult<'_>,
     field: impl FnOnce(&'r Report) -> CsvCell<'r>,

@@ -8,7 +8,7 @@ use crate::text::format_share;
 use crate::{NpuTimeCategory, WaitingAndTransferTime};
 use chakram_base::units::{self, Span, format_percent_change};
 
-/// Maximum number of named communications, and of named operators. The rest is summarized.
+/// Maximum number of communications, and of operators, that are named. The others are summarized.
 const NAMED: usize = 3;
 /// Changes below this share of the longer makespan are listed only briefly.
 const MATTERS: f64 = 0.002;
@@ -20,7 +20,7 @@ const STAYS: f64 = 1.0;
 /// A line's indentation and text.
 pub(super) type IndentedLine = (usize, String);
 
-/// Returns the explanation: one line with the makespan's change, then lines for each part of the time. `same`
+/// Returns the explanation: one line with the change in the makespan, then lines for each part of the time. `same`
 /// returns the reason to print if no part changed.
 pub(super) fn explain_makespan_change(
     why: &MakespanExplanation,
@@ -268,7 +268,8 @@ fn describe_hiding_change(
     })
 }
 
-/// Formats a value with the previous value, as in `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before` if equal.
+/// Formats a value with the previous value, as in `9.9 instead of 3.0 GB/s`; formats it as `3.0 GB/s as before` if the
+/// two are equal.
 fn format_new_and_previous_value(after: &str, before: &str, unit: &str) -> String {
     if after == before {
         format!("{after}{unit} as before")
@@ -277,8 +278,8 @@ fn format_new_and_previous_value(after: &str, before: &str, unit: &str) -> Strin
     }
 }
 
-/// Explains a change of the bubble. It consists of waits for other stages, so the text adds only the change of the
-/// transfers between ranks.
+/// Explains a change of the bubble. The bubble consists of waits for other stages, so the text adds only the change in
+/// the transfers between ranks.
 fn explain_bubble(why: &MakespanExplanation) -> String {
     let transfer = why
         .communication
@@ -317,7 +318,7 @@ fn explain_idle(why: &MakespanExplanation) -> String {
     )
 }
 
-/// Lists the parts of the time that take a large share of the makespan and change little.
+/// Lists the parts of the time that take a large share of the makespan but change little.
 fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&WaitingAndTransferTime) -> Span| {
         let changes = why.communication.iter();
@@ -427,9 +428,9 @@ mod tests {
     #[test]
     fn the_parts_that_moved_are_told_of_in_order() {
         // The makespan falls from 20 ms to 18.721 ms: 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as fast.
-        // Compute falls by 5 ms, and communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are only
-        // listed briefly. The 10 us change of the idle time therefore gets no line of its own. The host's 10 ms, 53 %
-        // of 18.721 ms, do not change.
+        // Compute falls by 5 ms, and communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are listed
+        // only briefly. The 10 us change of the idle time therefore gets no line of its own. The host's 10 ms, which
+        // are 53 % of 18.721 ms, do not change.
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![

@@ -1,7 +1,7 @@
 //! Renders the comparison as a JSON document, with times in integer picoseconds.
 //!
-//! For each machine, `machines` contains its report (without the facts that all machines share) or its failure;
-//! `comparison` compares it with the first machine that has a report.
+//! For each machine, `machines` contains its report or its failure; facts that all machines share are left out of the
+//! reports. `comparison` compares each machine with the first machine that has a report.
 
 use super::csv::status_word;
 use super::explanation::explain_makespan_change;
@@ -39,7 +39,7 @@ pub struct ComparisonDocument<'c> {
     pub provenance: Provenance,
     /// Results of the machines, in the user's order.
     pub machines: Vec<MachineResult<'c>>,
-    /// For each machine that has a report, the comparison with the first such machine.
+    /// Comparisons with the first machine that has a report, one for each machine that has a report.
     pub comparison: Vec<AgainstRow>,
 }
 
@@ -120,7 +120,7 @@ struct BeforeAfterDuration {
     change_ps: i64,
 }
 
-/// A communication on both machines; a machine's value is omitted if the communication did not occur there.
+/// A communication on both machines. A machine's value is left out if the communication did not occur there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct CommunicationRow {

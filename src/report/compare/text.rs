@@ -16,7 +16,7 @@ use chakram_trace::format::{Dtype, escape_name};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
-/// Width of the row-name column.
+/// Width of the column of row names.
 const NAMES: usize = 24;
 const CELL: usize = 19;
 const ABREAST: usize = (WIDTH - NAMES) / CELL;
@@ -56,7 +56,7 @@ fn write_all(
     write_warnings(out, comparison, style)
 }
 
-/// Formats the extent of the comparison, as in `8 of 8 ranks, 1,024 nodes, on 2 machines`.
+/// Formats the scope of the comparison, as in `8 of 8 ranks, 1,024 nodes, on 2 machines`.
 pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
     let workload = comparison.workload;
     let instances = workload.instances();
@@ -164,7 +164,7 @@ fn describe_configuration(machine: &Machine, dtypes: &[Dtype]) -> String {
     text
 }
 
-/// Writes the table. Machines that do not fit side by side follow in further tables.
+/// Writes the table. Machines that do not fit side by side go into further tables below.
 fn write_table(
     out: &mut String,
     comparison: &MachineComparison<'_>,
@@ -212,7 +212,7 @@ pub(super) fn explain_time_categories(comparison: &MachineComparison<'_>) -> Vec
 }
 
 /// Returns the rows of the table. Each has a name, and one cell per machine. A name that begins with spaces marks a
-/// part of the row above. Empty if there is no report.
+/// part of the row above it. A cell is empty if its machine has no report.
 pub(super) fn build_table_rows(
     comparison: &MachineComparison<'_>,
 ) -> Vec<(&'static str, Vec<String>)> {
@@ -240,8 +240,8 @@ pub(super) fn build_table_rows(
         let speed = change(report).speedup()?;
         Some(format!("{speed:.2}x"))
     });
-    // The first column contains the baseline. Its full name is printed above the table, because it may be too long for
-    // a row.
+    // The first column shows the baseline. Its full name is printed above the table, because it may be too long for a
+    // row.
     row("  vs. first machine", &|report| {
         format_percent(&change(report))
     });
@@ -348,7 +348,7 @@ fn write_reasons(
     Ok(())
 }
 
-/// Sentence stating that the parts' changes sum to the makespan's change.
+/// Sentence stating that the changes in the parts sum to the change in the makespan.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
 /// For each machine, returns lines that explain its difference from the first machine.
@@ -381,7 +381,7 @@ fn write_warnings(
     warnings.try_for_each(|text| write_paragraph(out, text, "  ! ", 4, style.warning))
 }
 
-/// Returns each distinct warning once. A warning of only some machines names them.
+/// Returns each distinct warning once. A warning that applies only to some machines names them.
 pub(super) fn warning_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.replayed_columns() {

@@ -1,4 +1,4 @@
-//! Tests costs, hours and days against values computed by hand.
+//! Checks costs, hours and days against values computed by hand.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_run_takes_its_tokens_over_tokens_a_second() {
     near(low, 4e9 / 3600.0);
     near(high, 7.5e9 / 3600.0);
     assert_eq!(run.kernel_energy_j, None);
-    // The energy is 3 kW for 1.25e8 s. Without a price, there is no cost.
+    // The energy is 3 kW for 1.25e8 s. If the price is unknown, there is no cost.
     let lit = ReplayFiguresForCosts {
         watts: Some(3000.0),
         ..BASIS

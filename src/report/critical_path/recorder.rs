@@ -32,8 +32,8 @@ pub struct RunRecorder<'a> {
     pub(super) times: Vec<NodeStartAndEnd>,
     /// Nodes that released each node; the index is the node number.
     pub(super) freed_by: Vec<LastDependencyAndLanePredecessor>,
-    /// Arrival time of the last member of a node's collective. The index is the number of the collective node among all
-    /// instances. Until that member arrives, the value is the start of the node itself.
+    /// Time at which the last member of a node's collective arrives. The index is the number of the collective node
+    /// among all instances. Until that member arrives, the value is the start of the node itself.
     pub(super) began: Vec<Time>,
     /// Nodes in order of completion.
     pub(super) completed: Vec<InstanceNodeId>,

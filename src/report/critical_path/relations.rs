@@ -1,4 +1,4 @@
-//! Fixed properties of a run's nodes: their numbers, their lanes, and the other nodes of their
+//! Properties of a run's nodes that do not change: their numbers, their lanes, and the other nodes in the same
 //! communication.
 
 use chakram_base::ids::NodeIndex;
@@ -22,7 +22,7 @@ pub struct InstanceNodeId {
     pub node: NodeIndex,
 }
 
-/// A rank's nodes in a run; ranks with equal traces share the graph.
+/// A rank's nodes in a run. Ranks with equal traces share one graph.
 #[derive(Debug)]
 pub struct RankGraphWithNumberOffsets<'a> {
     pub graph: &'a Graph,
@@ -30,8 +30,8 @@ pub struct RankGraphWithNumberOffsets<'a> {
     pub first: u32,
     /// Index of the instance's first collective node among the collective nodes of all instances.
     first_call: u32,
-    /// For each lane of the graph, the lane's index among the lanes of all instances; [`NONE`] for the entry that means
-    /// no lane.
+    /// For each lane of the graph, the lane's index among the lanes of all instances. The entry that stands for no lane
+    /// is [`NONE`].
     lanes: Vec<u32>,
 }
 
@@ -54,8 +54,7 @@ impl RankGraphWithNumberOffsets<'_> {
     }
 }
 
-/// Numbers the nodes of all instances. Links nodes on different ranks if they belong to one collective or
-/// message.
+/// Numbers the nodes of all instances. Links nodes on different ranks if they belong to the same collective or message.
 #[derive(Debug)]
 pub struct NodeNumbersAndPartners<'a> {
     pub prepared: &'a CompiledReplay<'a>,
@@ -129,9 +128,9 @@ impl<'a> NodeNumbersAndPartners<'a> {
                 self.first_member[number as usize] += 1;
             }
         }
-        // Counting sort: at first, a call's entry is the end of its member range. Each inserted member decrements the
-        // entry, so the entry is finally the start of the member range. Members are inserted in reverse, so that they
-        // are finally sorted by instance.
+        // Counting sort: at first, a call's entry is the end of its range of members. Each inserted member decrements
+        // the entry, so in the end the entry is the start of the range. Members are inserted in reverse order, so in
+        // the end they are sorted by instance.
         let mut sum = 0;
         for members in &mut self.first_member {
             sum += *members;
@@ -183,7 +182,7 @@ impl<'a> NodeNumbersAndPartners<'a> {
         self.members[from..to].iter().map(|&member| member as usize)
     }
 
-    /// Returns the node with this number, by a search through the instances.
+    /// Returns the node with this number, found by searching the instances.
     pub fn node_at_number(&self, number: usize) -> InstanceNodeId {
         let number = number as u32;
         let instance = self.instances.partition_point(|one| one.first <= number) - 1;

@@ -1,9 +1,9 @@
-//! Computes when a recorded run would have ended with other durations for some nodes. Dependencies, the order of nodes
-//! on lanes, and transfer durations stay the same.
+//! Computes when a recorded run would have ended if some nodes had had other durations. Dependencies, the order of
+//! nodes on lanes, and transfer durations stay the same.
 //!
 //! Times are propagated forward over the recorded run. Each has a derivative with respect to x, the factor on one class
-//! of durations. The end time is T(x) = max over paths of (time of other nodes + x * time of the class), a convex
-//! piecewise linear function.
+//! of durations. The end time is T(x) = max over paths of (time of other nodes + x * time of the class). This function
+//! is convex and piecewise linear.
 
 use super::recorder::{NodeStartAndEnd, RunRecorder};
 use super::relations::{NONE, known_index};
@@ -24,7 +24,7 @@ impl TimeWithSlope {
         slope: 0,
     };
 
-    /// Returns the later of two times. Of equal times, returns the one that is later for slightly smaller factors.
+    /// Returns the later of two times. If they are equal, returns the one that is later for slightly smaller factors.
     #[inline]
     fn later_of_two_times(self, other: Self) -> Self {
         if other.at > self.at || other.at == self.at && other.slope < self.slope {
@@ -34,7 +34,7 @@ impl TimeWithSlope {
         }
     }
 
-    /// Adds a duration, scaled by `factor` if it belongs to the scaled class.
+    /// Adds a duration, which is scaled by `factor` if it belongs to the scaled class.
     #[inline]
     fn advance_by(self, span: i64, of_class: bool, factor: f64) -> Self {
         match of_class {
@@ -76,10 +76,10 @@ pub struct RunEndWithSlope {
 #[derive(Debug)]
 pub struct RetimableRun<'r> {
     run: &'r RunRecorder<'r>,
-    /// Node numbers in topological order.
+    /// Node numbers, in topological order.
     order: Vec<u32>,
     rules: Vec<NodeEndRule>,
-    /// For each node: the recorded time between its earliest possible start and its actual start.
+    /// For each node, the recorded time between its earliest possible start and its actual start.
     gaps: Vec<i64>,
     /// For each node, the host time before the node. Empty if no node has such time.
     delays: Vec<i64>,
@@ -144,8 +144,8 @@ impl<'r> RetimableRun<'r> {
                 };
                 match (run.relations.comm, kind) {
                     (CommTiming::Model, NodeKind::Receive) => {
-                        // The arrival time of a message is unknown if it arrived before the receive started; assume the
-                        // end of the send.
+                        // The arrival time of a message is unknown if the message arrived before the receive started,
+                        // so use the end of the send.
                         let there = if end > start {
                             end
                         } else {
@@ -212,7 +212,7 @@ impl<'r> RetimableRun<'r> {
             ends: vec![TimeWithSlope::NEVER; relations.nodes],
             begins: vec![TimeWithSlope::NEVER; relations.call_count()],
         };
-        // A dependency never completes before the release time, so the first completed one replaces it.
+        // A dependency never completes before the release time, so the first dependency that completes replaces it.
         let mut freed = vec![false; relations.nodes];
         let mut last = TimeWithSlope { at: 0, slope: 0 };
         for &number in &self.order {
@@ -237,7 +237,7 @@ impl<'r> RetimableRun<'r> {
     }
 }
 
-/// Propagates times forward over a recorded run once.
+/// Propagates times forward once over a recorded run.
 struct ForwardTimingSweep<'s> {
     scaled: &'s RetimableRun<'s>,
     factor: f64,

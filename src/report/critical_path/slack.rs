@@ -15,11 +15,11 @@ fn subtract_span(at: Time, by: Span) -> Time {
     Time(at.0.saturating_sub(by.0))
 }
 
-/// The latest start and end of a node that do not delay the end of the run.
+/// The latest start and end that a node can have without delaying the end of the run.
 #[derive(Clone, Copy, Debug)]
 struct LatestStartAndEnd {
     end: Time,
-    /// Latest start that the node's own latest end allows (latest end minus duration).
+    /// Latest start that the node's own latest end allows: latest end minus duration.
     start: Time,
 }
 
@@ -33,7 +33,7 @@ struct LatestTimesOfRun<'r> {
 }
 
 impl LatestTimesOfRun<'_> {
-    /// Sets the latest end of a node, and the latest start that follows from it.
+    /// Sets the latest end of a node, and the latest start that this end implies.
     #[inline]
     fn set_latest_end(&mut self, of: InstanceNodeId, kind: NodeKind, number: usize, late: Time) {
         let run = self.run;
@@ -70,7 +70,7 @@ impl LatestTimesOfRun<'_> {
         }
     }
 
-    /// Returns the latest start of a collective, send or receive; it also depends on other ranks.
+    /// Returns the latest start of a collective, send or receive, which also depends on other ranks.
     fn latest_communication_start(&self, of: InstanceNodeId, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind_of(of) {
@@ -136,7 +136,7 @@ pub fn compute_slack_rows(
     };
     // For each lane, the node visited last, which is the next node on that lane in run order.
     let mut following = vec![NONE; relations.lanes];
-    // Nodes that wait for this node complete later, so the backward order has already visited them.
+    // Nodes that wait for this node complete later, so the backward walk has already visited them.
     for &of in run.completed.iter().rev() {
         let InstanceNodeId {
             instance: place,
@@ -186,9 +186,9 @@ fn slack_and_duration(times: NodeStartAndEnd, late: Time) -> (Span, Span) {
     (slack, times.end.since(times.start))
 }
 
-/// Returns the median slack of each category. For each category, `ranges` contains the slack range of the median, and
-/// the time needed within this range to reach it. Only nodes in this range are stored and sorted, with neighbours of
-/// equal slack merged. This needs little memory.
+/// Returns the median slack of each category. For each category, `ranges` states the slack range of the median, and the
+/// time needed within this range to reach the median. Only nodes in this range are stored and sorted, with neighbours
+/// of equal slack merged. This needs little memory.
 fn median_slack_by_category(
     ranges: [Option<(usize, Span)>; NpuTimeCategory::COUNT - 1],
     limits: &LatestTimesOfRun<'_>,
@@ -224,10 +224,10 @@ fn median_slack_by_category(
 
 /// Number of slack ranges. A range is one picosecond wide, or at most 1/32 of its lower limit.
 const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BITS;
-/// Number of bits after the highest bit of a slack that determine its range.
+/// How many bits after the highest bit of a slack select its range.
 const RANGE_BITS: u32 = 5;
 
-/// Returns the index of the range that contains a slack. A larger slack never has a lower index.
+/// Returns the index of the range in which a slack falls. A larger slack never has a lower index.
 #[inline]
 fn slack_range_index(slack: Span) -> usize {
     let shift = (u64::BITS - slack.0.leading_zeros()).saturating_sub(RANGE_BITS + 1);
@@ -298,8 +298,9 @@ fn sum_durations<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
     nodes.map(|(_, time)| *time).sum()
 }
 
-/// Returns the weighted median: the smallest slack `s` such that nodes with slack up to `s` took at least `half` of the
-/// time. Selects instead of sorting, because sorting all nodes of a run would take longer than the rest of the module.
+/// Returns the weighted median: the smallest slack `s` such that nodes with slack up to `s` account for at least `half`
+/// of the time. Selects instead of sorting, because sorting all nodes of a run would take longer than the rest of the
+/// module.
 fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     let mut before = Span::ZERO;
     loop {

@@ -118,7 +118,7 @@ fn build_longest_parts_section(report: &Report) -> ReportTableWithNotes {
     section
 }
 
-/// Returns the table of the operators that take most time on the path.
+/// Returns the table of the operators that take the most time on the path.
 fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> ReportTableWithNotes {
     let mut section = ReportTableWithNotes::with_aligned_columns(
         ReportTableSubject::CriticalPath,

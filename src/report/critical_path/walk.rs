@@ -1,4 +1,4 @@
-//! Follows the critical path backwards from the last completion, from each start to its cause.
+//! Follows the critical path backwards from the last completion, stepping from each start to its cause.
 
 use super::recorder::{NodeStartAndEnd, RunRecorder};
 use super::relations::{InstanceNodeId, known_index};
@@ -39,7 +39,7 @@ impl RunRecorder<'_> {
         waited.then_some(other)
     }
 
-    /// Returns the node whose start determined this node's end. The path continues there.
+    /// Returns the node whose start determined this node's end. The path continues at that node.
     pub(super) fn find_determining_node(&self, number: usize) -> usize {
         let of = self.relations.node_at_number(number);
         match self.relations.kind_of(of) {
@@ -62,7 +62,7 @@ impl RunRecorder<'_> {
         known_index(self.freed_by[number].before)
     }
 
-    /// Returns the completion time of a node's last dependency.
+    /// Returns the time at which a node's last dependency completed.
     fn end_of_dependencies(&self, number: usize) -> Time {
         let of = self.relations.node_at_number(number);
         let instances = self.relations.prepared.workload().instances();
@@ -141,7 +141,7 @@ impl RunRecorder<'_> {
         path
     }
 
-    /// If all members of a collective took their lanes at `start`, returns the one that became ready at that time.
+    /// If all members of a collective took their lanes at `start`, returns the member that became ready at that time.
     pub(super) fn member_ready_at_start(&self, number: usize, start: Time) -> Option<usize> {
         if self
             .relations

@@ -1,4 +1,4 @@
-//! Maps values to positions along an axis, and chooses the values to label.
+//! Maps values to positions along an axis, and selects the values to label.
 
 use super::AxisValueFormatFn;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
@@ -22,9 +22,9 @@ impl LinearOrLogAxisScale {
         }
     }
 
-    /// Creates a scale that contains the values from `least` to `most`. The scale is logarithmic if `least` is positive
-    /// and `most / least` is above 20. Otherwise it is linear. A linear scale starts at 0 (or below, for negative
-    /// values) if `least` is below a third of `most`; otherwise, it covers the range with a margin.
+    /// Creates a scale that covers the values from `least` to `most`. The scale is logarithmic if `least` is positive
+    /// and `most / least` is above 20. Otherwise it is linear. A linear scale starts at 0, or below for negative
+    /// values, if `least` is below a third of `most`. Otherwise, it covers the range with a margin.
     pub fn fitting_scale((least, most): (f64, f64), places: (f64, f64)) -> Self {
         if least > 0.0 && most / least > 20.0 {
             return Self::logarithmic_scale((least, most), places);
@@ -80,7 +80,7 @@ impl LinearOrLogAxisScale {
         let (least, most) = self.values;
         if self.logarithmic {
             let step = ((most - least) / 8.0).ceil().max(1.0) as usize;
-            // If the axis covers few decades, also label values between powers of ten.
+            // If the axis covers only a few decades, also label values between powers of ten.
             let between: &[f64] = if most - least <= 2.0 {
                 &[1.0, 2.0, 5.0]
             } else {

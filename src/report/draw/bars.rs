@@ -25,7 +25,7 @@ pub struct BarRow {
     pub parts: Vec<BarPart>,
 }
 
-/// Draws one bar per row over an axis from 0 to `most`. The drawing's accessible name is `name`.
+/// Draws one bar per row over an axis from 0 to `most`. `name` is the drawing's accessible name.
 pub fn draw_bars(name: &str, rows: &[BarRow], most: u64, format: AxisValueFormatFn<'_>) -> String {
     let mut chart = RowChart::new(rows.len(), most, format);
     for (i, row) in rows.iter().enumerate() {

@@ -28,7 +28,7 @@ pub struct GanttRow {
     pub spans: Vec<GanttSpan>,
 }
 
-/// Draws `rows` over an axis from 0 to `end`. The drawing's accessible name is `name`.
+/// Draws `rows` over an axis from 0 to `end`. `name` is the drawing's accessible name.
 pub fn draw_gantt(
     name: &str,
     rows: &[GanttRow],

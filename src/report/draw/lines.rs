@@ -16,7 +16,7 @@ pub struct StepChartLine {
     pub points: Vec<(u64, u64)>,
 }
 
-/// Colour series of the lines; grey is not included because it means idle time.
+/// Colour series of the lines. Grey is left out, because it means idle time.
 const COLOURS: [usize; 7] = [0, 1, 2, 3, 6, 7, 5];
 
 /// Returns the colour series of a line, for legends.

@@ -7,8 +7,8 @@ const SIDE: f64 = 480.0;
 const LEFT: f64 = 80.0;
 const HEAD: f64 = 24.0;
 
-/// Draws a map of `rows`; each row contains the values of its columns. `label` returns the label of a row or column.
-/// `describe` returns the tooltip of the cell at a row and column.
+/// Draws a map of `rows`, where each row is the list of its columns' values. `label` returns the label of a row or
+/// column. `describe` returns the tooltip of the cell at a row and column.
 pub fn draw_heat_map(
     name: &str,
     values: &[Vec<u64>],
@@ -57,7 +57,8 @@ pub fn draw_heat_map(
             if *value == 0 {
                 continue;
             }
-            // The style sheet has ten shades. They are rounded up, so that the smallest nonzero value is visible.
+            // The style sheet has ten shades. Values are rounded up to the next shade, so that the smallest nonzero
+            // value is visible.
             let shade = (*value as f64 / most as f64 * 10.0).ceil() as u32;
             svg.add_rect(at, &format!("m{shade}"), &describe(i, j), &[]);
         }

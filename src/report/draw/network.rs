@@ -5,11 +5,11 @@ use super::WIDTH;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use std::f64::consts::TAU;
 
-/// Width and height of a group drawn as a circle, in drawing units.
+/// Width and height, in drawing units, of a group drawn as a circle.
 const SIDE: f64 = 240.0;
 const ABREAST: usize = 4;
 const HEAD: f64 = 22.0;
-/// Height of a group drawn as a line, in drawing units.
+/// Height, in drawing units, of a group drawn as a line.
 const LINE: f64 = 70.0;
 /// Maximum number of node names drawn in a circle; more names would overlap.
 const NAMED: usize = 36;
@@ -23,7 +23,7 @@ pub struct NetworkNode {
     pub title: String,
     /// True for a switch or a memory, which is drawn in the middle of its group.
     pub is_hub: bool,
-    /// Shade from 0 to 10 for the node's own load (not its links' loads); `None` if unknown.
+    /// Shade, from 0 to 10, for the load of the node itself, not of its links; `None` if this load is unknown.
     pub shade: Option<u32>,
 }
 
@@ -45,7 +45,7 @@ pub struct NetworkLink {
 pub struct NetworkPicture {
     /// Title above the group.
     pub title: String,
-    /// Nodes of the group; nodes other than hubs are placed around the circle in this order.
+    /// Nodes of the group. Nodes other than hubs are placed around the circle in this order.
     pub nodes: Vec<NetworkNode>,
     /// Links between nodes of the group.
     pub links: Vec<NetworkLink>,

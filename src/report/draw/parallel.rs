@@ -12,7 +12,7 @@ const SIDE: f64 = 70.0;
 pub struct ParallelCoordinateAxis {
     /// Name of the property.
     pub name: String,
-    /// Labelled values from bottom to top: each has a position from 0 to 1, and a label.
+    /// Labelled values from bottom to top, each with a position from 0 to 1 and a label.
     pub values: Vec<(f64, String)>,
 }
 

@@ -4,12 +4,12 @@ use super::axis::LinearOrLogAxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{AxisValueFormatFn, FOOT, WIDTH, gantt};
 
-/// Height of the place-name row, in drawing units.
+/// Height, in drawing units, of the row with the names of places.
 const NAMES: f64 = 18.0;
 const HEIGHT: f64 = 34.0;
 const SIDE: f64 = 20.0;
 
-/// A section of the ribbon that belongs to one place (such as a rank).
+/// A section of the ribbon that belongs to one place, such as a rank.
 #[derive(Clone, Debug)]
 pub struct PlaceSpansInRibbon {
     /// Name of the place, drawn above the section.
@@ -18,8 +18,8 @@ pub struct PlaceSpansInRibbon {
     pub spans: Vec<gantt::GanttSpan>,
 }
 
-/// Draws `stretches` over an axis from 0 to `end`. A mark separates consecutive stretches. A stretch's place is named
-/// above it if the name fits.
+/// Draws `stretches` over an axis from 0 to `end`. A mark separates consecutive stretches. The name of a stretch's
+/// place is drawn above the stretch if it fits.
 pub fn draw_ribbon(
     name: &str,
     stretches: &[PlaceSpansInRibbon],

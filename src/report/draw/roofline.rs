@@ -1,5 +1,5 @@
-//! Roofline charts: FLOPs per second of kernels against FLOPs per byte, on logarithmic axes, below the peak rates of
-//! the kernels' NPUs.
+//! Roofline charts: the FLOPs per second of kernels over their FLOPs per byte, on logarithmic axes, below the peak
+//! rates of the kernels' NPUs.
 
 use super::AxisValueFormatFn;
 use super::axis::LinearOrLogAxisScale;
@@ -44,7 +44,7 @@ pub fn draw_roofline(
     let floor = up.end_values().0;
     for roof in roofs {
         let ridge = roof.flops_per_s / roof.bytes_per_s;
-        // The bandwidth line enters the picture at the left edge or at the bottom edge, whichever is further right.
+        // The bandwidth line enters the picture at the left or the bottom edge, whichever point is further right.
         let enters = low.max(floor / roof.bytes_per_s).min(ridge);
         let line = [
             (enters, enters * roof.bytes_per_s),
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     /// The limits of 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. The horizontal axis covers 10 to 1000 FLOPs per
-    /// byte in 824 units from x = 96. The vertical axis covers 10 to 100 TFLOP/s in 314 units upwards from y = 340.
+    /// byte in 824 units from x = 96. The vertical axis covers 10 to 100 TFLOP/s in 314 units, upwards from y = 340.
     /// With these scales, the roof begins at (10 FLOPs per byte, 10 TFLOP/s). The roof bends in the middle at x = 508,
     /// and ends at the right edge at x = 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is halfway up
     /// the picture.

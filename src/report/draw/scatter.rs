@@ -35,13 +35,13 @@ pub struct ScatterPolyline {
     pub way: Vec<(f64, f64)>,
 }
 
-/// Type of an axis's scale.
+/// How an axis is scaled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogarithmicOrFittingScale {
     /// Logarithmic scale, base ten.
     #[default]
     Logarithmic,
-    /// Scale that [`LinearOrLogAxisScale::fitting_scale`] chooses for the values.
+    /// The scale that [`LinearOrLogAxisScale::fitting_scale`] selects for the values.
     Fitting,
 }
 
@@ -58,7 +58,7 @@ pub struct ScatterChart<'a> {
     pub points: &'a [ScatterPoint],
     /// Lines, which are drawn below the points.
     pub lines: &'a [ScatterPolyline],
-    /// Value on the vertical axis to mark with a dashed line, and its name.
+    /// A value on the vertical axis that a dashed line marks, and the line's name.
     pub limit: Option<(f64, String)>,
     /// Labels next to points: horizontal and vertical value, and text.
     pub names: &'a [(f64, f64, String)],
@@ -125,7 +125,7 @@ impl ScatterChart<'_> {
     }
 }
 
-/// Returns the area from `left` to the right edge and down to `foot`, with space for axis names above and below.
+/// Returns the area from `left` to the right edge and down to `foot`, with space above and below for axis names.
 pub(super) fn chart_area(left: f64, foot: f64) -> DrawingRect {
     DrawingRect {
         x: left,

@@ -1,4 +1,4 @@
-//! Tables with the details of the page's first sentences: the origin of the times, and unknown facts.
+//! Tables with the details behind the page's first sentences: where the times come from, and which facts are unknown.
 
 use super::page::{escape_html, render_report_number, render_section, render_table};
 use super::render_span;
@@ -7,7 +7,7 @@ use crate::summary::format_thousands;
 use crate::text::format_share;
 use chakram_base::units::format_percent;
 
-/// Returns four tables: the origin of the times, the facts that the traces lack, the options, and the inputs.
+/// Returns four tables: where the times come from, the facts that the traces lack, the options, and the inputs.
 pub fn render_prediction_basis(report: &Report) -> String {
     let known = render_interval_table(report) + &render_kernel_basis_table(report);
     let mut body = render_section("What the prediction rests on", "basis", &known);

@@ -9,7 +9,7 @@ use chakram_base::units::{Bytes, Span, format_percent};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of groups of connected links that are drawn per dimension.
+/// Maximum number of groups of connected links to draw per dimension.
 const GROUPS: usize = 8;
 const LINKS: usize = 512;
 /// Name of memory as an endpoint of links.
@@ -17,8 +17,8 @@ const MEMORY: &str = "memory";
 /// Number of shades for nonzero loads.
 pub(super) const SHADES: u32 = 10;
 
-/// Returns the pictures of links. If bytes on links were counted, there is one per dimension. If the machine has tiles,
-/// there is one of the grid.
+/// Returns the pictures of links. If bytes on links were counted, there is one picture per dimension. If the machine
+/// has tiles, there is one picture of the grid.
 pub fn render_links(report: &Report) -> String {
     let tiles = report.tiles.as_ref();
     let tiles = tiles.map_or(String::new(), |tiles| {
@@ -100,7 +100,7 @@ fn shade_scale_labels(most: f64) -> [String; 3] {
     [0.0, most / 2.0, most].map(format_load_percent)
 }
 
-/// Groups links by connected component; components are ordered by their busiest link, busiest first.
+/// Groups links by connected component. The component with the busiest link comes first.
 fn group_link_rows<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
@@ -266,8 +266,8 @@ mod tests {
         }
     }
 
-    /// NPUs 0 to 2 in a line are one group, and 8 NPUs at a switch are another group. The group with the switch comes
-    /// first, because it contains the busiest link.
+    /// NPUs 0 to 2, in a line, form one group, and 8 NPUs at a switch form another. The group with the switch comes
+    /// first, because the busiest link is in it.
     #[test]
     fn links_that_join_the_same_nodes_are_a_group() {
         let rows = [

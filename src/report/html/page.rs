@@ -107,7 +107,7 @@ pub(super) fn render_report_table(section: &ReportTableWithNotes) -> String {
     let columns = &section.columns;
     let mut heads = String::new();
     for column in columns {
-        // In the text, the first heading is the table's name in capitals, so the page leaves it out.
+        // In the text report, the first heading is the table's name in capitals, so the page leaves it out.
         let heading = column.heading_text();
         let heading = match heading.chars().any(char::is_lowercase) {
             true => heading.to_owned(),
@@ -161,7 +161,7 @@ pub(super) fn render_report_table(section: &ReportTableWithNotes) -> String {
     out
 }
 
-/// Maximum number of rows in a table without its own scroll bar.
+/// Maximum number of rows in a table that has no scroll bar of its own.
 const TALL: usize = 24;
 
 /// Renders a cell without its end tag. The tooltip of a shortened cell shows the full text.

@@ -183,8 +183,8 @@ pub fn render_traffic_section(report: &Report) -> String {
     )
 }
 
-/// Renders a roofline with the kernels and their NPUs' peak rates. There is one point per table row. A note states how
-/// many kernels are missing for lack of FLOPs or bytes.
+/// Renders a roofline with the kernels and their NPUs' peak rates. There is one point for each table row. A note states
+/// how many kernels are missing because their FLOPs or bytes are unknown.
 pub fn render_roofline_section(report: &Report) -> String {
     let rooflines = report.pictures.as_ref();
     let rooflines = rooflines.map_or(&[][..], |pictures| &pictures.rooflines);

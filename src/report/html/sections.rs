@@ -102,8 +102,8 @@ pub fn render_breakdown_section(report: &Report) -> String {
     render_figure(&picture, &list_category_colours(), &caption)
 }
 
-/// Returns the colour series of an interval. Backward passes have their own, and every other interval has that of its
-/// category.
+/// Returns the colour series of an interval. Backward passes have a series of their own; every other interval has the
+/// series of its category.
 fn colour_series_of_span(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
     let mut keyed = NpuTimeCategory::ALL.iter().zip(NpuTimeCategory::KEYS);

@@ -1,5 +1,5 @@
-//! Loads and stores of memories in the network. An access joins the queues of all links on its route at the same time,
-//! including the memory's link.
+//! Loads and stores of memories attached to the network. An access joins the queues of all links on its route at the
+//! same time, including the memory's link.
 //!
 //! The first byte reaches server i of the route at h_i. Server i is free from free_i on, so it serves the access from
 //! b_i = max(h_i, free_i) on, for s_i. The first byte reaches the next server at h_{i+1} = b_i + γ_i + α_i, and the
@@ -9,7 +9,7 @@
 //!
 //! when the last byte has passed the server that delays it most. Without other traffic, an access takes Σα + Σγ + max
 //! δ, like a message. If several links are between two servers, α and γ are totals over these links. If the next server
-//! is the far end of the same link, the first byte does not wait for that link's γ.
+//! is the far end of the same link, the first byte does not wait for γ there.
 
 use super::route::{iter_servers_between, link_after_server};
 use super::{ContendedNetwork, MemoryLoadStoreTransfer, PortOrLinkContention, Time};

@@ -1,4 +1,4 @@
-//! A message in flight: its position on its route, and its times at the next server.
+//! A message in flight: its position on its route, and when it reaches the next server.
 
 use super::route::{is_border, link_after_server};
 use super::{
@@ -9,7 +9,7 @@ use crate::network::servers::QueueingServerId;
 use crate::topology::{PathLatencyAndRates, RouteDieLinkCounts};
 use chakram_base::units::{Bandwidth, SummedSecondsPerByte};
 
-/// A message in flight: the next server that it must pass, and its times there.
+/// A message in flight: the next server that it must pass, and when it reaches that server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlightMessageAtNextServer {
     amount: UnroundedBufferShare,
@@ -25,12 +25,12 @@ pub(super) struct InFlightMessageAtNextServer {
     rest: Span,
     /// Serialization of the first segment on the other links between `stop` and the next server.
     transit: Span,
-    /// δ of the slowest link from `stop` on, where δ is the serialization of the remainder after the first segment.
+    /// δ of the slowest link from `stop` on, where δ is the time to serialize what remains after the first segment.
     slowest_rest: Span,
     /// Rate of the route's slowest link, or `None` after the message has passed a link with this rate.
     slowest: Option<Bandwidth>,
-    /// Sum of the inverse rates of the links that the message has passed, except one of the slowest links and all links
-    /// in the dimension of `stop`.
+    /// Sum of the inverse rates of the links that the message has passed. It leaves out one of the slowest links and
+    /// all links in the dimension of `stop`.
     before: SummedSecondsPerByte,
     links: u32,
     passed: Span,

@@ -10,15 +10,15 @@ use chakram_base::units::{Bandwidth, Span};
 /// link from the switch. In a fully connected dimension, `UP` is the egress for all peers, and `DOWN` is the ingress.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
-/// Offset that is added to a port's side if NPUs are wired to their neighbours: it selects the egress downwards and the
-/// ingress from above.
+/// Offset added to a port's side if NPUs are wired to their neighbours. It selects the egress to the lower neighbour
+/// and the ingress from the upper one.
 pub(super) const DOWNWARDS: usize = 2;
 
 /// Servers included in a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortsOrLinksOnRoute {
-    /// Two servers in each dimension that is crossed: the egress port of the NPU where the message enters the
-    /// dimension, and the ingress port of the NPU where it leaves.
+    /// Two servers in each crossed dimension: the egress port of the NPU where the message enters the dimension, and
+    /// the ingress port of the NPU where it leaves.
     Ports,
     /// Every link is a server; a wire between fully connected NPUs has a server at each end.
     Links,
@@ -41,7 +41,7 @@ pub(in crate::network) struct RouteCursor {
     reach: PortsOrLinksOnRoute,
     at: Npu,
     to: Npu,
-    /// Number of dimensions crossed so far; the first of these dimensions is `first`.
+    /// Number of dimensions crossed so far, of which `first` is the first.
     crossed: usize,
     first: usize,
     /// Side of the second of this dimension's two servers, if only the first has been passed; `at` is then already the
@@ -57,7 +57,7 @@ impl RouteCursor {
             at,
             to,
             crossed: 0,
-            // If both orders of dimensions have faults, the replay was rejected earlier, so any value is valid here.
+            // If both orders of dimensions meet faults, the replay was rejected earlier, so any value is valid here.
             first: topology.first_dimension(at, to).unwrap_or(0),
             second: None,
         }
@@ -144,8 +144,8 @@ impl RouteCursor {
     }
 }
 
-/// Returns the servers between two endpoints. At most one of the endpoints may be a memory. The memory's link is the
-/// first or the last server of the route.
+/// Returns the servers on the route between two endpoints. At most one of the endpoints may be a memory. The memory's
+/// link is the first or the last server of the route.
 #[inline]
 pub(in crate::network) fn iter_servers_between<'t>(
     reach: PortsOrLinksOnRoute,
@@ -284,8 +284,8 @@ mod tests {
         assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
     }
 
-    /// Tests the route between NPUs 12 and 11. A port has a separate side for each direction only in dimensions in
-    /// which NPUs are wired to neighbours.
+    /// Tests the route between NPUs 12 and 11. Only in dimensions where NPUs are wired to neighbours does a port have a
+    /// separate side for each direction.
     #[test]
     fn ports_have_sides_where_npus_have_neighbours() {
         let t = topology(&[

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl FairSharingNetwork<'_> {
-    /// Returns true if the due arrival event must be ignored: a part of its message is sent again and arrives later.
+    /// Returns true if the due arrival event must be ignored because a part of its message is sent again and arrives
+    /// later.
     pub(super) fn take_superseded_arrival(&mut self, now: Time, op: OpIndex) -> bool {
         let Some(count) = self.overtaken.get_mut(&(now, op)) else {
             return false;
@@ -178,8 +179,8 @@ mod tests {
             let (arrives, effect) = arrival(&ring, 1000, at);
             (arrives, effect.moved.len(), effect.resent.round() as u64)
         };
-        // After 0.5 us, no byte has arrived, and all 250 B that left are on the link. The remaining and the lost bytes
-        // take 2 us from 0.5 us on, plus 3 us over three links.
+        // After 0.5 us, no byte has arrived, and all 250 B that left are on the link. The remaining bytes and the lost
+        // bytes leave in 2 us from 0.5 us on, and then take 3 us over three links.
         assert_eq!(of(US / 2), (11 * US / 2, 1, 250));
         // After 1.5 us, 750 B have left, and the 500 B of the last 1 us are on the link. The remaining 250 B and these
         // 500 B take 1.5 us.
@@ -201,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares lost bytes with a count of single bytes. Each byte leaves 2,000 ps after the previous byte, and is
+        /// Compares the lost bytes with a byte-by-byte count. Each byte leaves 2,000 ps after the previous byte, and is
         /// then on the link for 1 us.
         #[test]
         fn lost_bytes_are_those_on_the_link(bytes in 1_u64..2000, at in 1..5 * US) {
@@ -220,7 +221,7 @@ mod tests {
                 again => at + 2000 * again + 3 * US,
             };
             let (arrives, effect) = arrival(&ring, bytes, at);
-            // Allow two bytes of difference: the bytes that are just leaving or arriving count partly.
+            // Allow a difference of two bytes, because the bytes that are just leaving or arriving count partly.
             prop_assert!(arrives.abs_diff(expected) <= 4001, "{arrives}, expected {expected}");
             prop_assert!((effect.resent - f64::from(lost as u32)).abs() <= 1.001);
         }

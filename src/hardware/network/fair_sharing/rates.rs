@@ -1,32 +1,32 @@
-//! Max-min fair rates: solved anew for all streams, or kept while streams replace one another.
+//! Max-min fair rates: solved anew for all streams, or kept while new streams replace old ones.
 //!
 //! # Certificate
 //!
 //! Rates are max-min fair if each stream crosses a saturated link on which no stream is faster. Such a link *limits*
-//! the stream. Each limiting link therefore stores its *level*, the rate of the streams that it limits. If streams
-//! leave, and each new stream takes the lowest level on its route, the rates of all other streams remain fair as long
-//! as the links that limit a stream are still saturated and no link carries more than its rate. This test costs a few
-//! operations per changed stream, and succeeds if members of a collective go from one message to the next. If it fails,
-//! all rates are solved.
+//! the stream. Each limiting link therefore stores its *level*, the rate of the streams that it limits. Suppose that
+//! streams leave, and that each new stream takes the lowest level on its route. The rates of all other streams then
+//! remain fair as long as the links that limit a stream are still saturated and no link carries more than its rate.
+//! This test costs a few operations per changed stream, and succeeds when members of a collective go from one message
+//! to the next. If it fails, all rates are solved anew.
 
 use super::TransferWithUnsentBytes;
 use crate::topology::link_graph::{DirectedLink, LinkMessageFraction};
 use chakram_base::units::Time;
 
-/// Relative difference below which rates count as equal. Equal rates must be fixed together, although sums in another
-/// order may differ in their last bits.
+/// Relative difference below which rates count as equal. Equal rates must be fixed together, although sums that are
+/// added in another order may differ in their last bits.
 const EQUAL: f64 = 1.0 + 1e-9;
 
 /// State of a link.
 #[derive(Clone, Copy, Debug)]
 struct LinkState {
-    /// Sum of the streams' rates, each times the part of its bytes that passes the link.
+    /// Sum of the streams' rates, each multiplied by the part of the stream's bytes that passes the link.
     load: f64,
     /// Rate of the streams that the link limits, or infinity if the link limits none.
     level: f64,
     /// Number of streams on the link.
     streams: u32,
-    /// Number of streams whose rate is the level.
+    /// Number of streams whose rate equals the level.
     limited: u32,
     /// True if the link is in [`MaxMinRates::used`].
     is_used: bool,
@@ -57,7 +57,7 @@ pub(super) struct MaxMinRates {
     /// Rate of each link in bytes per second.
     capacities: Vec<f64>,
     links: Vec<LinkState>,
-    /// Links with streams when rates were last solved, and links that streams have entered since.
+    /// Links that had streams when rates were last solved, and links that streams have entered since.
     used: Vec<u32>,
     /// Links whose streams have changed since rates were last confirmed.
     changed: Vec<u32>,
@@ -65,12 +65,12 @@ pub(super) struct MaxMinRates {
     users: Vec<u32>,
     /// Links that still have streams without a rate while rates are solved.
     unsolved: Vec<u32>,
-    /// True if rates must be solved, whatever the certificate says.
+    /// True if rates must be solved anew, without testing whether they are still fair.
     is_outdated: bool,
 }
 
 impl MaxMinRates {
-    /// Creates the state of links without streams.
+    /// Creates the state of links that carry no streams.
     pub fn new(links: &[DirectedLink]) -> Self {
         let capacities = links.iter().map(|link| link.bandwidth.bytes_per_second());
         Self {
@@ -84,7 +84,7 @@ impl MaxMinRates {
         }
     }
 
-    /// Makes the next confirmation fail, because streams were added or removed without notice.
+    /// Makes the next confirmation fail, because streams were added or removed without notifying this state.
     pub fn require_solution(&mut self) {
         self.is_outdated = true;
     }

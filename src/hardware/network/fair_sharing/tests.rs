@@ -32,7 +32,7 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 
 /// The path has two links of 50 ps, so one message alone takes 100 ps + 1,000 B x 1,000 ps/B. Two messages from one NPU
 /// share that NPU's link, so both take twice the time. If one message begins when the other is half sent, the later
-/// message has the link to itself at the end.
+/// message has the link to itself in the end.
 #[test]
 fn messages_share_a_link_while_both_are_there() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));
@@ -122,11 +122,13 @@ proptest! {
     }
 }
 
-/// Compares arrivals with a simulation that solves all rates after each change, from the single links of all paths.
+/// Compares arrivals with a simulation that works with the individual links of all paths and solves all rates after
+/// each change.
 mod solved_anew {
     use super::*;
 
-    /// A message of the simulation: its links with parts, its remaining bytes, and the latency of its route.
+    /// A message of the simulation: its links and the part of its bytes on each, its remaining bytes, and its route's
+    /// latency.
     struct SimulatedFlow {
         links: Vec<(u32, f64)>,
         left: f64,
@@ -195,7 +197,7 @@ mod solved_anew {
             }
             now = then;
             flows.retain(|flow| {
-                // Times are rounded to picoseconds, in which 1 GB/s moves 0.001 bytes.
+                // Times are rounded to picoseconds; in one picosecond, 1 GB/s moves 0.001 bytes.
                 let stays = flow.left > 2e-3;
                 if !stays {
                     ends[flow.message] = now + flow.latency;
@@ -230,7 +232,8 @@ mod solved_anew {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// Half of the cases have equal sizes and regular times, so that messages leave and begin at the same instant.
+        /// In half of the cases, messages have equal sizes and regular times, so they leave and begin at the same
+        /// instant.
         #[test]
         fn messages_arrive_as_if_rates_were_solved_anew(
             network in 0_usize..6,
@@ -261,7 +264,8 @@ mod solved_anew {
         }
     }
 
-    /// Messages of a permutation that replace one another at once keep their rates; another receiver changes them.
+    /// When messages of a permutation replace one another at once, they keep their rates; a different receiver changes
+    /// the rates.
     #[test]
     fn rates_stay_if_messages_replace_each_other() {
         let topology = clos((&[4, 4], &[2]), ShortestPathChoice::Sprayed);
@@ -289,7 +293,7 @@ mod solved_anew {
             leaves: Time::END,
             is_fixed: false,
         };
-        // Four NPUs of a switch with two links up send to another switch at half of their rate.
+        // Four NPUs below a switch with two upward links send to another switch at half their rate.
         let mut all: Vec<_> = (0..4)
             .map(|npu| Some(stream(&links(npu, npu + 4))))
             .collect();
@@ -299,7 +303,7 @@ mod solved_anew {
         rates.remove_stream(&links(0, 4), 0.5e9);
         assert_eq!(rates.add_stream(&links(0, 5)), Some(0.5e9));
         assert!(rates.confirm_rates());
-        // A message to the same switch leaves a part of the links up to the other three messages.
+        // If one message goes to the same switch instead, it leaves part of the upward links to the other three.
         rates.remove_stream(&links(1, 5), 0.5e9);
         rates.add_stream(&links(1, 2));
         assert!(!rates.confirm_rates());
@@ -346,7 +350,7 @@ mod stored {
     }
 
     proptest! {
-        /// Messages on a path of links share a link only while both are on it, at equal rates. A simple simulation in
+        /// Messages on a chain of links share a link, at equal rates, only while both are on it. A simple simulation in
         /// small time steps, without settlements, must give the same times to within one time step per hop.
         #[test]
         fn links_are_queues_with_shared_processors(
@@ -400,7 +404,7 @@ mod stored {
 }
 
 /// Tests flows between 16 hosts over links of 100 Gbit/s and 1 us. Expected times were computed by a packet simulator
-/// (csg-htsim) with two protocols: NDP sprays packets over all paths, and RoCE hashes each flow to one path. Bytes are
+/// (csg-htsim) with two protocols: NDP sprays packets over all paths, and RoCE hashes each flow to one path. Sizes are
 /// whole packets of 4,096 B.
 mod packets {
     use super::*;
@@ -441,7 +445,7 @@ mod packets {
         ends.max().unwrap() as f64 / 1e6
     }
 
-    /// A fat tree of four pods with 2 x 2 hosts each; every level has equal numbers of links up and down.
+    /// A fat tree of four pods with 2 x 2 hosts each; every level has as many upward as downward links.
     const FAT_TREE: (&[u32], &[u32]) = (&[2, 2, 4], &[2, 2]);
     const LEAF_SPINE: (&[u32], &[u32]) = (&[4, 4], &[2]);
 
@@ -485,9 +489,9 @@ mod packets {
 }
 
 proptest! {
-    /// A load or store alone takes the time of its path: the latencies of all links and of the memory, plus its bytes
-    /// at the lowest rate, up to one rounding per link. `tests/it/physics/endpoints.rs` checks the model `links` in the
-    /// same way.
+    /// A load or store that is alone takes the time of its path: the latencies of all links and of the memory, plus the
+    /// time for its bytes at the lowest rate. The times may differ by one rounding per link.
+    /// `tests/it/physics/endpoints.rs` checks the model `links` in the same way.
     #[test]
     fn alone_accesses_take_their_path(
         shapes in prop::collection::vec((prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec()), 1_u32..5), 1..4),

@@ -1,5 +1,5 @@
-//! Tests times of messages over links, computed by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take 2,000
-//! ps.
+//! Checks the times of messages over links against results computed by hand. Bandwidths are in ps per byte, so 1,000 B
+//! at 2 ps/B take 2,000 ps.
 
 use super::*;
 use crate::network::test_harness::{
@@ -111,7 +111,7 @@ fn routes_share_inner_and_outer_links() {
     // If a message 2 → 6 is first, the outer link is free at 1,000 ps, and the message from NPU 0 reaches this link at
     // 20 ps.
     assert_eq!(arrivals(&t, &[(0, 2, 6, 1000), long]), [1020, 2020]);
-    // The link 5 → 6 belongs to the other ring, so nothing waits.
+    // The link 5 → 6 is on the other ring, so nothing waits.
     assert_eq!(arrivals(&t, &[(0, 5, 6, 1000), long]), [1010, 1040]);
 }
 
@@ -134,7 +134,7 @@ fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
     let slow = (0, 0, 3, 1000);
     assert_eq!(arrivals(&t, &[slow]), [4020]);
-    // Until 3,010 ps, the link can carry another message, for example one that begins at 10 ps. If a message began at
+    // Until 3,010 ps, the link can carry another message, such as one that begins at 10 ps. If another message began at
     // 3,005 ps, the link would not be free in time.
     assert_eq!(arrivals(&t, &[slow, (10, 1, 3, 1000)]), [4020, 1020]);
     assert_eq!(arrivals(&t, &[slow, (3005, 1, 3, 1000)]), [5015, 4015]);

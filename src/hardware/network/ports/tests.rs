@@ -1,5 +1,5 @@
-//! Tests times of messages through ports, computed by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take
-//! 2,000 ps.
+//! Checks the times of messages through ports against results computed by hand. Bandwidths are in ps per byte, so 1,000
+//! B at 2 ps/B take 2,000 ps.
 
 use super::*;
 use crate::network::test_harness::{
@@ -48,8 +48,8 @@ fn ports_in_the_middle_of_a_way_are_ports() {
 
 #[test]
 fn rates_may_differ_at_both_ends_and_between() {
-    // Links take 2, 8 and 1 ps/B. 1,000 B leave in 8,000 ps, and with a latency of 5 + 5 + 2 x 5 ps they arrive at
-    // 8,020 ps.
+    // Links take 2, 8 and 1 ps/B. The message of 1,000 B leaves in 8,000 ps. With a latency of 5 + 5 + 2 x 5 ps, it
+    // arrives at 8,020 ps.
     let t = create_topology(&[
         (Ring, 2, 2, 5),
         (FullyConnected, 2, 8, 5),
@@ -93,7 +93,7 @@ fn devices_between_ports_take_their_time() {
 }
 
 /// Messages of 1,000 and 3,000 B from NPUs 1 and 2 reach NPU 0 at the same instant. The message from NPU 1 enters
-/// first, whatever the op numbers are.
+/// first, regardless of the op numbers.
 #[test]
 fn who_comes_at_once_enters_by_number() {
     let t = create_topology(&[(Switch, 4, 1, 50)]);

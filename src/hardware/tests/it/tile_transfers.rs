@@ -1,5 +1,5 @@
-//! Random transfers, loads and stores over grids of dies, compared with a simple simulator whose links have queues of
-//! waiting transfers.
+//! Compares random transfers, loads and stores over grids of dies with a simple simulator whose links queue waiting
+//! transfers.
 
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Bandwidth, Span, Time, UnroundedBufferShare};
@@ -155,7 +155,7 @@ fn same(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
     assert!(wrong.is_none(), "{grid:?}: {wrong:?}");
 }
 
-/// Returns meshes and tori of one die and of several dies, half and full duplex, in both forwarding modes.
+/// Returns meshes and tori with one die and with several dies, half and full duplex, in both forwarding modes.
 fn grids() -> impl Iterator<Item = GridOfDiesAndCores> {
     let sizes = [
         ([1, 1], [8, 8]),

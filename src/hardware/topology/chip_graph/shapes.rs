@@ -61,8 +61,7 @@ impl ChipGraph {
         }
     }
 
-    /// Returns the two-dimensional torus of `chips` chips with the smallest mean number of hops; of several, the
-    /// widest.
+    /// Returns the two-dimensional torus of `chips` chips with the smallest mean number of hops; with ties, the widest.
     pub fn find_best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {

@@ -1,15 +1,15 @@
-//! Link rates by a chip's number of links: the more links, the slower each is.
+//! Link rates by a chip's number of links: the more links a chip has, the slower each link is.
 //!
 //! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, lists link rates
 //! for chips with 1, 3 and 12 links. It also has a rate for chips without links, which reach one another through a
-//! network interface. Its unit is GB/s although its heading is "latency". The values make sense only as rates; a rate's
-//! inverse is the factor of DEAP's Eq. 2, latency = factor × size × distance. DEAP gives no rule for other numbers of
-//! links, so the user must choose a rule.
+//! network interface. The table's unit is GB/s, although its heading says "latency". The values make sense only as
+//! rates; a rate's inverse is the factor of DEAP's Eq. 2, latency = factor × size × distance. DEAP gives no rule for
+//! other numbers of links, so the user must choose one.
 
 use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::Bandwidth;
 
-/// Rule for numbers of links that are between two entries of the table of link rates.
+/// Rule for numbers of links that fall between two entries of the table of link rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRateInterpolation {
     /// No rule: a rate is known only for numbers of links in the table.
@@ -50,7 +50,7 @@ impl LinkRateByLinkCount {
     }
 
     /// Parses a table such as `1=180GB/s,3=64GB/s,interface=1GB/s`: a rate for each number of links of a chip, and the
-    /// rate of the network interface. If the latter is missing, the one in DEAP's Table III is used.
+    /// rate of the network interface. If the rate of the interface is missing, the rate in DEAP's Table III is used.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Tests parsed chip graphs, and compares their statistics with results computed by hand.
+//! Checks parsed chip graphs, and compares their statistics with results computed by hand.
 
 use super::*;
 
@@ -33,8 +33,8 @@ fn the_sample_is_a_ring_of_four() {
 }
 
 /// The tori 2x4 and 2x2x2 are the cube, with 3 links per chip and 8 x 3 / 2 = 12 links. From each chip, 3 chips are 1
-/// hop away, 3 chips 2 hops and 1 chip 3 hops, so the mean is 12 / 7 hops. The mesh has 2 x 3 + 4 = 10 links. The ring
-/// has a mean of (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7 hops.
+/// hop away, 3 chips are 2 hops away, and 1 chip is 3 hops away, so the mean is 12 / 7 hops. The mesh has 2 x 3 + 4 =
+/// 10 links. The mean on the ring is (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7 hops.
 #[test]
 fn graphs_of_eight_chips_have_the_published_numbers() {
     for (name, links, degrees, diameter, hops) in [
@@ -86,8 +86,8 @@ fn communication_follows_hops_and_rates() {
     assert!((interface / torus - 37.3).abs() < 0.05);
 }
 
-/// Tests the mean hops of the best two-dimensional torus for several numbers of chips. A prime number of chips is an
-/// outlier: the torus is a ring.
+/// Checks the mean hops of the best two-dimensional torus for several numbers of chips. A prime number of chips is an
+/// outlier, because the torus is then a ring.
 #[test]
 fn tori_of_prime_numbers_of_chips_stand_out() {
     let hops = |chips: u32| ChipGraph::find_best_torus(chips).summarize().mean_hops;

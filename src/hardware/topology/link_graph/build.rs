@@ -13,8 +13,8 @@ use chakram_base::units::{Bandwidth, Span};
 /// Links of a dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DimensionLinks {
-    /// Links that follow from the shape. A ring or mesh has its own links, and a switched or fully connected dimension
-    /// has one switch for each line of NPUs.
+    /// Links that are derived from the shape. A ring or mesh has its own links, and a switched or fully connected
+    /// dimension has one switch for each line of NPUs.
     OfShape,
     /// Clos networks.
     Clos {
@@ -39,8 +39,8 @@ pub enum DimensionLinks {
 pub enum LinkGraphFault {
     /// There are more than [`MOST_NPUS`] NPUs.
     Npus,
-    /// The dimension has more links than [`MOST_LINKS`], more switches than [`MOST_SWITCHES`], or links for another
-    /// number of NPUs.
+    /// The dimension has more than [`MOST_LINKS`] links or more than [`MOST_SWITCHES`] switches, or its links are for a
+    /// different number of NPUs.
     Links(usize),
     /// No route connects these two NPUs.
     Apart(Npu, Npu),
@@ -87,7 +87,8 @@ impl GraphBuilder {
         self.bundles.push(None);
     }
 
-    /// Puts the links from number `first` on into two bundles: every second link up, and the other links down.
+    /// Puts the links from index `first` on into two bundles: every second link goes into the upward bundle, and the
+    /// others into the downward bundle.
     fn bundle_links(&mut self, first: usize) {
         let up = first as u32;
         for (place, bundle) in self.bundles[first..].iter_mut().enumerate() {
@@ -145,7 +146,7 @@ impl ChildrenAndUplinksByClosLevel {
     fn add_to_graph(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
         self.npu_count()
             .filter(|npus| *npus as usize == ends.len())?;
-        // Vertices of the level below, grouped by subtree; initially, each NPU is a subtree.
+        // Vertices of the level below, grouped by subtree. Initially, each NPU is a subtree.
         let mut below: Vec<Vec<u32>> = ends.iter().map(|npu| vec![*npu]).collect();
         for (level, &children) in self.children.iter().enumerate() {
             // Number of uplinks of each vertex below; an NPU has one.
@@ -170,8 +171,8 @@ impl ChildrenAndUplinksByClosLevel {
                     })
                     .collect();
                 for part in parts {
-                    // A sprayed message leaves a subtree in equal parts over all links up, and enters it in equal parts
-                    // over all links down.
+                    // A sprayed message leaves a subtree in equal parts over all upward links, and enters it in equal
+                    // parts over all downward links.
                     let first = builder.links.len();
                     for (place, &vertex) in (0..).zip(part) {
                         for up in 0..uplinks {
@@ -282,7 +283,7 @@ impl LinkGraph {
             .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
     }
 
-    /// Builds the links that follow from the shapes of stacked dimensions. Returns `None` if there are more than
+    /// Builds the links of stacked dimensions from the dimensions' shapes. Returns `None` if there are more than
     /// [`MOST_NPUS`] NPUs.
     pub fn from_topology(topology: &Topology) -> Option<Self> {
         let links = vec![DimensionLinks::OfShape; topology.dimensions().len()];

@@ -1,9 +1,9 @@
 //! Bundles: links that carry equal parts of every sprayed message.
 //!
-//! In a Clos network, a sprayed message leaves a subtree of switches in equal parts over all links up, and enters a
-//! subtree in equal parts over all links down. If all links of the dimension have one rate and latency, a bundle's
-//! links saturate at the same time. One of them then represents all others, so a route has two entries per level
-//! instead of two per switch.
+//! In a Clos network, a sprayed message leaves a subtree of switches in equal parts over all upward links, and enters a
+//! subtree in equal parts over all downward links. If all links of the dimension have the same rate and latency, a
+//! bundle's links saturate at the same time. One of them then represents all others, so a route has two entries per
+//! level instead of two per switch.
 
 use super::legs::RouteLeg;
 use super::{
@@ -24,8 +24,8 @@ pub struct BundledRouteFinder {
     links: Vec<LinkMessageFraction>,
 }
 
-/// Part of a leg that all NPUs at its two vertices share: in a Clos network, the part from one switch of the lowest level to
-/// another.
+/// Part of a leg that is the same for all NPUs at its two vertices. In a Clos network, this is the part from one switch
+/// of the lowest level to another.
 #[derive(Clone, Copy, Debug)]
 struct SharedRouteLegPart {
     dimension: usize,
@@ -118,7 +118,7 @@ impl BundledRouteFinder {
         }
     }
 
-    /// Returns the part of `leg` between two vertices, whose links are found on first use.
+    /// Returns the part of `leg` between two vertices; its links are found on first use.
     fn find_shared_part(
         &mut self,
         graph: &LinkGraph,
@@ -197,8 +197,8 @@ fn append_link(graph: &LinkGraph, link: u32, route: &mut RouteLinksAndFractions)
     to
 }
 
-/// Appends the bundles from `start` to `end`, both on the way to the end of `leg`. The bundles of one path are those of all
-/// paths.
+/// Appends the bundles from `start` to `end`, which are both on the way to the end of `leg`. All paths cross the same
+/// bundles, so following one path is enough.
 fn append_bundles(
     graph: &LinkGraph,
     sizes: &[u32],

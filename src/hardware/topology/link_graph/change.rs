@@ -5,19 +5,19 @@ use super::{Bandwidth, LinkGraph, Npu, Span};
 /// A change to the rate or latency of links: all links of an NPU along a dimension, or the links between two NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkRateAndLatencyChange {
-    /// NPUs at the ends of the links. With `between`, both ends must be in the list, otherwise one.
+    /// NPUs at the ends of the links. With `between`, both ends must be in the list; otherwise one suffices.
     pub npus: Vec<Npu>,
     /// True if both ends must be among `npus`, false if one suffices.
     pub between: bool,
     /// Index of the dimension whose links change, or `None` for all dimensions.
     pub dimension: Option<u32>,
-    /// New rate, or `None` to keep the rate.
+    /// New rate, or `None` to keep the current rate.
     pub bandwidth: Option<Bandwidth>,
-    /// New latency, or `None` to keep the latency.
+    /// New latency, or `None` to keep the current latency.
     pub latency: Option<Span>,
 }
 
-/// Error about a change that applies to no link.
+/// The error for a change that applies to no link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnmatchedLinkChange {
     /// Index of the change in the list of changes.

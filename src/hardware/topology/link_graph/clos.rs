@@ -34,7 +34,7 @@ impl ClosNetworkRailWiring {
         (Self::TopOfRack, "top_of_rack"),
     ];
 
-    /// Returns the number of NPUs that each network of dimension `d` connects.
+    /// Returns how many NPUs each network of dimension `d` connects.
     pub fn npus_per_network(self, topology: &Topology, d: usize) -> u32 {
         let size = topology.dimensions()[d].size;
         match self {
@@ -43,8 +43,8 @@ impl ClosNetworkRailWiring {
         }
     }
 
-    /// Returns the NPUs of each network of dimension `d`, in the order in which its switches connect them. `lines`
-    /// contains the lines along the dimension.
+    /// Returns the NPUs of each network of dimension `d`, in the order in which its switches connect them. `lines` are
+    /// the lines along the dimension.
     pub(super) fn list_network_members(
         self,
         topology: &Topology,

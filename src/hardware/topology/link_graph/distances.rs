@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 /// Distance that marks an unreachable vertex.
 const UNREACHABLE: u16 = u16::MAX;
 
-/// Index that marks a vertex without links in a dimension, or a row that does not exist.
+/// Index that marks a vertex without links in a dimension, or a missing row.
 const NONE: u32 = u32::MAX;
 
 /// Distances within every dimension.

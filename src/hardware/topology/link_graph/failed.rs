@@ -12,7 +12,7 @@ impl LinkGraph {
     ///
     /// # Errors
     ///
-    /// Fails if a vertex is unknown, or no link connects the two vertices.
+    /// Fails if a vertex is unknown, or if no link connects the two vertices.
     pub fn links_between(&self, ends: &str) -> Result<Vec<u32>, String> {
         let mut known = None;
         // Try every `-`, because names may contain a `-` themselves.
@@ -80,7 +80,7 @@ impl LinkGraph {
         }
     }
 
-    /// Returns true if a link has not failed.
+    /// Returns true if a link is in service.
     pub fn is_in_service(&self, link: u32) -> bool {
         !self.failed[link as usize]
     }
@@ -96,7 +96,7 @@ impl LinkGraph {
         graph
     }
 
-    /// Returns a route from `a` to `b` with the fewest links, over any dimensions. Of several, takes the first-added
+    /// Returns a route from `a` to `b` with the fewest links, over any dimensions. With ties, takes the first-added
     /// link at each vertex. Returns `None` if there is no route.
     pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<RouteLinksAndFractions> {
         let mut came_by = vec![None; self.outgoing.len()];

@@ -21,7 +21,7 @@ pub(super) struct RouteDimensionStrides {
 struct DimensionSizeAndStride {
     stride: u32,
     size: u32,
-    /// True if its links also connect NPUs with different coordinates in the inner dimensions.
+    /// True if the dimension's links also connect NPUs with different coordinates in the inner dimensions.
     joins_inner: bool,
 }
 
@@ -65,7 +65,7 @@ impl RouteDimensionStrides {
         let mut from_outside = (0..self.dimensions.len()).rev();
         let joined = from_outside.find(|d| self.dimensions[*d].joins_inner && differs(d));
         if let Some(dimension) = joined {
-            // The leg also sets the inner coordinates to their final values. Outer coordinates do not change.
+            // The leg also moves the message to its final inner coordinates. Outer coordinates do not change.
             let DimensionSizeAndStride { stride, size, .. } = self.dimensions[dimension];
             let npus = stride * size;
             let end = from / npus * npus + to % npus;

@@ -43,8 +43,7 @@ impl LinkGraph {
         })
     }
 
-    /// Returns the route from `a` to `b` in a graph without failed links (empty if both are the
-    /// same NPU).
+    /// Returns the route from `a` to `b` in a graph without failed links. The route is empty if both are the same NPU.
     pub fn route_between(&self, a: Npu, b: Npu) -> RouteLinksAndFractions {
         let route = self.find_route(a, b);
         route.expect("every NPU can be reached")
@@ -124,8 +123,8 @@ impl LinkGraph {
         leg: RouteLeg,
         route: &mut RouteLinksAndFractions,
     ) -> Option<()> {
-        // Vertices at one distance from `from`, as (vertex, the vertex's share of the message, latency of the slowest
-        // path to the vertex).
+        // Vertices at the same distance from `from`, as (vertex, fraction of the message at the vertex, latency of the
+        // slowest path to the vertex).
         let mut front = vec![(from, 1.0, Span::ZERO)];
         while front[0].0 != end {
             let mut next: Vec<(u32, f64, Span)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Routes and loads of link graphs, computed by hand.
+//! Compares routes and loads of link graphs with results computed by hand.
 
 use super::*;
 use crate::topology::TopologyDimension;
@@ -72,7 +72,7 @@ fn a_fat_tree_has_its_switches_and_paths() {
     assert_eq!(graph.hop_count(Npu(0), Npu(3)), 4);
     assert_eq!(graph.hop_count(Npu(0), Npu(15)), 6);
     // A route to another pod has 1 link with the whole message, 2 links with halves and 4 links with quarters, followed
-    // by the same numbers in reverse.
+    // by the same links in reverse.
     let route = graph.route_between(Npu(0), Npu(15));
     let mut parts: Vec<_> = route.links.iter().map(|(_, part)| *part).collect();
     assert_eq!(parts.iter().sum::<f64>(), 6.0);
@@ -155,7 +155,8 @@ fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
         // Each link takes 1 us, so latencies in us are numbers of links.
         paths.map(|path| path.latency.0).sum::<u64>() / 1_000_000
     };
-    // 56 pairs have 56 x 12 / 7 = 96 hops in all, and 56 x 2 = 112 on the mesh, which is 7/6 of 96.
+    // The 56 pairs are 56 x 12 / 7 = 96 hops apart in all. On the mesh, they are 56 x 2 = 112 hops apart, which is 7/6
+    // of 96.
     assert_eq!((sum("torus:2x4"), sum("torus:2x2x2")), (96, 96));
     assert_eq!(sum("mesh:2x4"), 112);
 }
@@ -254,7 +255,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
 }
 
 /// Four nodes of four NPUs share one fabric of sixteen NICs, four below each switch. Messages to another node use only
-/// the fabric. Messages inside a node do not use it, although the node's NICs are on one switch.
+/// the fabric. Messages inside a node do not use the fabric, although the node's NICs are on one switch.
 #[test]
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
@@ -271,8 +272,8 @@ fn one_fabric_joins_all_rails() {
         assert_eq!(graph.all_links().len(), 2 * (16 + 16 + 16));
         assert_eq!(crossed(graph, 5, 6), [0, 0]);
     }
-    // The routes lead to another node, on the same rail or on another rail. Two nodes are below one switch if their
-    // NICs of a rail are below one switch.
+    // The routes lead to another node, either on the same rail or on a different rail. Two nodes are below one switch
+    // if their NICs of a rail are below one switch.
     assert_eq!(crossed(&racks, 0, 4), [1; 4]);
     assert_eq!(crossed(&racks, 0, 5), [1; 4]);
     assert_eq!(crossed(&rails, 0, 4), [1; 2]);
@@ -305,7 +306,7 @@ fn one_fabric_joins_all_rails() {
                     route.latency,
                 )
             });
-            // Hashed routes may differ: a hash depends on the device number, and the nodes' switches shift these
+            // Hashed routes may differ, because a hash depends on the device number and the nodes' switches shift these
             // numbers.
             if matches!(policy, ShortestPathChoice::Hashed(_)) {
                 assert_eq!(over.0.len(), alone.0.len());
@@ -393,8 +394,8 @@ fn a_fabric_may_lie_between_dimensions() {
     assert_eq!(crossed(&graph, 0, 5), [0, 0, 2, 2]);
 }
 
-/// Tests a switch over two boards of four chips in a square. Also tests the reverse: a switch for each pair of NPUs,
-/// and a square that connects the NPUs with equal places in their pairs.
+/// Checks a switch over two boards of four chips in a square. Also checks the reverse: a switch for each pair of NPUs,
+/// and a square that connects the NPUs at equal places in their pairs.
 #[test]
 fn graphs_lie_inside_and_outside_of_switches() {
     let square = || DimensionLinks::Chips {

@@ -1,4 +1,4 @@
-//! Tests routes over dies: links counted by class, rates, and detours around faults.
+//! Checks routes over dies: links counted by class, rates, and detours around faults.
 
 use super::*;
 use crate::topology::Topology;
@@ -45,8 +45,8 @@ fn ways_count_links_by_class() {
     // A link between dies takes 5 ns, along x or along y.
     assert_eq!(path([3, 0], [4, 0]), (5, 250.0));
     assert_eq!(path([0, 1], [0, 2]), (5, 250.0));
-    // From (11, 3) to (0, 0) there are 11 links along x and 3 along y. Two of the former and one of the latter connect
-    // dies. The latency is 11 + 15 ns.
+    // From (11, 3) to (0, 0), there are 11 links along x and 3 along y. Two of the links along x and one of the links
+    // along y connect dies. The latency is 11 + 15 ns.
     assert_eq!(path([11, 3], [0, 0]), (11 + 15, 250.0));
 }
 
@@ -69,8 +69,8 @@ fn rows_of_a_torus_close_over_a_border() {
     );
 }
 
-/// Store-and-forward is Eq. 3 of PALM: every link adds its latency and the time of the whole message. 1 MB from (2, 0)
-/// to (5, 0) crosses two links inside dies, 1 us + 1 ns each, and one link between dies, 4 us + 5 ns.
+/// Store-and-forward is Eq. 3 of PALM: every link adds its latency and the time of the whole message. A message of 1 MB
+/// from (2, 0) to (5, 0) crosses two links inside dies, at 1 us + 1 ns each, and one link between dies, at 4 us + 5 ns.
 #[test]
 fn store_and_forward_adds_up_the_links() {
     let t = topology(grid(), DimensionShape::Mesh).with_switching(SwitchingMode::StoreAndForward);
@@ -88,7 +88,7 @@ fn ways_go_round_a_faulty_link_or_say_that_there_is_none() {
     let mut broken = grid();
     broken.faulty_links.insert((1, 0));
     let t = topology(broken.clone(), DimensionShape::Mesh);
-    // From (0, 0) to (3, 0) there is no other route. To (3, 1), the message goes along y first.
+    // From (0, 0) to (3, 0), there is no other route. To reach (3, 1), the message goes along y first.
     assert_eq!(t.first_dimension(Npu(0), Npu(3)), Err((1, 0)));
     assert_eq!(t.first_dimension(Npu(0), Npu(15)), Ok(1));
     assert_eq!(t.first_dimension(Npu(15), Npu(0)), Ok(0));
