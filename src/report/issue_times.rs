@@ -1,7 +1,7 @@
 //! Issue times of the nodes in progress, for observers that compute durations.
 //!
 //! A node occupies its lane until it completes, so one time per lane is enough. Receives occupy no lane, so each has
-//! its own time. Nodes that do no work end when they begin, so they can share the time of a lane. With one time per
+//! its own time. Nodes that do no work end when they begin, so they can share their lane's time. With one time per
 //! node, every access would miss the cache.
 
 use chakram_base::ids::NodeIndex;
@@ -21,7 +21,7 @@ pub(super) struct InProgressNodeIssueTimes<'a> {
 #[derive(Clone, Copy, Debug)]
 struct GraphWithFirstTimeIndex<'a> {
     graph: &'a Graph,
-    /// Index in `at` of the instance's first time.
+    /// Where the instance's first time stands in `at`.
     first: usize,
 }
 

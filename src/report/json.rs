@@ -19,7 +19,7 @@ pub enum ReportOrComparisonJson {
     Comparison(Box<ComparisonDocument<'static>>),
 }
 
-/// Reason why a string is not a valid report document.
+/// Why a string is not a valid report document.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidReportDocumentError {
     /// The string is not JSON, or not a report.

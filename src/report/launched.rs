@@ -67,8 +67,8 @@ pub fn replay_launched_programs(
     Ok(reports.collect())
 }
 
-/// Attaches all reports except the first, named by `names`, to the first as its neighbours. Returns the first; `None`
-/// if there are no reports.
+/// Attaches all reports but the first to the first, as its neighbours, under the names in `names`. Returns the first
+/// report; `None` if there are no reports.
 pub fn attach_neighbour_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> {
     let mut reports = reports.into_iter();
     let mut first = reports.next()?;
@@ -146,7 +146,7 @@ pub(super) fn build_launch_sections(
 /// Counts for the launches of one program.
 #[derive(Clone, Copy, Debug, Default)]
 struct TotalsOverProgramLaunches {
-    /// Completion time of the last node of any launch.
+    /// Time at which the last node of any launch completes.
     end: Time,
     nodes: u64,
     messages: u64,
@@ -165,8 +165,8 @@ struct ProgramWithObservers<'a> {
 /// Forwards each event to the observers of its program.
 struct ProgramEventForwarder<'a, 'e> {
     programs: Vec<ProgramWithObservers<'a>>,
-    /// For each instance of all programs: the index of its program, and its index within the program. `groups` contains
-    /// the same indices for each group.
+    /// For each instance of any program: the index of its program, and its own index within that program. `groups`
+    /// holds the same pairs of indices for groups.
     instances: Vec<(u32, InstanceId)>,
     groups: Vec<(u32, ReplayGroupId)>,
     extra: &'e mut dyn Observer,

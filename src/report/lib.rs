@@ -1,6 +1,6 @@
 //! Results of a replay. Observers collect them, and the report contains them.
 //!
-//! The caller chooses the observers. They are compiled into the event loop. Nothing is stored per node unless an
+//! The caller chooses the observers. The compiler builds them into the event loop. Nothing is stored per node unless an
 //! observer stores it.
 //!
 //! A [`Report`] contains the results of all observers as one value. A report can be rendered, written, read back and
@@ -125,7 +125,8 @@ use unknown::MissingTraceFactRow;
 pub struct Report {
     /// Version of the report's schema.
     pub schema: ReportSchema,
-    /// Program and inputs that produced the report. Absent inside a document with several reports.
+    /// Program and inputs that produced the report. Absent from reports that are inside a document with several
+    /// reports.
     #[serde(flatten)]
     pub provenance: Option<Provenance>,
     /// Machine that the job was replayed on.
@@ -141,18 +142,18 @@ pub struct Report {
     /// End time of the captured run, if every trace records when its rank ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// Devices, hosts and software with which the job was captured, if the traces record them.
+    /// Devices, hosts and software on which the job was captured, if the traces record them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub captured_on: Option<CapturedOn>,
-    /// Facts that the traces lack, and how the affected nodes were timed.
+    /// Facts missing from the traces, and how the affected nodes were timed instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<MissingTraceFactRow>,
     /// True if the makespan is only a lower bound, because some nodes have neither an estimated nor a recorded
     /// duration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lower_bound: bool,
-    /// The profiler that captured the job, and its cost. Present if this cost was subtracted, or if the job also
-    /// measured steps without the profiler.
+    /// The profiler that captured the job, and its cost. Present if this cost was subtracted, or if the capture also
+    /// timed steps without the profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerAndItsCost>,
     /// Methods that determined the kernels' durations.
@@ -160,10 +161,11 @@ pub struct Report {
     /// Energy of kernels, if any kernel is timed by loop nests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy: Option<LoopNestEnergyTotal>,
-    /// Share of the time that changes with the machine.
+    /// The fraction of the time that changes with the machine.
     #[serde(default)]
     pub response: NpuTimeByMachineDependence,
-    /// Prediction interval, and the time by estimation method. Absent if the errors of the methods are unknown.
+    /// Prediction interval, and how much time each estimation method accounts for. Absent if the errors of the methods
+    /// are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<PredictionInterval>,
     /// Network model that timed the communication; `None` if communication kept its recorded times.
@@ -177,8 +179,8 @@ pub struct Report {
     /// Time with communication in progress (mean over NPUs).
     #[serde(rename = "mean_communicating_ps")]
     pub mean_communicating: Span,
-    /// Part of the mean memory time: accesses to remote memory, without accesses to the NPU's own memory at the same
-    /// time. Zero in reports of older versions.
+    /// The part of the mean memory time in which an NPU accesses remote memory but not its own memory. Zero in reports
+    /// of older versions.
     #[serde(rename = "mean_remote_memory_ps", default)]
     pub mean_remote_memory: Span,
     /// One row per rank with a trace, sorted by rank.
@@ -206,9 +208,9 @@ pub struct Report {
     /// Loads and stores by memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_accesses: Vec<OneMemoryAccessesRow>,
-    /// Sentences that state why numbers may be misleading.
+    /// Sentences that warn why numbers may be misleading.
     pub warnings: Vec<String>,
-    /// User settings that have no effect, or an unknown effect.
+    /// User settings whose effect is unknown or that have none.
     #[serde(default, skip_serializing_if = "GivenSettingTestResults::is_empty")]
     pub settings: GivenSettingTestResults,
     /// Memory of NPUs. One row per rank with allocations or frees in its trace, sorted by rank.
@@ -218,16 +220,17 @@ pub struct Report {
         schemars(with = "fitting::MemoryRows<'_>")
     )]
     pub memory: Vec<MemoryRow>,
-    /// Busy time of links and memory ports, on a machine of tiles whose network model has contention.
+    /// How long links and memory ports are busy, on a machine of tiles whose network model simulates contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileLinkAndPortUse>,
-    /// Memory at ports that stores data too large for SRAM, if any trace records memory use.
+    /// Memory at ports, which stores data that does not fit in SRAM, if any trace records memory use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_ports: Vec<OnePortMemoryPeakAndCapacity>,
-    /// Remote memories that store data too large for NPUs, if ranks load from or store to these memories.
+    /// Remote memories, which store data that does not fit in the NPUs' memory, if ranks load from or store to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_pools: Vec<OneRemoteMemoryPeakAndCapacity>,
-    /// Results of rank aggregation, which simulates one rank for each group of equal ranks; `None` if not requested.
+    /// Results of rank aggregation, which simulates one rank for each group of identical ranks; `None` if not
+    /// requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<IdenticalRankMergeCounts>,
     /// The speedups that would shorten the makespan most, if requested.
@@ -264,7 +267,7 @@ pub struct Report {
     /// Bytes per dimension and per link, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkReport>,
-    /// Data for the pictures of a page. Absent in other formats.
+    /// The data that a page's pictures show. Absent in other formats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pictures: Option<ReplayPictures>,
 }
@@ -286,7 +289,7 @@ impl Report {
         name.filter(|&name| name != ContentionFreeNetwork::NAME)
     }
 
-    /// Returns the mean of a time over NPUs, rounded to the nearest picosecond.
+    /// Returns the mean of a time over all NPUs, rounded to the nearest picosecond.
     pub fn mean_over_npus(&self, time: impl Fn(&NpuTime) -> Span) -> Span {
         let sum: u128 = self
             .rows
@@ -296,7 +299,7 @@ impl Report {
         rounded_mean(sum, self.rows.len())
     }
 
-    /// Returns the rows with the shortest and the longest time in category `part`.
+    /// Returns the rows that spend the shortest and the longest time in category `part`.
     pub fn rows_with_extreme_time(&self, part: NpuTimeCategory) -> Option<(&NpuRow, &NpuRow)> {
         let time = |row: &NpuRow| row.time.parts[part as usize];
         let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
@@ -314,8 +317,8 @@ impl Report {
         beside.for_each(|other| other.report.merge_micro_batch_operators());
     }
 
-    /// Returns the end of the captured run and the rank that ended last (the lowest rank if several ended last); `None`
-    /// unless every trace records its end.
+    /// Returns when the captured run ended and which rank ended last (the lowest, if several did); `None` unless every
+    /// trace records when its rank ended.
     pub fn last_captured_end(&self) -> Option<(Span, Rank)> {
         let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
         let ends: Vec<_> = ends.collect::<Option<_>>()?;
@@ -328,8 +331,8 @@ impl Report {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
-    /// Returns the exposed waiting (for partners that have not begun) as a mean over NPUs, including the pipeline
-    /// bubble.
+    /// Returns the exposed time spent waiting for partners that have not begun, as a mean over NPUs. It includes the
+    /// pipeline bubble.
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
         let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);
@@ -346,7 +349,7 @@ impl Report {
         Span(all.saturating_sub(self.exposed_waiting().0))
     }
 
-    /// Returns the communication time, including waiting, that compute hides, as a mean over NPUs.
+    /// Returns the communication time that compute hides, waiting included, as a mean over NPUs.
     pub fn hidden_communication_time(&self) -> Span {
         let part = |part: NpuTimeCategory| self.mean_parts[part as usize].0;
         let exposed = part(NpuTimeCategory::Communication) + part(NpuTimeCategory::Bubble);
@@ -354,7 +357,7 @@ impl Report {
         Span(self.mean_communicating.0.saturating_sub(exposed))
     }
 
-    /// Returns the exposed waiting except the bubble, as a mean over NPUs.
+    /// Returns the exposed waiting without the bubble, as a mean over NPUs.
     pub(crate) fn mean_exposed_waiting(&self) -> Span {
         let all = self.mean_parts[NpuTimeCategory::Communication as usize].0;
         Span(all.saturating_sub(self.exposed_transferring().0))

@@ -1,8 +1,8 @@
 //! Bytes and busy time of links. They show which dimension and which link limit the job.
 //!
 //! Bytes of messages, loads and stores are counted if requested, with any network model. A transfer is counted on every
-//! link of its route ([`LinkTrafficBytes`](chakram_hardware::parse_network::LinkTrafficBytes)). A load or store is also
-//! counted on the link between the memory and its NPU. The *load* of a link is the time that its bytes take at the
+//! link of its route ([`LinkTrafficBytes`](chakram_hardware::parse_network::LinkTrafficBytes)). A load or store also
+//! counts on the link between the memory and its NPU. The *load* of a link is the time that its bytes take at the
 //! link's rate, divided by the makespan. If several jobs share a machine, the first job's report contains the sum of
 //! all jobs' bytes. Loads are then relative to the end of the last job instead of the makespan.
 
@@ -31,8 +31,8 @@ pub struct LinkReport {
     pub dimensions: Vec<DimensionRow>,
     /// One row per link that carried bytes, sorted by dimension.
     pub links: Vec<LinkRow>,
-    /// If several jobs share the machine, loads are relative to this time: the end of the last job. Zero with a single
-    /// job, whose loads are relative to the makespan.
+    /// If several jobs share the machine, loads are relative to this time, when the last job ends. Zero if there is
+    /// only one job; its loads are relative to the makespan.
     #[serde(
         rename = "until_ps",
         default,
@@ -49,9 +49,9 @@ pub struct DimensionRow {
     pub name: String,
     /// Number of links; the two directions of a connection are two links.
     pub links: u64,
-    /// Bytes summed over the links, so a message over three links counts three times.
+    /// Bytes summed over the links: a message that crosses three links counts three times.
     pub bytes: u64,
-    /// Mean bytes per NPU that were sent over these links (for a memory: loaded and stored).
+    /// Mean bytes per NPU sent over these links; for a memory, the bytes loaded and stored.
     pub bytes_per_npu: u64,
     /// Mean busy time of a link.
     #[serde(rename = "mean_busy_ps")]
@@ -79,7 +79,7 @@ pub struct LinkRow {
     pub busy: Span,
 }
 
-/// Links that share a row of summed traffic.
+/// Links whose traffic is summed in one row.
 enum SummedLinkGroup {
     Dimension(u32),
     /// Links of a memory, one at each of its endpoints.

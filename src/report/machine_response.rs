@@ -1,4 +1,4 @@
-//! Share of a job's time that changes with the machine.
+//! The fraction of a job's time that changes with the machine.
 //!
 //! The mean time per NPU is divided into three parts, which sum exactly to the makespan. The first part *responds* to a
 //! change of machine: compute timed by roofline or curves, exposed transfers over the machine's network, memory, and
@@ -14,7 +14,7 @@ use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 
-/// NPU time by its dependence on the machine (means over NPUs).
+/// NPU time, divided by how it depends on the machine (means over NPUs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuTimeByMachineDependence {
@@ -38,7 +38,7 @@ pub struct NpuTimeByMachineDependence {
     pub follows: Span,
 }
 
-/// Mean compute time per NPU, by source of the kernels' durations: recorded, or modelled by roofline or curves.
+/// Mean compute time per NPU, by where the kernels' durations come from: recorded, or modelled by roofline or curves.
 struct ComputeTimeBySource {
     recorded: Span,
     roofline: Span,
@@ -104,7 +104,7 @@ impl NpuTimeByMachineDependence {
 
 impl Report {
     /// Returns a heading, and a description of how much of the job's time depends on the machine. Returns `None` unless
-    /// a CPU ran the kernels, or most of the time is host time.
+    /// the kernels ran on a CPU or host time is most of the time.
     pub fn describe_machine_dependence(&self) -> Option<(&'static str, String)> {
         let makespan = self.outcome.makespan;
         let part = |part: NpuTimeCategory| self.mean_parts[part as usize];

@@ -1,9 +1,9 @@
 //! Memory that each NPU needs, by tensor class. A node allocates its memory when it is issued, and frees memory when it
 //! completes.
 //!
-//! At each instant, frees by completing nodes count before allocations by issued nodes, regardless of the order in the
-//! event loop. A node that is issued and completes at the same instant frees its memory before the next such node
-//! allocates. So in a chain of nodes that take no time, only one node at a time has temporary memory.
+//! At each instant, nodes that complete free their memory before nodes that are issued allocate theirs, whatever the
+//! order in the event loop. A node that is issued and completes at the same instant frees its memory before the next
+//! such node allocates. So in a chain of nodes that take no time, only one node at a time has temporary memory.
 //!
 //! If no node changes memory, the observer stores nothing and examines no node. Otherwise, it stores one bit per node.
 
@@ -34,8 +34,8 @@ struct NpuPeakAndFinalMemory {
     peak: MemoryPeak,
     /// Bytes allocated at the end of the replay.
     settled: BytesByTensorClass,
-    /// Number of nodes that freed more than was allocated, the first such node, and the bytes that were freed but not
-    /// allocated.
+    /// Number of nodes that freed more than was allocated, the first of them, and how many bytes were freed without
+    /// having been allocated.
     missing: Option<(u64, NodeIndex, BytesByTensorClass)>,
 }
 
@@ -63,23 +63,23 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// Index of the NPU.
     pub npu: Npu,
-    /// Capacity of the NPU's memory. Null if unknown. If the rank stores the excess in remote memory, its share of that
-    /// memory is included.
+    /// Capacity of the NPU's memory. Null if unknown. If the rank keeps the excess in remote memory, its share of that
+    /// memory counts too.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// Largest number of bytes allocated at one time.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
-    /// Bytes of the peak that exceed the NPU's own memory and are placed in memory at the nearest port. Present only on
-    /// machines with memory at ports.
+    /// Bytes of the peak that do not fit in the NPU's own memory and are placed in memory at the nearest port. Present
+    /// only on machines with memory at ports.
     #[serde(
         rename = "peak_bytes_beyond_sram",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_sram: Option<Bytes>,
-    /// Bytes of the peak that exceed the NPU's own memory and are placed in remote memory. Present only for a rank that
-    /// loads from or stores to remote memory.
+    /// Bytes of the peak that do not fit in the NPU's own memory and are placed in remote memory. Present only for a
+    /// rank that loads from or stores to remote memory.
     #[serde(
         rename = "peak_bytes_in_remote_memory",
         default,
@@ -130,7 +130,7 @@ pub struct FreedUnallocatedBytes {
     /// First node that freed more than was allocated.
     #[serde(rename = "first_node")]
     pub first: NamedNode,
-    /// Missing bytes by class.
+    /// Bytes freed but never allocated, by class.
     #[serde(rename = "bytes_by_class", with = "by_class")]
     #[cfg_attr(
         any(test, feature = "schema"),
@@ -162,7 +162,7 @@ impl MemoryRow {
         })
     }
 
-    /// Compares rows by the filled share of their capacity, or by peak if a capacity is unknown.
+    /// Compares rows by how full their memory is, or by peak if a capacity is unknown.
     pub fn compare_filled_share(&self, other: &Self) -> Ordering {
         let Some((own, others)) = self.capacity.zip(other.capacity) else {
             return self.peak.cmp(&other.peak);
@@ -172,7 +172,7 @@ impl MemoryRow {
     }
 }
 
-/// Returns the row that fills the largest share of its capacity. In a tie, returns the row of the lowest rank.
+/// Returns the row whose memory is fullest. In a tie, returns the row of the lowest rank.
 pub(super) fn find_fullest_rank(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.compare_filled_share(b))
 }
@@ -208,7 +208,7 @@ impl<'a> MemoryPeakObserver<'a> {
         self.into_rows_of_replay(prepared, instances)
     }
 
-    /// Returns the rows of [`Self::into_rows`] for the whole job that the simulated part represents.
+    /// Returns the rows of [`Self::into_rows`], but for the whole job that the simulated part represents.
     pub(super) fn into_rows_of_whole_job(
         self,
         whole: &CompiledReplay<'_>,
@@ -217,7 +217,7 @@ impl<'a> MemoryPeakObserver<'a> {
         self.into_rows_of_replay(whole, folded.instances.iter().map(|by| by.index()))
     }
 
-    /// Returns the rows for `prepared`. For each instance of `prepared`, `observed` contains the observed instance that
+    /// Returns the rows for `prepared`. For each instance of `prepared`, `observed` names the observed instance that
     /// represents it.
     fn into_rows_of_replay(
         mut self,
@@ -287,7 +287,7 @@ impl Observer for MemoryPeakObserver<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Serializes memory rows as an object. Its first field states whether all rows fit.
+/// Serializes memory rows as an object. Its first field says whether all rows fit.
 pub mod fitting {
     use super::MemoryRow;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

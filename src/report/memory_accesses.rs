@@ -23,7 +23,7 @@ pub struct OneMemoryAccessesRow {
     pub stores: u64,
     /// Bytes loaded plus bytes stored.
     pub bytes: u64,
-    /// Time of the accesses from issue to completion, summed; overlapping accesses each count in full.
+    /// Time from issue to completion, summed over the accesses; overlapping accesses each count in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
 }
@@ -50,8 +50,8 @@ impl LoadStoreSumsByMemory {
         }
     }
 
-    /// Adds `count` equal accesses, one per represented rank, that each take `span`. `memory` is the index of the
-    /// named memory; `None` for unnamed memory.
+    /// Adds `count` identical accesses, one per represented rank, each of which takes `span`. `memory` is the index of
+    /// the named memory; `None` for unnamed memory.
     pub fn add_access(
         &mut self,
         graph: &Graph,

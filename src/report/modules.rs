@@ -1,8 +1,8 @@
 //! Time by module path, for nodes of a captured program that ran inside calls of `nn.Module`.
 //!
-//! A kernel belongs to the module that launched it. The times of a row include all submodules; the *own* times include
-//! only nodes outside the submodules. The own times of all modules, plus the times outside modules, sum exactly to the
-//! times of the operators.
+//! A kernel belongs to the module that launched it. A row's times include all submodules; its *own* times cover only
+//! nodes outside the submodules. The own times of all modules, plus the times outside modules, sum exactly to the times
+//! of the operators.
 
 use super::csv::CsvColumn;
 use super::issue_times::InProgressNodeIssueTimes;
@@ -31,13 +31,13 @@ pub struct ModuleRow {
     /// Time of kernels, copies and communication launched in the module; overlapping nodes each count in full.
     #[serde(rename = "device_ps")]
     pub device: Span,
-    /// Part of `device` in nodes outside the submodules.
+    /// The part of `device` spent in nodes outside the submodules.
     #[serde(rename = "own_device_ps")]
     pub own_device: Span,
     /// Time of host nodes in the module, plus the Python time (delays) before nodes on host threads.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// Part of `host` in nodes outside the submodules.
+    /// The part of `host` spent in nodes outside the submodules.
     #[serde(rename = "own_host_ps")]
     pub own_host: Span,
 }
@@ -55,7 +55,7 @@ pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 10;
 
-/// Modules that share a table row, because their paths have equal class names.
+/// Modules that share a table row, because their paths have the same class names.
 #[derive(Clone, Debug, Default)]
 struct SameClassModules {
     /// Index of the last of these modules in the report.
@@ -67,7 +67,7 @@ struct SameClassModules {
     host: Span,
 }
 
-/// Returns the path with the number of each module replaced by `*`.
+/// Returns the path, with each module's number replaced by `*`.
 fn family_of_module(path: &str) -> String {
     let parts = path.split('/').map(|part| {
         let stem = part.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -79,8 +79,8 @@ fn family_of_module(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Returns the table of modules with the most device time. Empty if there are no modules. Modules whose paths have
-/// equal class names share a row.
+/// Returns the table of modules with the most device time. Empty if there are no modules. Modules whose paths have the
+/// same class names share a row.
 pub(super) fn build_module_sections(
     report: &Report,
     medium: ReportTextDetailsOrPage,
@@ -240,7 +240,7 @@ fn python_calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
 }
 
 impl ModuleTimeAccumulator<'_> {
-    /// Returns true if the delay before a node is spent in a host thread.
+    /// Returns true if the delay before a node is time spent in a host thread.
     #[inline]
     fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {
         let graph = self.started.graph_of(instance);
@@ -303,8 +303,8 @@ impl ModuleTimeAccumulator<'_> {
     }
 }
 
-/// Returns the row index for each Python call: the row of the call's own module, or else of the innermost module
-/// around the call.
+/// Returns the row index for each Python call: that of the call's own module, or else of the innermost module around
+/// the call.
 fn rows_of<'a>(graph: &'a Graph, rows: &mut DistinctKeyInterner<(u32, &'a str)>) -> Vec<u32> {
     let stacks = graph.stacks();
     let mut row_of: Vec<u32> = Vec::with_capacity(stacks.calls.len());

@@ -11,19 +11,19 @@ use chakram_base::units::{Time, format_thousands};
 use chakram_engine::ReplayRefusal;
 use std::collections::BTreeMap;
 
-/// Reason why a node did not start earlier.
+/// Why a node did not start earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StartCause {
-    /// No other node: the node started at the beginning of the replay, or when its rank was released.
+    /// It waited for no other node: it started at the beginning of the replay, or when its rank was released.
     Release,
-    /// The last dependency completed at this time, or earlier by the node's delay.
+    /// It waited for its last dependency, which completed at this time, or earlier by the node's delay.
     Dependency,
-    /// The previous node on the same lane ended at this time.
+    /// It waited for the previous node on its lane, which ended at this time.
     Lane,
-    /// The last member of the node's collective became ready at this time.
+    /// It waited for the last member of its collective, which became ready at this time.
     Member,
-    /// The node's collective waited for its turn in the launch order of its group.
+    /// Its collective waited for its turn in the group's launch order.
     Order,
 }
 
@@ -55,7 +55,7 @@ impl CodedTextColumn {
     }
 }
 
-/// A column of numbers, which may be unknown in some rows.
+/// A column of numbers, some of which may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OptionalNumberColumn<T> {
     /// Number of each row; 0 if unknown.
@@ -86,7 +86,7 @@ impl<T: Copy + Default> OptionalNumberColumn<T> {
     }
 }
 
-/// A node table's column, of any type.
+/// A column of a node table, of any type.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeColumnValues<'t> {
     /// 32-bit integers, all known.
@@ -97,7 +97,7 @@ pub enum NodeColumnValues<'t> {
     PartialU32(&'t OptionalNumberColumn<u32>),
     /// 64-bit integers; some rows may be unknown.
     PartialU64(&'t OptionalNumberColumn<u64>),
-    /// Texts.
+    /// Strings.
     Text(&'t CodedTextColumn),
 }
 
@@ -134,9 +134,9 @@ pub struct NodeTableRow {
     pub span: [Time; 2],
     /// String index of the lane's name, or -1 if the node has no lane.
     pub lane: i32,
-    /// Reason why the node did not start earlier, and the node that it waited for.
+    /// Why the node did not start earlier, and the node that it waited for.
     pub cause: (StartCause, Option<NodeRankAndId>),
-    /// The communication partner that determined the node's end, if there is one.
+    /// The communication partner that determined when the node ended, if there was one.
     pub partner: Option<NodeRankAndId>,
 }
 
@@ -145,7 +145,7 @@ pub struct NodeTableRow {
 pub struct DistinctTextIndices(BTreeMap<String, i32>);
 
 impl DistinctTextIndices {
-    /// Returns the index of `text`, which is added if it is new.
+    /// Returns the index of `text`, and adds `text` if it is new.
     pub fn intern_text(&mut self, text: &str) -> i32 {
         if let Some(&number) = self.0.get(text) {
             return number;

@@ -68,8 +68,8 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("remote_memory_ps", |_, row| row.time.remote_memory.into()),
 ];
 
-/// Column that shows whether the makespan of the report is only a lower bound. The table has this column only if some
-/// report has a lower bound.
+/// Column that shows whether a report's makespan is only a lower bound. The table has this column only if at least one
+/// report's makespan is a lower bound.
 pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |report, _| {
     u64::from(report.lower_bound).into()
 });

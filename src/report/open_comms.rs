@@ -1,7 +1,7 @@
 //! Communications in progress on an NPU. Selects the one that the current time is charged to.
 //!
 //! A communication first waits until all partners have begun, then it transfers. Time is charged to the earliest
-//! transfer. If there is none, it is charged to the earliest wait.
+//! transfer. If nothing transfers, it is charged to the earliest wait.
 
 use chakram_trace::graph::Graph;
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Marks the label of a communication that has ended, and the number of a communication that has not started.
 const OVER: u32 = u32::MAX;
 
-/// Progress of the charged communication.
+/// Progress of the communication that time is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargedCommunicationProgress {
     /// All partners have begun, so the communication transfers.
@@ -98,8 +98,7 @@ impl NpuCommunicationsInProgress {
         }
     }
 
-    /// Returns the label and progress of the currently charged communication; `None` if no communication is in
-    /// progress.
+    /// Returns the label and progress of the communication that time is now charged to; `None` if none is in progress.
     #[inline]
     pub fn charged_comm(&mut self) -> Option<(usize, ChargedCommunicationProgress)> {
         let first = self.open.front()?;

@@ -26,11 +26,10 @@ pub struct OperatorTime {
     /// Sum of the nodes' times; overlapping nodes each count in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
-    /// FLOPs of all nodes; `None` if the FLOPs of some node are unknown.
+    /// FLOPs of all nodes; `None` if any node's FLOPs are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops: Option<u64>,
-    /// Bytes that the nodes load and store, including kernels' memory traffic; `None` if the bytes of some node are
-    /// unknown.
+    /// Bytes that the nodes load and store, kernels' memory traffic included; `None` if any node's bytes are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
@@ -50,7 +49,7 @@ impl OperatorTime {
         (self.total > Span::ZERO).then(|| amount as f64 / self.total.as_seconds())
     }
 
-    /// Adds the calls, time and work of `other` to this row. A sum is unknown if either value is.
+    /// Adds the calls, time and work of `other` to this row. A sum is unknown if either of its terms is.
     pub(super) fn add_operator(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.total += other.total;
@@ -90,8 +89,8 @@ pub(super) fn sum_over_micro_batches(operators: &[OperatorTime]) -> Vec<Operator
 fn sort_by_time<N: AsRef<str> + Into<String>>(
     sums: Vec<((N, u8), OperatorSum)>,
 ) -> Vec<OperatorTime> {
-    // Equal layers and micro-batches take equal times, so most comparisons are decided by names. Most names differ
-    // within their first 16 bytes, so compare these as one number first.
+    // Identical layers and micro-batches take the same time, so names decide most comparisons. Most names differ within
+    // their first 16 bytes, so these are first compared as one number.
     let mut rows: Vec<_> = sums
         .into_iter()
         .map(|((name, _), sum)| (prefix_as_number(name.as_ref()), name, sum))
@@ -113,7 +112,7 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
     rows.collect()
 }
 
-/// Returns the first 16 bytes of a name as a number. Numbers and names have the same order.
+/// Returns the first 16 bytes of a name as a number. Numbers sort in the same order as names.
 fn prefix_as_number(name: &str) -> u128 {
     let mut first = [0; 16];
     let length = name.len().min(first.len());
@@ -131,15 +130,15 @@ pub struct OperatorObserver<'a> {
     /// Number of ranks that each instance represents. Empty if each instance represents only its
     /// own rank.
     counts: Vec<u64>,
-    /// For each graph and name, a sum over nodes. Only nodes of the same kind as the name's first completed node are
-    /// summed.
+    /// For each graph and name, a sum over nodes. Only nodes of the same kind as the first completed node with that
+    /// name are summed.
     sums: Vec<Vec<SameNameCallsAndTime>>,
-    /// Sums over nodes of a kind other than in `sums`, by graph, name and kind.
+    /// Sums over nodes of a kind other than that in `sums`, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), SameNameCallsAndTime>,
     accesses: LoadStoreSumsByMemory,
 }
 
-/// Calls and time of a graph's nodes that have one name and kind.
+/// Calls and time of a graph's nodes that share a name and kind.
 #[derive(Clone, Copy, Debug)]
 struct SameNameCallsAndTime {
     calls: u64,
@@ -178,7 +177,7 @@ impl OperatorWork {
         bytes: Some(0),
     };
 
-    /// Returns the work of a node. The FLOPs of a kernel are unknown if the trace does not contain them.
+    /// Returns the work of a node. A kernel's FLOPs are unknown if the trace does not give them.
     fn of_node(graph: &Graph, node: NodeIndex) -> Self {
         let known = |amount: u64| (amount > 0).then_some(amount);
         match graph.kind(node) {
@@ -241,8 +240,8 @@ impl<'a> OperatorObserver<'a> {
         }
     }
 
-    /// Creates an observer of the simulated part of a folded job. Each sum is multiplied by the number of represented
-    /// ranks.
+    /// Creates an observer of the simulated part of a folded job. Each sum is multiplied by the number of ranks that
+    /// the instance represents.
     pub(super) fn of_part(folded: &'a FoldedReplay<'a>) -> Self {
         Self {
             counts: folded.counts.clone(),
@@ -255,8 +254,9 @@ impl<'a> OperatorObserver<'a> {
     pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<OneMemoryAccessesRow>) {
         let mut names = DistinctKeyInterner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
-        // Most ranks have the same names in the same order. For each name index, the first candidate is therefore the
-        // row of the latest graph's name; a look-up in a table of a million names misses the caches several times.
+        // Most ranks have the same names in the same order. The first candidate for each name index is therefore the
+        // row that the latest graph's name had; a look-up in a table of a million names misses the caches several
+        // times.
         let mut latest: Vec<u32> = Vec::new();
         let mut nodes = NameAndKindTotalsTable::default();
         for (index, graph) in (0..).zip(self.prepared.workload().graphs()) {
@@ -288,7 +288,7 @@ impl<'a> OperatorObserver<'a> {
     }
 }
 
-/// Number and work of a graph's nodes that have one name and kind.
+/// Number and work of a graph's nodes that share a name and kind.
 #[derive(Clone, Copy, Debug)]
 struct SameNameNodeCountAndWork {
     kind: NodeKind,
@@ -309,15 +309,15 @@ impl SameNameNodeCountAndWork {
 /// Totals of a graph's nodes by name and kind.
 #[derive(Debug, Default)]
 struct NameAndKindTotalsTable {
-    /// By name, the totals of the nodes that have the same kind as the name's first node.
+    /// For each name, the totals of the nodes of the same kind as the first node with that name.
     firsts: Vec<SameNameNodeCountAndWork>,
     /// Totals of nodes of other kinds, by name and kind.
     others: BTreeMap<(u32, u8), SameNameNodeCountAndWork>,
 }
 
 impl NameAndKindTotalsTable {
-    /// Replaces all totals with those of `graph`, and reuses the memory: totals of all ranks at once would take as much
-    /// as their graphs.
+    /// Replaces all totals with those of `graph` and reuses the memory, because totals of all ranks at once would need
+    /// as much memory as their graphs.
     fn replace_by_totals_of(&mut self, graph: &Graph) {
         let empty = SameNameNodeCountAndWork::empty_for_kind(NodeKind::Nothing);
         self.firsts.clear();
@@ -337,7 +337,7 @@ impl NameAndKindTotalsTable {
         }
     }
 
-    /// Returns the totals of the nodes with a name and kind; there must be such nodes.
+    /// Returns the totals of the nodes with a name and kind; there must be at least one such node.
     fn totals_of(&self, name: u32, kind: NodeKind) -> SameNameNodeCountAndWork {
         let first = self.firsts[name as usize];
         if first.kind == kind {

@@ -1,7 +1,7 @@
-//! Data for a page's pictures: activity of ranks, memory over time, and bytes between ranks. No table contains it.
+//! Data for a page's pictures: activity of ranks, memory over time, and bytes between ranks. They appear in no table.
 //!
 //! Nothing is stored per node. Adjacent intervals with the same category and name are merged. If a picture cannot show
-//! all intervals, short adjacent ones are merged, and get the category and name that take most of the time.
+//! all intervals, short adjacent ones are merged into one, with the category and name that take most of its time.
 
 mod intervals;
 mod recorder;
@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
     /// Activity of ranks, sorted by rank; ranks with identical activity share one entry. If there are too many ranks,
-    /// the most informative ones are kept: ranks that run out of memory, ranks with the shortest or longest time in a
-    /// category, ranks that finish last, and ranks for which others waited. Then, one rank of each NPU class is kept.
+    /// the most informative ones are kept: those that run out of memory, those with the shortest or longest time in a
+    /// category, those that finish last, and those that others waited for. Then, one rank of each NPU class is kept.
     pub ranks: Vec<RankPicture>,
     /// Number of ranks with recorded activity. In a job with many ranks, only some of each graph and NPU class are
     /// recorded.
@@ -68,8 +68,8 @@ pub struct FormatPeak {
 pub struct RankPicture {
     /// The rank.
     pub rank: Rank,
-    /// Number of other ranks with identical activity. Includes unrecorded ranks that run the same graph on the same NPU
-    /// class and spend the same time in each category.
+    /// Number of other ranks with identical activity. It includes unrecorded ranks that run the same graph on the same
+    /// NPU class and spend the same time in each category.
     #[serde(default)]
     pub alike: u32,
     /// Intervals in order of time; idle intervals are omitted.
@@ -104,23 +104,23 @@ pub struct MemoryCurve {
     /// Memory capacity of the rank's NPU, in bytes.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Times in picoseconds in ascending order, each with the bytes allocated from then on. A point that was merged
-    /// from several has their maximum.
+    /// Times in picoseconds in ascending order, each with the bytes allocated from that time. A point merged from
+    /// several has the maximum of their bytes.
     pub points: Vec<(Time, Bytes)>,
 }
 
 /// Bytes sent between ranks. Each message adds its size. Each all-reduce, all-gather, reduce-scatter or all-to-all adds
-/// the minimum number of bytes that its members must send, divided evenly among the pairs of members.
+/// the fewest bytes that its members must send, divided evenly among the pairs of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TrafficMatrix {
-    /// Number of adjacent ranks that are combined in one row and in one column.
+    /// Number of adjacent ranks that share one row and one column.
     pub ranks_per_cell: u32,
     /// Bytes by sender (row), then by receiver (column).
     pub bytes: Vec<Vec<u64>>,
 }
 
-/// Returns the shortest interval that a picture with `rows` rows can show, if its time axis spans `makespan`.
+/// Returns the shortest interval that a picture with `rows` rows can show, if its time axis covers `makespan`.
 fn choose_resolution(makespan: Span, rows: usize) -> Span {
     Span(makespan.0 / if rows > 24 { 600 } else { 1200 })
 }

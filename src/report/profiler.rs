@@ -1,14 +1,14 @@
 //! Results about the profiler that captured a job: the makespan with and without the profiler's cost, and a comparison
-//! with steps measured without the profiler.
+//! with steps that ran without the profiler.
 //!
 //! # The interval of the makespan without a profiler
 //!
-//! For jobs that also measured steps without a profiler, the makespan without the cost is multiplied by two ratios of
-//! step times. The lower end of the interval uses shortest / median, and the upper end longest / median. For other
-//! jobs, the interval follows from that of the cost of one profiler record (`converters/pytorch/profiler_cost.rs`). The
-//! removed time is scaled to each end of the cost's interval, and subtracted from the makespan with the profiler.
-//! Without this cost in the traces, there is no interval. [`REPEATS`], the variation between repetitions of a step,
-//! widens both kinds of intervals (docs/validation.md).
+//! If the job also timed steps without a profiler, the makespan without the cost is multiplied by two ratios of step
+//! times. The lower end of the interval uses shortest / median, and the upper end longest / median. For other jobs, the
+//! interval follows from the interval of a profiler record's cost (`converters/pytorch/profiler_cost.rs`). The removed
+//! time is scaled to each end of that interval, and subtracted from the makespan with the profiler. If the traces do
+//! not state this cost, there is no interval. [`REPEATS`], the variation between repetitions of a step, widens both
+//! kinds of intervals (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
@@ -46,10 +46,10 @@ pub struct ProfilerAndItsCost {
     /// Method that determined `record_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_basis: Option<ProfilerCostBasis>,
-    /// Number of captured steps. Present only if the job also measured steps without a profiler.
+    /// Number of captured steps. Present only if the job also timed steps without a profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    /// Median time of the steps measured without a profiler.
+    /// Median time of the steps that ran without a profiler.
     #[serde(
         rename = "measured_step_ps",
         default,
@@ -65,7 +65,7 @@ pub struct WithoutProfiler {
     /// Makespan without the profiler's cost.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Lower end of the makespan's 90 % interval. Absent if the traces lack the cost of a record.
+    /// Lower end of the makespan's 90 % interval. Absent if the traces do not state the cost of a record.
     #[serde(rename = "low_ps", default, skip_serializing_if = "Option::is_none")]
     pub low: Option<Span>,
     /// Upper end of the makespan's 90 % interval.
@@ -74,8 +74,8 @@ pub struct WithoutProfiler {
 }
 
 impl ProfilerAndItsCost {
-    /// Returns the profiler of the job; `None` unless the traces contain the profiler's cost or steps measured without
-    /// a profiler.
+    /// Returns the job's profiler; `None` unless the traces state the profiler's cost or the times of steps without a
+    /// profiler.
     pub(super) fn profiler_of_workload(workload: &Workload) -> Option<Self> {
         let graphs = workload.graphs().iter().map(|graph| graph.profiler());
         let removed = graphs.clone().any(|profiler| profiler.removed);
@@ -140,7 +140,7 @@ impl ProfilerAndItsCost {
     }
 }
 
-/// Returns the steps that the job measured without a profiler, if any.
+/// Returns the steps that the job timed without a profiler, if any.
 fn unprofiled_steps_of_workload(workload: &Workload) -> Option<StepTimesWithoutProfiler> {
     let mut graphs = workload.graphs().iter();
     graphs.find_map(|graph| graph.profiler().said.unprofiled)

@@ -17,7 +17,7 @@ use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// Minimum number of nodes in a run for which a second thread is started. Delivering the events of 20,000 nodes takes a
+/// Minimum number of nodes for which a run starts a second thread. Delivering the events of 20,000 nodes takes a
 /// millisecond; starting a thread takes a tenth of a millisecond.
 const LEAST_NODES: u64 = 20_000;
 /// Maximum number of events in a batch. Such batches fit into the cache, and the threads rarely synchronize.
@@ -78,7 +78,7 @@ impl PackedNodeEvent {
 }
 
 /// A batch of events: the node events in order, then the collective events in order. This reordering changes no
-/// results, because no observer of a report depends on the order between the two.
+/// results, because no observer of a report depends on how the two kinds of events interleave.
 #[derive(Debug, Default)]
 struct ObserverEventBatch {
     steps: Vec<PackedNodeEvent>,
@@ -178,7 +178,7 @@ fn run_with_relay_on_other_thread<W: Observer + Send, T>(
     })
 }
 
-/// Results that the event loop reports once, at the end of a run.
+/// Results that the event loop reports only once, when a run ends.
 struct RunEndStatistics {
     links: Option<Vec<BytesOverOneLink>>,
     network: Option<BusyTileLinksAndMemoryPorts>,
@@ -211,7 +211,8 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
         }
     }
 
-    /// Delivers the last batch, closes the queue to the other thread, and returns the results from the end of the run.
+    /// Delivers the last batch, closes the queue to the other thread, and returns the results that the loop reported at
+    /// the end of the run.
     fn finish_relay(mut self) -> RunEndStatistics {
         self.flush_batch();
         RunEndStatistics {
@@ -300,7 +301,7 @@ impl Observer for ObserverRelay<'_, '_> {
 
     #[inline]
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        // No observer uses a node's kind before the node is issued, so any kind is correct here.
+        // No observer uses a node's kind before the node is issued, so any kind will do here.
         let kind = NodeKind::Nothing;
         self.record_node_event(PackedNodeEvent::new(
             NodeEventType::Delayed,

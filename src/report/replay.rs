@@ -62,7 +62,8 @@ pub fn replay_to_report<O: Observer>(
 ///
 /// # Errors
 ///
-/// Fails like [`replay_to_report`], and if the replay has more than [`NodeTableRowLimit::MOST`] nodes.
+/// Returns the errors of [`replay_to_report`]; also fails if the replay has more than [`NodeTableRowLimit::MOST`]
+/// nodes.
 pub fn replay_to_report_with_nodes<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
@@ -90,8 +91,8 @@ fn check_memory(nodes: u64) -> Result<(), StopOrMemoryInterruption> {
     )?)
 }
 
-/// Runs the replay; `wants_nodes` requests the node table. The type of the additional observer is erased, so that the
-/// event loop with a report is compiled only once.
+/// Runs the replay; `wants_nodes` requests the node table. The additional observer's type is erased, so that the event
+/// loop with a report is compiled only once.
 #[inline(never)]
 fn replay_with_erased_observer(
     prepared: &CompiledReplay<'_>,
@@ -100,7 +101,7 @@ fn replay_with_erased_observer(
 ) -> Result<(Report, Option<NodeTable>), ReplayError> {
     prepared.check_most_kernels_timed()?;
     prepared.check_aggregation()?;
-    // Fold only replays with too many nodes for a critical path, which needs every rank.
+    // Fold only replays with too many nodes for a critical path, because the path needs every rank.
     if prepared.workload().node_count() > NodeTableRowLimit::MOST
         && extra.is_nobody()
         && let Some(report) = replay_folded(prepared)?
@@ -147,7 +148,7 @@ fn replay_with_erased_observer(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of_report(&report, prepared);
-        // The cost has an interval too, so compute it after the prediction interval.
+        // The profiler's cost has an interval too, so compute it after the prediction interval.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }
@@ -159,7 +160,7 @@ fn replay_with_erased_observer(
 ///
 /// # Errors
 ///
-/// Fails like [`replay_to_report`].
+/// Returns the errors of [`replay_to_report`].
 pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, ReplayError> {
     let is_captured =
         |graph: &Graph| !graph.step_numbers().is_empty() || !graph.stacks().calls.is_empty();
@@ -188,8 +189,8 @@ fn replay_part(
     });
     let outcome = outcome?;
     let (_, (collectives, _)) = &observers;
-    // Return no report if messages cannot be attributed to the omitted ranks: messages of tiles, and of collectives
-    // whose analytical answer was withdrawn.
+    // Return no report if some messages cannot be attributed to the omitted ranks. These are messages of tiles, and of
+    // collectives whose analytical answer was withdrawn.
     let attributed = part.count_sends() + collectives.count_messages();
     if outcome.unfolded + outcome.recorded > 0 || outcome.messages != attributed {
         return Ok(None);
@@ -437,7 +438,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         unknown_charged: charged.unknown,
         exposed: build_exposed_rows(prepared, &charged),
         operators,
-        // If a job is launched several times, so is each profiled step; omit the rows of steps.
+        // If a job is launched several times, each profiled step runs several times too, so omit the rows of steps.
         steps: if launches.is_empty() {
             steps.into_rows()
         } else {
@@ -528,7 +529,7 @@ fn build_npu_rows(
     let rows = workload.instances().iter().zip(times);
     let rows = rows.map(|(instance, time)| {
         let npu = prepared.npu_of_rank(instance.rank);
-        // A capture contains one launch, so compare its times only with a replay of one launch.
+        // A capture holds one launch, so its times are compared only with a replay of one launch.
         let captured = workload.graph_of(instance).captured_end();
         let captured = captured.filter(|_| !repeated);
         NpuRow {
@@ -622,7 +623,7 @@ pub(super) fn group_label(
     }
 }
 
-/// Names the algorithm in each dimension that the group spans, for a buffer of `bytes`. If the times come from the
+/// Names the algorithm used in each dimension that the group spans, for a buffer of `bytes`. If the times come from the
 /// traces, returns `as recorded` or `as captured`.
 pub(super) fn algorithm_label(
     prepared: &CompiledReplay<'_>,
@@ -636,7 +637,7 @@ pub(super) fn algorithm_label(
     }
 }
 
-/// Returns the links on which collectives of `kind` in a group were measured; `None` if they equal the machine's links.
+/// Returns the links on which a group's collectives of `kind` were measured; `None` if they equal the machine's links.
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -654,8 +655,9 @@ fn derived_from(
 }
 
 /// Returns the algorithm labels (see [`algorithm_label`]) for the smallest and the largest of several collectives, or
-/// one label if both are equal. An algorithm's time is a constant plus a part proportional to the buffer size. One that
-/// is fastest for both the smallest and the largest buffer is therefore fastest for all sizes in between.
+/// one label if both are the same. An algorithm's time is a constant plus a part proportional to the buffer size. An
+/// algorithm that is fastest for both the smallest and the largest buffer is therefore fastest for all sizes in
+/// between.
 fn algorithm_label_range(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

@@ -20,14 +20,14 @@ pub enum ReportCsvTable {
     Steps,
     /// Modules of a captured program, by path.
     Modules,
-    /// Memory of NPUs: the peak in total and by tensor class, the time and the node of the peak, and bytes that were
-    /// freed but never allocated.
+    /// Memory of NPUs: the peak in total and by tensor class, when and at which node it was reached, and bytes that
+    /// were freed but never allocated.
     Memory,
-    /// Bytes on links, and the links' busy times.
+    /// Bytes on links, and how long the links were busy.
     Links,
-    /// Facts that the traces lack, and how the affected nodes were timed.
+    /// Facts missing from the traces, and how the affected nodes were timed instead.
     Unknown,
-    /// User settings without effect, each with the reason.
+    /// User settings that have no effect, each with the reason.
     Settings,
     /// The speedups that shorten the makespan most.
     Sensitivities,
@@ -40,8 +40,8 @@ pub fn render_report(report: &Report, table: ReportCsvTable) -> String {
     render_reports(&[(None, report)], table)
 }
 
-/// Renders one table of several reports below one header. Each row of a report with a machine name begins with this
-/// name.
+/// Renders one table with the rows of several reports under a single header. If a report has a machine name, each of
+/// its rows begins with that name.
 pub(super) fn render_reports(reports: &[(Option<&str>, &Report)], table: ReportCsvTable) -> String {
     match table {
         ReportCsvTable::Npus => {

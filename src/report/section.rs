@@ -37,7 +37,7 @@ impl ReportTextDetailsOrPage {
         }
     }
 
-    /// Like [`Self::max_rows_shown`], but text with all details has no limit.
+    /// Like [`Self::max_rows_shown`], but without a limit for text with all details.
     pub fn rows_or_all(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
@@ -59,7 +59,7 @@ impl ReportTextDetailsOrPage {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionCellWithValue {
     pub text: String,
-    /// Exact value, used to sort and to compare rows.
+    /// Exact value, by which rows are sorted and compared.
     pub value: Option<String>,
     /// JSON pointer to the value; `None` if the report does not contain the value.
     pub pointer: Option<String>,
@@ -145,7 +145,7 @@ pub(crate) struct SectionTableRow {
     pub cells: Vec<SectionCellWithValue>,
     /// Note to show below the row.
     pub note: Option<SectionNote>,
-    /// Reason to mark the row; `None` if the row is not marked.
+    /// Why the row is marked; `None` if it is not.
     pub alarm: Option<String>,
 }
 
@@ -234,8 +234,8 @@ pub(crate) struct ReportTableWithNotes {
     pub id: ReportTableSubject,
     pub columns: Vec<TextColumn<'static>>,
     pub rows: Vec<SectionTableRow>,
-    /// True if each column of the text report is as wide as its widest cell. If false, a wide cell shifts the rest of
-    /// its row.
+    /// True if the text report makes each column as wide as its widest cell. If false, a wide cell pushes the rest of
+    /// its row to the right.
     aligned: bool,
     /// Sentence that states how many rows were omitted.
     pub left_out: Option<String>,
@@ -243,7 +243,8 @@ pub(crate) struct ReportTableWithNotes {
 }
 
 impl ReportTableWithNotes {
-    /// Creates an empty table without aligned columns. In the text report, a wide cell shifts the rest of its row.
+    /// Creates an empty table without aligned columns. In the text report, a wide cell pushes the rest of its row to
+    /// the right.
     pub fn new(id: ReportTableSubject, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             id,
@@ -350,7 +351,7 @@ impl SectionNote {
     }
 }
 
-/// Groups adjacent rows that `is_alike` considers equal. Returns each group with the index of its first row.
+/// Groups adjacent rows that `is_alike` considers identical. Returns each group with the index of its first row.
 pub(crate) fn group_adjacent_rows<T>(
     rows: &[T],
     is_alike: impl Fn(&T, &T) -> bool,

@@ -2,10 +2,10 @@
 //! Each row also contains the lowest factor down to which the makespan changes in proportion.
 //!
 //! The run is recorded once. From the recording, [`RetimableRun`] computes T(x), the end of the run with all durations
-//! of one class multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The change of
-//! T follows it exactly as long as T is linear. Intersecting tangents (Newton's method on a convex function) gives the
-//! end of the linear range. T assumes that the order of nodes on lanes stays the same. Replays with changed durations
-//! therefore check the derivative and the range, if they are affordable.
+//! of one class multiplied by x. The left derivative T'(1) is the time that the class takes on the critical path. T
+//! changes at exactly this rate as long as it is linear. Intersecting tangents (Newton's method on a convex function)
+//! finds the end of the linear range. T assumes that the order of nodes on lanes stays the same. Replays with changed
+//! durations therefore check the derivative and the range, if there is time to run them.
 
 use super::critical_path::{RetimableRun, RunEndWithSlope, RunRecorder};
 use super::csv::{CsvCell, CsvColumn};
@@ -37,26 +37,26 @@ const STEPS: u32 = 32;
 const HALVINGS: u32 = 4;
 /// Maximum number of rows in a text report.
 const ROWS: usize = 12;
-/// Factor of the column shown to users: 10 % less time.
+/// Factor used in the column that users see: 10 % less time.
 pub const TENTH_LESS: f64 = 0.9;
 
-/// Change of the makespan when one class of durations becomes shorter.
+/// How the makespan changes when one class of durations becomes shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityRow {
     /// Name of the class of durations, or key of the machine file.
     pub what: String,
-    /// The setting for changing these durations. It is either an option key, to which the user appends a factor, or a
+    /// The setting that changes these durations. It is either an option key, to which the user appends a factor, or a
     /// machine key. Empty if no setting changes these durations.
     pub setting: String,
-    /// Change of the makespan, in picoseconds, per unit of the factor on these durations.
+    /// Change of the makespan, in picoseconds, per unit of the factor that multiplies these durations.
     pub slope_ps: i64,
     /// Lowest factor at which the makespan still follows this slope.
     pub holds_to: f64,
     /// Makespan if these durations are a tenth shorter.
     #[serde(rename = "tenth_less_ps")]
     pub tenth_less: Span,
-    /// Makespan if these durations are zero: the most that speeding up this class alone can achieve.
+    /// Makespan if these durations are zero: the best that speeding up this class alone can achieve.
     #[serde(rename = "none_ps")]
     pub none: Span,
     /// True if replays with changed durations gave these numbers; otherwise they are computed from the recorded run.
@@ -67,11 +67,11 @@ pub struct SensitivityRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct DurationSensitivityReport {
-    /// Number of segments in the critical path. Slopes are exact to one picosecond per segment.
+    /// Number of segments in the critical path. Slopes are exact to within one picosecond per segment.
     pub path_nodes: u64,
-    /// Classes of durations, sorted by the gain from durations that are a tenth shorter, largest gain first.
+    /// Classes of durations, sorted by how much the makespan gains if they are a tenth shorter, largest gain first.
     pub rows: Vec<SensitivityRow>,
-    /// Sentences that describe limitations of the results, for example that the run is too large.
+    /// Sentences about the limits of the results, such as that the run is too large.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -107,7 +107,7 @@ enum DurationScalingOption {
     Nothing,
 }
 
-/// Inputs of a replay, for computing its sensitivities.
+/// What a replay's sensitivities are computed from.
 #[derive(Clone, Copy)]
 pub struct SensitivityReplayInputs<'a> {
     /// Workload of the replay.
@@ -141,8 +141,7 @@ impl SensitivityReplayInputs<'_> {
         other.replay_makespan_with(|_| {})
     }
 
-    /// Computes the sensitivity of the run to each class of durations. If `replays` is true, replays confirm the
-    /// results.
+    /// Computes how sensitive the run is to each class of durations. If `replays` is true, replays confirm the results.
     ///
     /// # Errors
     ///
@@ -239,8 +238,8 @@ impl SensitivityReplayInputs<'_> {
                 DurationScalingOption::Nothing => return None,
             })
         };
-        // A replay with factor 1 must reproduce the run; otherwise replays cannot confirm the row. With changed
-        // collectives it may not, because they take a fixed time without contention.
+        // A replay with factor 1 must reproduce the run; otherwise replays cannot confirm the row. A replay with
+        // changed collectives may not reproduce it, because these take a fixed time without contention.
         let Some(same) = replay(1.0) else {
             return Ok(Some(row));
         };
@@ -277,7 +276,7 @@ impl SensitivityReplayInputs<'_> {
 }
 
 impl DurationSensitivityReport {
-    /// Sorts rows by the makespan with a tenth less time, so that the largest gain comes first.
+    /// Sorts rows by the makespan at a tenth less time, so that the largest gain comes first.
     pub fn sort_by_gain(&mut self) {
         self.rows
             .sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));

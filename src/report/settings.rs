@@ -31,19 +31,19 @@ pub struct SettingWithoutEffect {
     pub key: String,
     /// Value of the setting as the user gave it.
     pub value: String,
-    /// Reason why the setting has no effect, derived from facts about the run.
+    /// Why the setting has no effect, derived from facts about the run.
     pub reason: String,
 }
 
-/// Test results of the settings that the user gave.
+/// Results of testing the settings that the user gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct GivenSettingTestResults {
     /// Settings that have no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<SettingWithoutEffect>,
-    /// Keys of settings with unknown effect, because the run was not repeated without them. Very large runs, and runs
-    /// with several launches, are not repeated.
+    /// Keys of settings whose effect is unknown, because the run was not repeated without them. Very large runs, and
+    /// runs with several launches, are not repeated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }
@@ -86,7 +86,7 @@ impl GivenSettingTestResults {
         self.without_effect.is_empty() && self.unchecked.is_empty()
     }
 
-    /// Returns one sentence for each setting without effect, and one for the untested settings.
+    /// Returns one sentence for each setting that has no effect, and one sentence for all untested settings.
     pub fn to_sentences(&self) -> impl Iterator<Item = String> + '_ {
         let unchecked = (!self.unchecked.is_empty()).then(|| {
             let keys: Vec<String> = self

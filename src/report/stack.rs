@@ -1,4 +1,4 @@
-//! The software stack of a run, and its decisions.
+//! A run's software stack, and the decisions that it makes.
 
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
@@ -22,18 +22,17 @@ pub struct StackKernelAndPlanDecisions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelOrPlanDecision {
-    /// Subject of the decision: `attention`, `gemm`, `moving`, `host`, or the key of a plan option.
+    /// What was decided: `attention`, `gemm`, `moving`, `host`, or the key of a plan option.
     pub part: String,
-    /// The chosen kernel or value, or the reason why the decision does not apply.
+    /// The chosen kernel or value, or why the decision does not apply.
     pub value: String,
 }
 
 impl StackKernelAndPlanDecisions {
-    /// Name of the stack that keeps the kernel times of the machine file.
+    /// Stack name that means that the machine file's kernel times are kept.
     pub const REFERENCE: &'static str = "reference";
 
-    /// Returns the kernel times of `machine` in the form of a stack; `None` if the machine has no
-    /// measured kernels.
+    /// Returns the kernel times of `machine` as a stack; `None` if the machine has no measured kernels.
     pub fn of_machine(machine: &Machine) -> Option<Self> {
         machine.has_curves().then(|| Self {
             name: Self::REFERENCE.to_owned(),
@@ -43,7 +42,7 @@ impl StackKernelAndPlanDecisions {
         })
     }
 
-    /// Adds the decisions of `plan` about plan options.
+    /// Adds the plan-option decisions of `plan`.
     pub fn add_plan_decisions(&mut self, plan: &Self) {
         self.decided.extend_from_slice(&plan.decided);
         self.left.extend_from_slice(&plan.left);

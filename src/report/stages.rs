@@ -1,6 +1,6 @@
 //! Pipeline stages, derived from a job's groups.
 //!
-//! With pipeline groups, a message is between two stages if both ranks are in one of these groups. Without them, a
+//! If there are pipeline groups, a message is between two stages if both ranks are in one of them. If there are none, a
 //! message is within a stage if both ranks are in one group that has a known role (tensor, data, context, expert) and
 //! does not contain all ranks. Members of such a group are in one stage, or in replicas of one stage. All other
 //! messages are between stages. If no group has a known role, every rank that sends messages counts as a separate
@@ -11,7 +11,7 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::NodeKind;
 
-/// Words in role names that identify groups of whole pipelines.
+/// Words in role names that mark groups as whole pipelines.
 const PIPELINES: [&str; 2] = ["pipeline", "pp"];
 const ACROSS: [&str; 2] = ["embedding", "embd"];
 
@@ -19,7 +19,7 @@ const ACROSS: [&str; 2] = ["embedding", "embd"];
 #[derive(Debug)]
 pub struct CrossStageCommunicationDetector<'a> {
     prepared: &'a CompiledReplay<'a>,
-    /// Groups with known roles; each group's members are sorted. Omits groups that contain every rank, except
+    /// Groups with known roles; each group's members are sorted. Groups that contain every rank are omitted, except
     /// pipelines.
     groups: Vec<(GroupStageRelation, Vec<Rank>)>,
     /// For each rank, the indices in `groups` of the groups that contain it.

@@ -2,8 +2,9 @@
 //!
 //! A step begins when the first rank issues a node of the step. The step ends when all ranks have completed all of its
 //! nodes. A kernel belongs to the step in which it was launched. On each rank, each instant of a step counts towards
-//! the first category that has a node *of the step* in progress. The order is: compute, communication, memory, host.
-//! Instants without such a node count as idle. The parts of a step therefore sum to its time, even if steps overlap.
+//! the first category in which a node *of the step* is in progress. The categories come in this order: compute,
+//! communication, memory, host. Instants without such a node count as idle. The parts of a step therefore sum to its
+//! time, even if steps overlap.
 
 use super::csv::CsvColumn;
 use super::section::{
@@ -24,29 +25,29 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepRow {
-    /// Number of the step in the profiler's count.
+    /// Number of the step, as the profiler counts steps.
     pub step: u64,
     /// Number of ranks with nodes of the step.
     pub ranks: u32,
-    /// Time from the start of the replay to the issue of the step's first node.
+    /// Time from the start of the replay until the step's first node is issued.
     #[serde(rename = "start_ps")]
     pub start: Span,
     /// Time from `start` until the step's last node completes.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// Time with a kernel of the step in progress.
+    /// Time with at least one of the step's kernels in progress.
     #[serde(rename = "compute_ps")]
     pub compute: Span,
-    /// Part of `communication` with no kernel of the step in progress.
+    /// The part of `communication` with none of the step's kernels in progress.
     #[serde(rename = "exposed_communication_ps")]
     pub exposed: Span,
     /// Time in which the step's communication waits or transfers.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
-    /// Time with the step's loads or stores in progress, but none of its kernels or communication.
+    /// Time with the step's loads or stores in progress, but with none of its kernels or communication.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Time with the step's host work or delays in progress, but no node of another category.
+    /// Time with the step's host work or delays in progress, but with no node of another category.
     #[serde(rename = "host_ps")]
     pub host: Span,
     /// The rest of `time`, with no node of the step in progress.
@@ -118,7 +119,7 @@ pub(super) fn build_step_sections(
 struct SingleStepRankTimeTracker {
     /// Issue time of the first node of the step.
     begun: Option<Time>,
-    /// Time up to which categories are already attributed.
+    /// Time up to which the time has already been attributed to categories.
     until: Time,
     /// Completion time of the last node of the step.
     end: Time,

@@ -1,4 +1,4 @@
-//! Detects groups that straddle domains of the machine, and computes the cost of straddling.
+//! Detects groups that straddle domains of the machine, and computes how much time straddling costs.
 //!
 //! A domain, such as a node or a rack, is the set of NPUs with equal coordinates in the outer dimensions. A group
 //! *straddles* if its members are in several domains but would fit into one. In addition, other groups with the same

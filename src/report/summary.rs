@@ -1,5 +1,5 @@
-//! Facts about the origin of a report: the program, its inputs, the machine, and the sources of times. Also formats
-//! numbers for users.
+//! Facts about where a report comes from: the program, its inputs, the machine, and the sources of times. The module
+//! also formats numbers for users.
 
 use chakram_base::units::Span;
 use chakram_engine::CommTiming;
@@ -76,7 +76,7 @@ impl MachineNameAndSize {
     }
 }
 
-/// Number of kernels by the method that determined their durations.
+/// Number of kernels timed by each method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelCountsByDurationMethod {
@@ -88,8 +88,8 @@ pub struct KernelCountsByDurationMethod {
     /// Number of kernels timed by roofline because they lack the recorded duration that the options request.
     #[serde(default)]
     pub estimated: u64,
-    /// Number of kernels that keep their recorded duration because the roofline lacks their FLOPs, bytes or a peak
-    /// rate.
+    /// Number of kernels that keep their recorded duration because the roofline does not know their FLOPs, their bytes
+    /// or a peak rate.
     pub kept_recorded: u64,
     /// Number of kernels that take no time because their work and their duration are both unknown.
     pub unknown: u64,
@@ -133,7 +133,7 @@ pub(super) const MESSAGES: &str = "messages between ranks";
 pub(super) const UNKNOWN_COMMUNICATION: &str = "unknown communication";
 
 impl KernelCountsByDurationMethod {
-    /// Returns the number of kernels, over all methods.
+    /// Returns the number of kernels timed by all methods together.
     pub fn kernel_count(&self) -> u64 {
         self.priced + self.by_curves + self.estimated + self.kept_recorded + self.unknown
     }

@@ -2,8 +2,8 @@
 //!
 //! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is written,
 //! each column is as wide as its widest cell. If rows are written one by one, a cell wider than its column's minimum
-//! shifts the rest of its row. Names (cells of left-aligned columns) are shortened in the middle, so that no line
-//! exceeds the style's width.
+//! pushes the rest of its row to the right. Names (cells of left-aligned columns) are shortened in the middle, so that
+//! no line exceeds the style's width.
 
 use super::text::{MAX_NAME, TABLE_WIDTH, TextStyleWidthAndDetail, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
@@ -55,13 +55,13 @@ impl TextColumn<'_> {
         self.right
     }
 
-    /// Returns the minimum number of spaces between a long cell of this column and the next cell. One space is enough
-    /// for a column with a minimum width, whose cells are usually shorter.
+    /// Returns how many spaces must separate a long cell of this column from the next cell. One space is enough for a
+    /// column with a minimum width, whose cells are usually shorter.
     const fn gap_width(&self) -> usize {
         if self.width > 0 { 1 } else { 2 }
     }
 
-    /// Returns the numbers of spaces before and after a cell of this column. `next` is the following column.
+    /// Returns how many spaces precede and follow a cell of this column. `next` is the following column.
     fn cell_padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
         let before = match self.right && !first {
             true => self.gap.max(self.gap_width()),
@@ -109,7 +109,7 @@ impl<'h> TextTable<'h> {
         }
     }
 
-    /// Shortens names so that lines fit the width of `style`. A style with all details leaves them whole.
+    /// Shortens names so that lines fit the width of `style`. With a style that shows all details, names stay whole.
     pub fn with_shortened_names(self, style: TextStyleWidthAndDetail) -> Self {
         Self {
             longest: style.longest_name(),
@@ -186,7 +186,7 @@ impl<'h> TextTable<'h> {
         format!("\n{}", self.render_heading_line(style))
     }
 
-    /// Renders one row on a line; missing cells at the end are empty.
+    /// Renders one row on one line; cells missing at the end are empty.
     pub fn render_line(&self, cells: &[&dyn Display], style: anstyle::Style) -> String {
         self.render_single_row(self.cell_texts(cells), style)
     }
@@ -305,7 +305,7 @@ impl<'h> TextTable<'h> {
             cells[i] = cells[i].saturating_sub(excess).max(next).max(MIN_NAME);
             least[i] = least[i].min(cells[i] + padding(i));
         }
-        // If lines are still too long, drop the minimum widths, for which the screen is too narrow.
+        // If lines are still too long, the screen is too narrow for the minimum widths, so drop them.
         if total(&cells, &least) > limit {
             least.fill(0);
         }
@@ -391,8 +391,8 @@ mod tests {
         );
     }
 
-    /// The numbers take 1 + 6 of 120 characters, and 2 spaces precede the second name, so 111 remain for the names. The
-    /// shorter name keeps its full length.
+    /// The numbers take 1 + 6 of the 120 columns, and 2 spaces precede the second name, so 111 columns remain for the
+    /// names. The shorter name keeps its full length.
     #[test]
     fn names_are_cut_in_the_middle_so_that_lines_fit() {
         let name = format!("begin{}end", "x".repeat(200));

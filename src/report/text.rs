@@ -64,7 +64,7 @@ impl TextStyleWidthAndDetail {
         clip_middle(text, self.longest_name())
     }
 
-    /// Returns the maximum length in characters of a name in a table with this style.
+    /// Returns the maximum length of a name in a table with this style, in characters.
     pub(super) fn longest_name(&self) -> usize {
         match self.details {
             true => WHOLE_NAME,
@@ -111,11 +111,11 @@ pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{first}…{last}"))
 }
 
-/// Maximum length of a name in a table (characters). Inputs may contain names of any length, and the table layout
+/// Maximum length of a name in a table, in characters. Inputs may contain names of any length, and the table layout
 /// counts columns in 16 bits.
 pub(super) const MAX_NAME: usize = 240;
 
-/// Maximum length of a name in a table with all details (characters). No compiler generates longer names, but inputs
+/// Maximum length of a name in a table with all details, in characters. No compiler generates longer names, but inputs
 /// may contain names of any length.
 const WHOLE_NAME: usize = 1 << 14;
 

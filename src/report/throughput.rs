@@ -3,7 +3,7 @@
 //! *Model FLOPs utilization* divides the FLOPs that the model needs, without recomputation, by the FLOPs that the NPUs
 //! could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware FLOPs
 //! utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et al. 2022, section
-//! 6). In both, the tool that wrote the job decides which attention FLOPs count. The peak of a kernel is the NPU's
+//! 6). For both, the tool that wrote the job decides which attention FLOPs count. The peak of a kernel is the NPU's
 //! dense peak rate for the kernel's number format. For mixed formats, hardware FLOPs utilization is the time that the
 //! kernels would take at their peaks, divided by the makespan. Model FLOPs utilization is then this value times the
 //! ratio of model to executed FLOPs.
@@ -23,11 +23,11 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Throughput {
-    /// Number of samples in the job.
+    /// Number of samples that the job processes.
     pub samples: u64,
     /// Samples per second, summed over all ranks.
     pub samples_per_s: f64,
-    /// Number of tokens, if the job's samples are sequences.
+    /// Number of tokens that the job processes, if its samples are sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Tokens per second, summed over all ranks.
@@ -133,7 +133,7 @@ pub(super) fn format_rate(rate: f64) -> String {
 }
 
 impl Throughput {
-    /// Returns the reasons why the utilizations are doubtful.
+    /// Returns the reasons to doubt the utilizations.
     pub(super) fn describe_doubtful_utilization(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         // Allow a tolerance, because f64 sums may differ in their last digits.

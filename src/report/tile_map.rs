@@ -23,7 +23,7 @@ const CORE: f64 = 16.0;
 /// Space between dies and around the map, in drawing units.
 const GAP: f64 = 6.0;
 const MARGIN: f64 = 20.0;
-/// Maximum number of cores on a machine that is drawn.
+/// Maximum number of cores on a machine for which a map is drawn.
 const MOST_CORES: u32 = 1 << 16;
 /// Number of shades for busy times of links and ports.
 const SHADES: u64 = 8;
@@ -32,7 +32,8 @@ const SHADES: u64 = 8;
 ///
 /// # Errors
 ///
-/// Fails if the machine has no tiles or too many cores, or if the network model reports no busy times of links.
+/// Fails if the machine has no tiles or too many cores, or if the network model does not report how long links are
+/// busy.
 pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, String> {
     let machine = prepared.machine();
     let name = machine.name();
@@ -212,7 +213,7 @@ const LINE: f64 = 20.0;
 const STAGE: f64 = 150.0;
 const MOST_LINES: usize = 8;
 
-/// Legend of the stages: their colours and numbers of cores, laid out in lines.
+/// Legend of the stages: each stage's colour and number of cores, laid out in lines.
 struct StageLegend {
     names: Vec<(Option<u32>, String)>,
     in_line: usize,

@@ -16,7 +16,7 @@ use chakram_hardware::network::BusyTileLinksAndMemoryPorts;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// A link between adjacent cores in one direction; for a half-duplex link, in both directions.
+/// A link between adjacent cores: one direction of it, or both if the link is half-duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct AdjacentCoreLinkBusyTime {
@@ -67,7 +67,7 @@ impl TileLinkAndPortUse {
     }
 }
 
-/// Stores the busy times that the network model reports at the end of a replay.
+/// Stores the busy times that the network model reports when a replay ends.
 #[derive(Clone, Debug, Default)]
 pub struct TileNetworkBusyTimesObserver(Option<BusyTileLinksAndMemoryPorts>);
 
@@ -162,7 +162,7 @@ pub(super) fn build_tile_sections(
         ]);
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
-    // Iterate in reverse: `max_by_key` returns the last of equal maxima, but the text names the first such link.
+    // Iterate in reverse: of equal maxima, `max_by_key` returns the last, but the text names the first such link.
     if let Some(most) = tiles.links.iter().rev().max_by_key(|link| link.busy) {
         let place = format!("{} to {}", shown(most.from), shown(most.to));
         let busy = tiles.links.iter().map(|link| link.busy).collect();

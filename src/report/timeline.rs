@@ -77,9 +77,9 @@ impl<W: Write> ChromeOrPerfettoEncoder<W> {
 pub struct TimelineWriter<'a, W> {
     prepared: &'a CompiledReplay<'a>,
     started: InProgressNodeIssueTimes<'a>,
-    /// Each group with its displayed name.
+    /// Each group with the name shown for it.
     groups: Vec<(String, PlacedWorkloadGroup<'a>)>,
-    /// By instance, the tracks for receives.
+    /// The tracks for receives, by instance.
     receives: Vec<Vec<ReceiveTrack>>,
     /// The open slices of paths, by instance and lane.
     nesting: Vec<Vec<OpenRangesOfLane>>,
@@ -90,7 +90,7 @@ pub struct TimelineWriter<'a, W> {
     /// that time, or is already drawn.
     held_before: Vec<Option<BytesAtInstantEnd>>,
     counters: WaitingAndSendingCounters,
-    /// For each instance, the transfer start times of the sends in progress.
+    /// For each instance, when the transfers of its sends in progress started.
     sends: Vec<BTreeMap<NodeIndex, Time>>,
     selection: TimelineSelection,
     origins: TimelineNodeCallers<'a>,
@@ -192,7 +192,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.draw_allocated_memory(instance, over);
     }
 
-    /// Draws the memory of an instance at the start of the drawn time range, if not yet drawn.
+    /// Draws the memory of an instance at the start of the drawn time range, unless it is already drawn.
     fn draw_memory_at_start(&mut self, instance: InstanceId) {
         if let Some((_, held)) = self.held_before[instance.index()].take() {
             let from = self.selection.from;
@@ -359,8 +359,8 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     }
 
     fn critical_path(&mut self, path: &[CriticalPathSegment]) {
-        // The critical path's process needs a number that belongs to no rank. Ranks are numbered from 0, so use the
-        // number of ranks.
+        // The critical path's process needs a number that no rank has. Ranks are numbered from 0, so use the number of
+        // ranks.
         let rank = self.prepared.workload().rank_count();
         let track = RankTrackId { rank, lane: 0 };
         self.encoder_mut()

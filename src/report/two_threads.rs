@@ -3,8 +3,8 @@
 use chakram_base::interrupt::wrap_with_current_token;
 use std::thread;
 
-/// Minimum number of nodes in a run for which a second thread is started. Summing over so many nodes takes a
-/// millisecond; starting a thread takes a tenth of a millisecond.
+/// Minimum number of nodes for which a run starts a second thread. Summing over so many nodes takes a millisecond;
+/// starting a thread takes a tenth of a millisecond.
 const LEAST_NODES: usize = 50_000;
 
 /// Computes the results of `here` and `beside`. Each of them iterates over the run's `nodes` nodes. With many nodes,

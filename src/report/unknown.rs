@@ -1,4 +1,4 @@
-//! Facts that the traces of a job lack, and how the affected nodes were timed.
+//! Facts missing from a job's traces, and how the affected nodes were timed instead.
 
 use super::Report;
 use super::csv::{CsvColumn, decimal_cell};
@@ -7,7 +7,7 @@ use chakram_base::units::{Span, format_percent};
 use chakram_engine::DurationSourceCounts;
 use serde::{Deserialize, Serialize};
 
-/// Nodes for which the traces lack a fact that is needed to estimate their time.
+/// Nodes whose traces lack a fact that is needed to estimate their time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MissingTraceFactRow {
@@ -46,7 +46,7 @@ pub enum FactMissingFromTrace {
     CommunicationSize,
     /// Recorded duration of collectives and messages that should keep it.
     CommunicationTime,
-    /// FLOPs of kernels whose time depends on more than their bytes.
+    /// FLOPs of kernels whose time depends on more than the bytes that they move.
     KernelFlops,
     /// FLOPs and bytes of kernels.
     KernelWork,
@@ -195,7 +195,8 @@ impl Report {
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns the headline's remark after the makespan if that is a lower bound, otherwise an empty string.
+    /// If the makespan is a lower bound, returns the remark that follows it in the headline; otherwise, returns an
+    /// empty string.
     pub(super) fn lower_bound_remark(&self) -> &'static str {
         match self.is_lower_bound() {
             true => ", a lower bound: some nodes have neither a price nor a duration",
@@ -203,8 +204,8 @@ impl Report {
         }
     }
 
-    /// Returns true if the makespan is a lower bound. Some nodes then take no time because their work and duration are
-    /// unknown, or only the time to move their bytes.
+    /// Returns true if the makespan is a lower bound. In that case, some nodes take no time because their work and
+    /// duration are unknown, or take only the time to move their bytes.
     pub fn is_lower_bound(&self) -> bool {
         let bounded = |row: &MissingTraceFactRow| row.without_time + row.by_bytes > 0;
         self.unknown.iter().any(bounded)

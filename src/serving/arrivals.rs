@@ -50,7 +50,7 @@ impl RequestModelSampler {
     }
 }
 
-/// Yields, in time order, arrivals that do not depend on earlier answers.
+/// Yields arrivals that do not depend on earlier answers, in time order.
 pub struct OpenLoopArrivalSource<'s> {
     scenario: &'s Scenario,
     mix: RequestModelSampler,
@@ -112,8 +112,9 @@ impl<'s> OpenLoopArrivalSource<'s> {
         Ok(arrival)
     }
 
-    /// Returns an arrival one gap after the previous one. If the rate counts requests, the mean gap is its inverse. If
-    /// the rate is a bandwidth, the mean gap is the transfer time of the previous request's bytes.
+    /// Returns an arrival that is one gap later than the previous one. If the rate is in requests, the mean gap is its
+    /// inverse. If the rate is a bandwidth, the mean gap is the time to transfer the previous request's bytes at that
+    /// bandwidth.
     fn draw_arrival_after_gap(
         &mut self,
         rate: ArrivalRateInRequestsOrBytes,
@@ -154,7 +155,7 @@ struct FileArrivalSource<'s> {
     rows: ArrivalFileReader,
     repeat: u32,
     speed: f64,
-    /// Start of the file's current repetition, which is added to the times in the file.
+    /// Time at which the file's current repetition starts; it is added to the times in the file.
     offset: Time,
     last: Time,
     /// Line number of the previous arrival.
@@ -236,7 +237,7 @@ impl<'s> FileArrivalSource<'s> {
         let row = match self.rows.next(self.path)? {
             Some(row) => row,
             None if self.repeat > 1 && self.last_line > 0 => {
-                // The next repetition begins at the time of this repetition's last arrival.
+                // The next repetition begins when this repetition's last arrival occurs.
                 self.repeat -= 1;
                 self.offset = self.last;
                 self.rows = ArrivalFileReader::open_rows(self.path)?;

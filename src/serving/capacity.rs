@@ -35,7 +35,7 @@ fn serve_at_rate(
 ///
 /// # Errors
 ///
-/// Fails like [`serve_requests`]. Also fails if the scenario's arrivals have no rate.
+/// Returns the errors of [`serve_requests`]. Also fails if the scenario's arrivals have no rate.
 pub fn sweep_rates(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -54,13 +54,13 @@ pub fn sweep_rates(
     })
 }
 
-/// Finds, by bisection, the highest rate at which at least the fraction `attain` of the requests meet their limits. The
+/// Finds, by bisection, the highest rate at which at least the fraction `attain` of all requests meets its limits. The
 /// result includes all rates that were tried.
 ///
 /// # Errors
 ///
-/// Fails like [`sweep_rates`]. Also fails if requests have no limit, if even the lowest rate is too high, or if even
-/// the highest tried rate is sustainable.
+/// Returns the errors of [`sweep_rates`]. Also fails if requests have no limit, if even the lowest rate tried is too
+/// high, or if even the highest one is sustainable.
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -80,8 +80,8 @@ pub fn find_capacity(
                 SettingKey::Slo
             )));
         };
-        // A short run may meet its limits despite an overload that would make a longer run miss
-        // them. So also require that the offered load is below 1.
+        // A short run may meet its limits although it is overloaded and a longer run would miss them. So also require
+        // that the offered load is below 1.
         let enough = all.attained.is_some_and(|share| share >= attain)
             && report.offered_load.is_none_or(|load| load < 1.0);
         points.push(RatePoint { rate_per_s, report });

@@ -1,26 +1,26 @@
-//! Models a processor with equal cores. A closed form gives the start and the end of a job with equal tasks.
+//! Models a processor with identical cores. A closed form gives the start and the end of a job whose tasks are
+//! identical.
 //!
 //! Cores receive tasks in turn. The next job's first task goes to the core after the previous job's last one, even if
 //! the jobs belong to different requests. Each core runs its tasks in the order of assignment. A task starts when its
 //! core has finished the previous task, the jobs on which it depends have ended, and the task has been generated. Jobs
-//! are generated when their dependencies are complete, so dependencies never delay a task after that.
+//! are generated only when their dependencies are complete, so dependencies do not delay a task further.
 //!
-//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores from p on get one
-//! more. If a core is free from b on and gets m tasks of length d at t, it is free again at max(b, t) + m d.
-//! Neighbouring cores that become free at the same instant are stored as one run. The cost of a job is therefore
-//! proportional to the number of runs, not of tasks or cores.
+//! If n tasks are assigned to C cores, starting at pointer p, every core gets floor(n / C) tasks, and n mod C cores,
+//! starting at p, get one more. If a core is free from time b and gets m tasks of length d at time t, it is free again
+//! at max(b, t) + m d. Neighbouring cores that become free at the same instant are stored as one run. A job's cost is
+//! therefore proportional to the number of runs, not to the number of tasks or cores.
 
 use chakram_base::units::{Span, Time};
 
-/// Consecutive cores that are free at the same instant: from `first` to the beginning of the next
-/// run.
+/// Consecutive cores that become free at the same instant: from `first` to the beginning of the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ConsecutiveCoresSharingFreeTime {
     first: u64,
     free: Time,
 }
 
-/// Cores of a processor, and the times at which they are free.
+/// A processor's cores, and when each is free.
 #[derive(Clone, Debug)]
 pub struct CoreFreeTimes {
     cores: u64,
@@ -69,8 +69,8 @@ impl CoreFreeTimes {
         self.runs.dedup_by_key(|run| run.free);
     }
 
-    /// Returns the core time after `end` that tasks occupy, in picoseconds, summed over cores. All tasks until `end`
-    /// must have been assigned, and no cores blocked.
+    /// Returns the core time that tasks occupy after `end`, in picoseconds, summed over cores. All tasks up to `end`
+    /// must have been assigned, and no cores may be blocked.
     pub fn busy_core_time_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);
@@ -81,7 +81,7 @@ impl CoreFreeTimes {
         after.sum()
     }
 
-    /// Assigns `tasks` tasks of length `each` at `now`. Successive calls must have ascending `now`. A job without tasks
+    /// Assigns `tasks` tasks of length `each` at `now`. From call to call, `now` must not decrease. A job without tasks
     /// starts and ends at `now`.
     pub fn assign_tasks(&mut self, now: Time, tasks: u64, each: Span) -> JobTimeRange {
         if tasks == 0 {
@@ -102,7 +102,8 @@ impl CoreFreeTimes {
             let run_end = self.runs.get(i + 1).map_or(self.cores, |run| run.first);
             let mut first = run.first;
             while first < run_end {
-                // The number of tasks per core changes at the pointers before and after the job, so divide runs there.
+                // The number of tasks per core changes at the pointer before the job and at the pointer after it, so
+                // split runs there.
                 let cuts = [from, until].into_iter().filter(|cut| *cut > first);
                 let piece_end = cuts.min().unwrap_or(run_end).min(run_end);
                 let has_more = more > 0
@@ -112,7 +113,7 @@ impl CoreFreeTimes {
                         first >= from || first < until
                     };
                 let count = all + u64::from(has_more);
-                // An idle core is equivalent to one that becomes free now, so merge the runs of idle cores.
+                // An idle core is equivalent to one that becomes free now, so runs of idle cores are merged.
                 let ready = run.free.max(now);
                 let free = ready + each.times(count);
                 if count > 0 {
@@ -136,8 +137,7 @@ mod tests {
 
     #[test]
     fn tasks_start_at_the_latest_of_three_instants() {
-        // Three cores get 4 tasks of 5 ps at 10 ps: all cores are busy until 15 ps, and core 0
-        // until 20 ps.
+        // Three cores get 4 tasks of 5 ps each at 10 ps: all cores are busy until 15 ps, and core 0 until 20 ps.
         let mut cores = CoreFreeTimes::new(3);
         let deal = |cores: &mut CoreFreeTimes, now, tasks, each| {
             let dealt = cores.assign_tasks(Time(now), tasks, Span(each));
@@ -158,7 +158,7 @@ mod tests {
     fn runs_join_where_cores_idle() {
         let mut cores = CoreFreeTimes::new(1000);
         for job in 0..10_000_u64 {
-            // Jobs are 100 ps apart, so cores become idle in between, and at most three runs of cores exist.
+            // Jobs are 100 ps apart, so cores become idle between them, and there are at most three runs of cores.
             cores.assign_tasks(Time(job * 100), 1 + job * 7 % 1500, Span(10));
             assert!(cores.runs.len() <= 3, "{}", cores.runs.len());
         }

@@ -1,4 +1,4 @@
-//! Errors of scenarios and platforms. Every message states where the error is, the found value, and the allowed values.
+//! Errors of scenarios and platforms. Every message says where the error is, what was found, and what is allowed.
 
 use super::presets::PRESETS;
 use chakram_base::config::{ConfigError, did_you_mean};
@@ -11,7 +11,7 @@ use std::io;
 /// An invalid scenario, platform or table, or a failed run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The content of a file is invalid.
+    /// A file's content is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A model is invalid.
@@ -80,14 +80,14 @@ pub enum ServeError {
         /// True if the given name is a preset.
         is_preset: bool,
     },
-    /// A row of a table or of a file of arrivals is invalid.
+    /// A row of a table or of an arrival file is invalid.
     #[error("{file}:{line}: {why}")]
     Row {
         /// Path of the file.
         file: String,
         /// Line, counted from 1.
         line: u64,
-        /// Found and expected content.
+        /// What was found and what was expected.
         why: String,
     },
     /// A table of measured runs is invalid as a whole.
@@ -95,7 +95,7 @@ pub enum ServeError {
     Table {
         /// Path of the table.
         file: String,
-        /// Found and expected content.
+        /// What was found and what was expected.
         why: String,
     },
     /// The platform or policy does not support the scenario.
@@ -110,7 +110,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// Builds the error about a row that contains `found` instead of `expected`.
+    /// Builds the error for a row that contains `found` instead of `expected`.
     pub fn invalid_row(
         file: &str,
         line: u64,
@@ -131,7 +131,7 @@ fn list_names() -> String {
     names.join(", ")
 }
 
-/// Builds the hint for a model that was named instead of a scenario.
+/// Builds the hint for a model named in place of a scenario.
 fn build_model_not_scenario_hint(closest: Option<&str>, is_preset: bool) -> String {
     match is_preset {
         true => "but the preset of a model".to_owned(),

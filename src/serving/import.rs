@@ -1,14 +1,14 @@
-//! Converts measurements of a server to a platform file. The file states datapath, queueing and
-//! compute times for each model, batch size and concurrency.
+//! Converts a server's measurements to a platform file. The file states datapath, queueing and compute times for each
+//! model, batch size and concurrency.
 //!
 //! Two formats of request logs are supported. Triton's performance analyzer writes one row per concurrency, with
 //! microseconds in the columns `Concurrency`, `Network+Server Send/Recv`, `Server Queue`, `Server Compute Input`,
-//! `Server Compute Infer`, `Server Compute Output` and others. There, the datapath latency is the time of the client,
-//! the network, and the copies of inputs and outputs. Any other table has the columns `compute_us` (or another unit)
-//! and `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`. There, the datapath
-//! latency is the total minus queue and compute.
+//! `Server Compute Infer`, `Server Compute Output` and others. In this format, the datapath latency is the time of the
+//! client, the network, and the copies of inputs and outputs. Any other table has the columns `compute_us` (or another
+//! unit) and `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`. In this format, the
+//! datapath latency is the total minus the queue and compute times.
 //!
-//! Rows with equal model, batch and concurrency are averaged.
+//! Rows with the same model, batch and concurrency are averaged.
 
 use super::error::ServeError;
 use super::tables::{CsvTableRowReader, TimeColumnUnit};
@@ -68,7 +68,7 @@ struct QueueComputeAndDatapathTimes {
     total: Option<Span>,
 }
 
-/// Columns whose times add up to one part, such as the datapath.
+/// Columns whose times add up to one of the parts, such as the datapath.
 struct ColumnsSummedToLatencyPart(Vec<(usize, TimeColumnUnit)>);
 
 impl ColumnsSummedToLatencyPart {
@@ -253,7 +253,7 @@ fn summarize_measured_rows(
     }
 }
 
-/// Formats a platform file with `measurements` from `source`.
+/// Formats `measurements`, which come from `source`, as a platform file.
 pub fn format_platform_file(
     options: &MeasurementImportDefaults,
     source: &str,

@@ -1,8 +1,8 @@
-//! Translates requests to jobs of vector products, in a chain or an acyclic graph, as in LIGHTSPEED's model.
+//! Translates requests to jobs of vector products, which form a chain or an acyclic graph, as in LIGHTSPEED's model.
 //!
-//! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two vectors. All tasks of
-//! a job have equally long vectors. Jobs depend only on earlier jobs. Job sizes are derived from a model's operators
-//! (`model::OperatorAxesAndTensorsSpec`):
+//! A job is a set of identical *tasks*, such as the work of one layer. A task is a product of two vectors. All tasks of
+//! a job have vectors of the same length. Jobs depend only on earlier jobs. Job sizes are derived from a model's
+//! operators (`model::OperatorAxesAndTensorsSpec`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -15,14 +15,14 @@
 //! | table, if tables count | width | rows |
 //!
 //! All operators without products (norms, activations, sums, pools) take no time, as in LIGHTSPEED's thesis. If table
-//! lookups count as products, those of a feature interaction do not. The published count for DLRM (2,505,926,848)
-//! includes the lookups, but not the products of the interaction.
+//! lookups count as products, the products of a feature interaction do not. The published count for DLRM
+//! (2,505,926,848) includes the lookups, but not the products of the interaction.
 
 use chakram_workloads::model::{
     LayerOperator, Model, ModelLayer, OperatorAxesAndTensorsSpec, OperatorInputSource,
 };
 
-/// Equal tasks that become ready together.
+/// Identical tasks that become ready together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EqualVectorProductTasks {
     /// Number of tasks.
@@ -38,7 +38,7 @@ impl EqualVectorProductTasks {
     }
 }
 
-/// Division of a convolution into vector products.
+/// How a convolution is divided into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionVectorProductSplit {
     /// One product per output. Its length is kernel height x kernel width x channels (Williams, 2023).
@@ -54,7 +54,7 @@ impl ConvolutionVectorProductSplit {
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
 }
 
-/// Rule for which independent operators of a layer run in parallel.
+/// Rule that decides which independent operators of a layer run in parallel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConcurrentOperatorsRule {
     /// Tables run in parallel with the chain of operators until an operator joins them (Zhong et al.,
@@ -77,15 +77,15 @@ impl ConcurrentOperatorsRule {
     ];
 }
 
-/// Translation of operators to jobs.
+/// How operators are translated to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperatorToJobLoweringRules {
-    /// Division of convolutions into vector products.
+    /// How convolutions are divided into vector products.
     pub convolution: ConvolutionVectorProductSplit,
     /// If true, each attention head has its own jobs (queries, keys, values and their products), and the heads run in
     /// parallel. Otherwise each operator is one job, and the jobs form a chain.
     pub heads: bool,
-    /// Rule for which operators run in parallel.
+    /// Rule that decides which operators run in parallel.
     pub branches: ConcurrentOperatorsRule,
     /// Minimum vector length. Shorter vectors are merged; 0 means no merging.
     pub merge: u64,
@@ -146,8 +146,8 @@ impl VectorProductJobGraph {
         })
     }
 
-    /// Returns the number of layers of the model that have jobs. If a scenario lists the model's jobs instead of naming
-    /// a model, each listed job counts as a layer.
+    /// Returns how many of the model's layers have jobs. If a scenario lists the model's jobs instead of naming a
+    /// model, each listed job counts as a layer.
     pub fn layer_count(&self) -> u32 {
         self.layers.max(1)
     }
@@ -198,13 +198,13 @@ impl VectorProductJobGraph {
 struct ModelJobGraphBuilder {
     graph: VectorProductJobGraph,
     lowering: OperatorToJobLoweringRules,
-    /// Jobs on which the next job of the chain depends.
+    /// Jobs that the next job of the chain depends on.
     frontier: Vec<u32>,
-    /// Jobs on which new branches of the current layer depend.
+    /// Jobs that new branches of the current layer depend on.
     entry: Vec<u32>,
     /// Jobs that run in parallel with the chain until an operator joins them.
     beside: Vec<u32>,
-    /// Jobs on which both a block and its skip path depend.
+    /// Jobs that both a block and its skip path depend on.
     fork: Vec<u32>,
     around: Vec<u32>,
 }
@@ -300,7 +300,7 @@ impl ModelJobGraphBuilder {
         self.around.clone_from(&self.frontier);
     }
 
-    /// Moves jobs of this layer from the chain to the parallel jobs.
+    /// Moves this layer's jobs from the chain to the parallel jobs.
     fn move_to_parallel_jobs(&mut self, jobs: Vec<u32>) {
         let own = jobs.into_iter().filter(|job| !self.entry.contains(job));
         self.beside.extend(own);

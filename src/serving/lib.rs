@@ -1,4 +1,5 @@
-//! Inference serving: requests arrive over time, wait, and are served in some order. Reports contain their times.
+//! Inference serving: requests arrive over time, wait, and are served in an order that a policy chooses. Reports say
+//! how long they take.
 //!
 //! In LIGHTSPEED's model (Williams, 2023), a request is a chain or graph of jobs, and each job is a set of vector
 //! products. A processor has cores with a common clock, and a datapath latency. Models may also be tables of
@@ -86,8 +87,7 @@ impl RequestServeTimeLimitOption {
 ///
 /// # Errors
 ///
-/// Fails if the platform lacks a value that a model needs, if a file of arrivals is invalid, or if `observer`
-/// fails.
+/// Fails if the platform lacks a value that a model needs, if an arrival file is invalid, or if `observer` fails.
 pub fn serve_requests(
     scenario: &Scenario,
     platform: Option<&Platform>,

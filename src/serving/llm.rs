@@ -68,8 +68,8 @@ pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use super::error::ServeError;
 use chakram_hardware::machine::Machine;
 
-/// A saturated engine's request rate is not measured on runs with more requests. The measurement repeats the run with
-/// all requests arriving at once.
+/// An engine's saturated request rate is not measured on runs with more requests than this. The measurement repeats the
+/// run with all requests arriving at once.
 const MOST_REPEATED: u64 = 20_000;
 /// Maximum number of requests when the saturated rate is measured.
 const MOST_AT_ONCE: u64 = 8192;
@@ -123,9 +123,9 @@ fn serve_llm_on_engines(
     ))
 }
 
-/// Returns the saturated request rate of all engines together, in requests per second. The measurement sends an engine
-/// about four times as many requests as it can run, all at once. The rate counts the completions between the first and
-/// the third quarter. Returns `None` for conversations.
+/// Returns the saturated request rate of all engines together, in requests per second. To measure it, an engine is sent
+/// about four times as many requests as it can run, all at once. The rate counts completions from when a quarter of the
+/// requests are complete until three quarters are. Returns `None` for conversations.
 fn saturated_request_rate(
     scenario: &LlmScenario,
     deployment: &IdenticalLlmEngines,

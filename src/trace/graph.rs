@@ -6,10 +6,10 @@
 //! records in a file.
 //!
 //! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
-//! bytes. Each collective takes another 24 bytes, and each message another 20 bytes. Names take additional memory. An
-//! optional column that any node uses takes memory for every node: 8 bytes each for delays and waiting times, 4 bytes
-//! each for memory changes, kernel shapes, callers, steps and Python calls. Each distinct memory change takes another
-//! 88 bytes, and each distinct kernel shape another 64 bytes.
+//! bytes. Each collective takes another 24 bytes, and each message another 20 bytes. Names take additional memory. If
+//! any node uses an optional column, the column takes memory for every node: 8 bytes each for delays and waiting times,
+//! 4 bytes each for memory changes, kernel shapes, callers, steps and Python calls. Each distinct memory change takes
+//! another 88 bytes, and each distinct kernel shape another 64 bytes.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
@@ -51,7 +51,7 @@ pub use visit::BidirectionalEdges;
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum NodeKind {
-    /// The node does nothing, and completes together with its last dependency.
+    /// The node does nothing, and completes as soon as its last dependency does.
     Nothing,
     /// Work on the host.
     Host,
@@ -69,7 +69,7 @@ pub enum NodeKind {
     Receive,
     /// A member's part of a collective.
     Collective,
-    /// Communication whose operation or partners the trace does not state.
+    /// Communication for which the trace states no operation or no partners.
     Communication,
 }
 
@@ -99,9 +99,9 @@ pub enum Lane {
     Compute,
     /// Lane for loads and stores without a named stream.
     Memory,
-    /// Lane for one group slot's collectives without a named stream.
+    /// Lane for collectives of one group slot that name no stream.
     Group(u32),
-    /// Lane for sends to one peer slot without a named stream.
+    /// Lane for sends to one peer slot that name no stream.
     Peer(u32),
     /// No lane: for receives, and for nodes without an operation.
     None,
@@ -110,7 +110,7 @@ pub enum Lane {
 /// Refers to a group by a slot index; a rank's [`RankBindingsOfGraphSlots`] names the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupSlotDimensions {
-    /// Mask of the machine's dimensions that take part; `None` means all dimensions.
+    /// Mask of the machine's dimensions that the group uses; `None` means all dimensions.
     pub dimensions: Option<u32>,
 }
 
@@ -121,7 +121,7 @@ pub struct CollectiveNode {
     pub node: NodeIndex,
     /// Slot of the group in this graph.
     pub group: u32,
-    /// Index of this call among its group slot's calls, from 0 in program order.
+    /// Index of this call among the calls of its group slot, from 0 in program order.
     pub sequence: u32,
     /// Rank of the root, or `u32::MAX` if the group's first member is the root.
     pub root: u32,
@@ -133,7 +133,7 @@ pub struct CollectiveNode {
     pub size_unknown: bool,
 }
 
-/// Bytes that one member of an all-to-all exchanges with each member, in the group's order.
+/// Bytes that one member of an all-to-all exchanges with each member of its group, in the group's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberAllToAllSplitBytes {
     /// Index of the call in [`Graph::calls`].
@@ -161,14 +161,14 @@ pub struct SendOrReceiveNode {
     pub size_unknown: bool,
 }
 
-/// Number of repairs of each kind that were made while the graph was built.
+/// Number of repairs made while the graph was built, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphRepairCounts {
     /// Number of control dependencies that were dropped because their predecessor does not exist.
     pub dangling_control: u64,
     /// Number of control dependencies that were dropped because a node depended on itself.
     pub self_control: u64,
-    /// Number of control dependencies that were dropped because they form a cycle with other dependencies.
+    /// Number of control dependencies that were dropped because they close a cycle together with other dependencies.
     pub cyclic_control: u64,
     /// Number of dependencies that were merged because the trace states them more than once.
     pub duplicates: u64,
@@ -190,9 +190,9 @@ pub struct Graph {
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// One word for each node; its meaning depends on the node's type. For a collective or a message: the index in
-    /// `calls` or `messages`. For unknown communication: a running index. For a kernel: the number format. For a load
-    /// or a store: the direction, whether the access is gathered or reduced in switches, and the memory.
+    /// One word for each node; its meaning depends on the node's type. For a collective or a message, it is the index
+    /// in `calls` or `messages`. For unknown communication: a running index. For a kernel: the number format. For a
+    /// load or a store: the direction, whether switches gather or reduce the access, and the memory.
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,
@@ -203,7 +203,7 @@ pub struct Graph {
     /// Bytes per member for each call that has unequal parts, in ascending order of calls.
     splits: Vec<MemberAllToAllSplitBytes>,
     messages: Vec<SendOrReceiveNode>,
-    /// Number of nodes whose communication is unknown.
+    /// Number of nodes whose communication the trace does not specify.
     unknown_communication: u32,
     repairs: GraphRepairCounts,
     captured: Option<Span>,
@@ -217,7 +217,8 @@ pub struct Graph {
     roles: GroupRoles,
     amounts: Option<JobSamplesAndModelFlops>,
     profiler: ProfilerFactsStatedByTrace,
-    /// The distinct step numbers of nodes. A sparse column stores each node's index in this list.
+    /// The distinct step numbers of nodes. A sparse column stores, for each node, the index of its step number in this
+    /// list.
     steps: Vec<u64>,
     stacks: CallStacks,
 }
@@ -226,13 +227,13 @@ pub struct Graph {
 const NO_DTYPE: u32 = u32::MAX >> 1;
 /// Bit in `detail` that marks a kernel with unknown FLOPs.
 const FLOPS_UNKNOWN: u32 = 1 << 31;
-/// `detail` of a load that is gathered in switches; [`REDUCED`] is the `detail` of a store that is reduced in switches.
+/// `detail` of a load that switches gather. [`REDUCED`] is the `detail` of a store that switches reduce.
 const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
-/// `detail` of a store that is not reduced in switches.
+/// `detail` of a store that switches do not reduce.
 const STORED: u32 = 3;
-/// Number of bits in `detail` for the direction and for gathering. The higher bits are the memory's index plus 1, or 0
-/// for an unnamed memory.
+/// Number of bits in `detail` that encode the direction and the gathering. The higher bits are the memory's index plus
+/// 1, or 0 for an unnamed memory.
 const ACCESS_BITS: u32 = 2;
 const ACCESS: u32 = (1 << ACCESS_BITS) - 1;
 
@@ -346,7 +347,7 @@ impl Graph {
         self.flops[node.index()]
     }
 
-    /// Returns the bytes that the file states for a kernel, load, store, message or collective.
+    /// Returns the number of bytes that the file states for a kernel, load, store, message or collective.
     #[inline]
     pub fn bytes(&self, node: NodeIndex) -> u64 {
         self.bytes[node.index()]
@@ -359,14 +360,14 @@ impl Graph {
         Some(self.kernels[place as usize].0)
     }
 
-    /// Returns true if the node is a backward-pass kernel whose class and shape are known.
+    /// Returns true if the node is a kernel of the backward pass whose class and shape are known.
     pub fn is_backward_kernel(&self, node: NodeIndex) -> bool {
         let place = self.sparse.kernel_of.get(node).checked_sub(1);
         place.is_some_and(|place| self.kernels[place as usize].1)
     }
 
-    /// Iterates over the distinct unbatched matrix products, each as (rows, columns, summed-over size) with its number
-    /// of kernels. Forward and backward kernels are counted separately.
+    /// Iterates over the distinct unbatched matrix products. Each item is (rows, columns, summed-over size) with its
+    /// number of kernels. Forward and backward kernels are counted separately.
     pub fn gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
         let mut counts = vec![0; self.kernels.len()];
         for place in self.sparse.kernel_of.iter().filter(|place| **place > 0) {
@@ -403,8 +404,8 @@ impl Graph {
         self.kinds[node.index()] == NodeKind::Compute && detail & FLOPS_UNKNOWN != 0
     }
 
-    /// Returns `Some(false)` for a load that is gathered in switches, `Some(true)` for a store that is reduced in
-    /// switches, and `None` for all other nodes.
+    /// Returns `Some(false)` for a load that switches gather, `Some(true)` for a store that switches reduce, and `None`
+    /// for all other nodes.
     #[inline]
     pub fn in_switch(&self, node: NodeIndex) -> Option<bool> {
         match (self.kinds[node.index()], self.detail[node.index()] & ACCESS) {
@@ -493,8 +494,8 @@ impl Graph {
         self.calls.len() + self.messages.len() + self.unknown_communication as usize
     }
 
-    /// Returns a communicating node's index among the graph's communicating nodes: first calls, then messages, then
-    /// unknown communication.
+    /// Returns a communicating node's index among all communicating nodes of the graph, which are ordered as calls,
+    /// messages, then unknown communication.
     #[inline]
     pub fn communication_index(&self, node: NodeIndex) -> usize {
         let detail = self.detail[node.index()] as usize;
@@ -510,7 +511,7 @@ impl Graph {
         self.dropped_kernels
     }
 
-    /// Returns true if the size of a message or collective is unknown, so that the node takes its recorded duration.
+    /// Returns true if the size of a message or collective is unknown. The node then takes its recorded duration.
     #[inline]
     pub fn size_unknown(&self, node: NodeIndex) -> bool {
         match self.kind(node) {
@@ -527,7 +528,7 @@ impl Graph {
         &self.calls
     }
 
-    /// Returns true if no call in the trace states unequal parts.
+    /// Returns true if every call in the trace has equal parts.
     pub fn has_only_equal_splits(&self) -> bool {
         self.splits.is_empty()
     }
@@ -560,8 +561,8 @@ impl Graph {
         self.amounts
     }
 
-    /// Returns what the trace states about its profiler, and whether the profiler's cost was subtracted from the
-    /// graph's times.
+    /// Returns the trace's facts about its profiler, and whether the profiler's cost was subtracted from the graph's
+    /// times.
     pub fn profiler(&self) -> ProfilerFactsStatedByTrace {
         self.profiler
     }
@@ -585,7 +586,7 @@ impl Graph {
         ))
     }
 
-    /// Returns the graph's heap memory in bytes, without names.
+    /// Returns how many bytes the graph occupies on the heap, without names.
     pub fn heap_bytes(&self) -> usize {
         fn heap_bytes_of<T>(v: &Vec<T>) -> usize {
             v.capacity() * size_of::<T>()

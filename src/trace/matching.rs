@@ -3,8 +3,8 @@
 //!
 //! Operations are matched by their order. In a group, one member's k-th collective matches every other member's k-th
 //! collective. For each sender, receiver and tag, the k-th send matches the k-th receive. Callers pass the operations
-//! of each rank in program order. The matcher returns matches or typed disagreements, and callers convert disagreements
-//! into error messages.
+//! of each rank in program order. The matcher returns matches, or typed disagreements that callers convert into error
+//! messages.
 //!
 //! The matcher keeps its data in sorted flat arrays, so no result depends on the iteration order of a hash table.
 
@@ -18,7 +18,7 @@ pub use collectives::{
 pub use messages::{MessageChannel, MessageDisagreement, MessageHalf, match_messages};
 pub use outlines::{CommChannel, CommMatches, RankCommNode, RankComms};
 
-/// Reference to a communication: the rank's index among the matched ranks, and the communication's index within the
+/// Refers to a communication by the rank's index among the matched ranks and the communication's index within this
 /// rank.
 pub type RankAndCommIndex = (u32, u32);
 

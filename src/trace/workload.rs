@@ -10,15 +10,15 @@ use chakram_base::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// One rank's use of a graph: the graph, a release time, and the ranks and groups that replace the graph's slots
-/// (numbered placeholders).
+/// One rank's use of a graph. It consists of the graph, a release time, and the ranks and groups that replace the
+/// graph's slots (numbered placeholders).
 #[derive(Clone, Debug)]
 pub struct GraphBoundToRank {
     /// Id of the graph that the rank executes.
     pub graph: GraphId,
     /// Rank that executes the graph.
     pub rank: Rank,
-    /// Earliest start time of the rank's first nodes.
+    /// Earliest time at which the rank's first nodes can start.
     pub release: Time,
     /// Group that is bound to each group slot.
     pub groups: Vec<GroupId>,
@@ -44,7 +44,7 @@ pub struct RankGroup {
 /// Everything that a replay executes: graphs, instances in ascending order of ranks, and groups.
 #[derive(Debug)]
 pub struct Workload {
-    /// Shared, because every part of a job keeps all the job's graphs.
+    /// The graphs are shared, because every part of a job keeps all of them.
     graphs: Arc<[Graph]>,
     instances: Vec<GraphBoundToRank>,
     groups: Vec<RankGroup>,
@@ -124,7 +124,7 @@ pub enum WorkloadError {
         /// Number of ranks in the job.
         ranks: u32,
     },
-    /// A rank is beyond the maximum number of NPUs in any machine.
+    /// A rank exceeds the maximum number of NPUs that any machine can have.
     #[error(
         "rank {0} takes part, and a job has at most {MAX_NPUS} ranks\n  \
          try: look for a peer or group member that is not a rank"
@@ -161,13 +161,13 @@ pub fn format_shortened_list(numbers: impl ExactSizeIterator<Item = u32>) -> Str
     text
 }
 
-/// Treatment of ranks that have no trace.
+/// How to treat ranks without a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingRankPolicy {
     /// Reject the job.
     #[default]
     Refuse,
-    /// Assume that a missing member arrives together with the present members.
+    /// Assume that a member without a trace arrives together with the members that have one.
     Mirror,
 }
 
@@ -226,7 +226,7 @@ impl WorkloadBuilder {
         id
     }
 
-    /// Adds `rank`, which executes `graph` from `release` on.
+    /// Adds `rank`, which starts to execute `graph` at time `release`.
     pub fn add_rank(
         &mut self,
         rank: Rank,
@@ -258,7 +258,7 @@ impl WorkloadBuilder {
             .ranks
             .values()
             .flat_map(|(_, b, _)| b.peers.iter().copied());
-        // A rank without a trace also counts if a peer or a group names it.
+        // A rank without a trace also counts if it is a peer or a member of a group.
         let traces = self
             .tables
             .values()
@@ -271,7 +271,7 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
-    /// Returns the number of ranks that a trace states for the job, or [`Self::min_rank_count`] if that is higher. Returns
+    /// Returns the job's number of ranks as a trace states it, or [`Self::min_rank_count`] if that is higher. Returns
     /// `None` if no trace states the number.
     pub fn stated_rank_count(&self) -> Option<u32> {
         let stated = self.graphs.iter().filter_map(Graph::world_size).max()?;
@@ -365,7 +365,7 @@ impl WorkloadBuilder {
             });
         }
         let mut said = self.graphs.iter().map(Graph::work_amounts);
-        // Traces that state different amounts come from different jobs, so the amounts of this job are unknown.
+        // Traces that state different amounts of work come from different jobs, so the work of this job is unknown.
         let first = said
             .next()
             .flatten()
@@ -405,7 +405,7 @@ impl GroupsFoundSoFar {
         }
     }
 
-    /// Returns true if a declaration of `members` means the group of all ranks.
+    /// Returns true if a group declared with `members` is the group of all ranks.
     fn is_world(&self, members: &[u32]) -> bool {
         members.is_empty() || self.has_exact_members(Self::WORLD, members)
     }
@@ -451,8 +451,8 @@ impl GroupsFoundSoFar {
 }
 
 impl Workload {
-    /// Returns a copy of the workload in which graphs' times include the profiler's cost if they excluded it before,
-    /// and vice versa.
+    /// Returns a copy of the workload in which the graphs' times include the profiler's cost if they excluded it
+    /// before, and exclude it otherwise.
     pub fn with_profiler_toggled(&self) -> Self {
         Self {
             graphs: self
@@ -467,9 +467,10 @@ impl Workload {
         }
     }
 
-    /// Returns the sizes of the two most frequent matrix multiplications, each as (rows, columns, summed-over size).
-    /// Together, the two sizes identify a model's width, tensor degree and micro-batch. If several multiplications are
-    /// equally frequent, the largest comes first. If there is only one multiplication, returns its sizes twice.
+    /// Returns the sizes of the two matrix multiplications that occur most often, each as (rows, columns, summed-over
+    /// size). Together, the two sizes identify a model's width, tensor degree and micro-batch. If several
+    /// multiplications are equally frequent, the largest comes first. If there is no second multiplication, returns the
+    /// sizes of the first one twice.
     ///
     /// The most frequent multiplication alone does not identify the model, because it belongs to the feed-forward
     /// network (MLP). A model with twice the width and four times as many shards has the same multiplication in its
@@ -491,13 +492,14 @@ impl Workload {
             Some(*largest.0)
         };
         let first = largest(&|_, count| count == most)?;
-        // Weight gradients have the same three sizes in another order, so they are not a second multiplication.
+        // A weight gradient is computed with the same three sizes in another order, so it does not count as a second
+        // multiplication.
         let next = largest(&|gemm, count| count < most && sorted(gemm) != sorted(first));
         Some([first, next.unwrap_or(first)])
     }
 
-    /// Returns a workload with the same ranks and groups, and with each graph replaced by the result of `change`.
-    /// `change` must keep the slots.
+    /// Returns a workload with the same ranks and groups, in which the result of `change` replaces each graph. `change`
+    /// must keep the slots.
     pub fn map_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
         Self {
             graphs: self.graphs.iter().map(change).collect(),
@@ -508,7 +510,7 @@ impl Workload {
         }
     }
 
-    /// Returns the same job with only the traces of ranks for which `kept` returns true. All other ranks count as
+    /// Returns the same job, but keeps only the traces of ranks for which `kept` returns true. All other ranks count as
     /// missing under [`MissingRankPolicy::Mirror`].
     pub fn keep_traces_of_ranks(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&GraphBoundToRank| kept(instance.rank);

@@ -1,8 +1,8 @@
 //! Generates microbenchmarks and training steps. Nodes can be written to a file, or added to a graph directly.
 //!
-//! A [`WorkloadPattern`] describes the requested work. A [`CheckedWorkloadPattern`] is a pattern with checked options.
-//! A job passes any rank's nodes one by one to a [`Sink`], so only one node is in memory at a time. All values are
-//! computed from the options alone, so equal options produce identical files.
+//! A [`WorkloadPattern`] describes the work that the user requests. A [`CheckedWorkloadPattern`] is a pattern with
+//! checked options. A job passes any rank's nodes one by one to a [`Sink`], so only one node is in memory at a time.
+//! All values are computed from the options alone, so equal options produce identical files.
 
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
@@ -45,7 +45,7 @@ pub use palm::PalmPattern;
 pub use plan::ParallelismPlan;
 pub use training::ModelAndParallelismPlan;
 
-/// A pattern of work to generate traces for.
+/// A pattern of work for which traces are generated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkloadPattern {
     /// One collective, run once or several times.
@@ -56,11 +56,11 @@ pub enum WorkloadPattern {
     Chain(ParallelKernelChainsPattern),
     /// Memory loads, and kernels that wait for them.
     Memory(LoadKernelStorePattern),
-    /// Data-parallel training steps of a transformer, with a replica on every rank.
+    /// Data-parallel training steps of a transformer that is replicated on every rank.
     DataParallel(DataParallelPattern),
     /// Training of a transformer on a wafer, as PALM's public code models it.
     Palm(PalmPattern),
-    /// Training or inference of a model under a parallelism plan.
+    /// Training or inference of a model, distributed as a parallelism plan states.
     Training(Box<ModelAndParallelismPlan>),
 }
 
@@ -94,7 +94,7 @@ impl CheckedWorkloadPattern {
         self.0.rank_count()
     }
 
-    /// The groups that nodes refer to (empty if nodes use only the world group).
+    /// The groups to which nodes refer. The list is empty if nodes use only the world group.
     pub fn declared_groups(&self) -> DeclaredGroups {
         self.0.declared_groups()
     }
@@ -104,13 +104,13 @@ impl CheckedWorkloadPattern {
         self.0.group_roles()
     }
 
-    /// Samples and model FLOPs of the job; `None` if it does not train or run a model.
+    /// Samples and model FLOPs of the job; `None` if the job neither trains nor runs a model.
     pub fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
         self.0.work_amounts()
     }
 
-    /// Returns the rank that represents all ranks with the same nodes as `rank`. Callers generate its nodes once and
-    /// share them. It may be `rank` itself.
+    /// Returns the rank that represents all ranks with the same nodes as `rank`. Callers generate the nodes of this
+    /// rank once and share them. It may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
@@ -128,8 +128,8 @@ impl CheckedWorkloadPattern {
         self.0.node_count(rank)
     }
 
-    /// Passes the nodes of `rank` to `sink`. Ids count from 1 without gaps, and dependencies come
-    /// before the nodes that depend on them. Fails only if `sink` fails.
+    /// Passes the nodes of `rank` to `sink`. Ids count from 1 without gaps, and every node comes after its
+    /// dependencies. Fails only if `sink` fails.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`CheckedWorkloadPattern::rank_count`].
@@ -148,9 +148,9 @@ impl CheckedWorkloadPattern {
         self.0.shape_of(rank)
     }
 
-    /// Returns sets of ranks that exchange messages only within their set, for example one pipeline per replica. All
-    /// sets have the same length, and ranks at the same index in different sets do the same work. A job without them
-    /// returns one set of all ranks.
+    /// Returns sets of ranks that exchange messages only within their set, such as one pipeline per replica. All sets
+    /// have the same length, and ranks at the same index in different sets do the same work. If a job has no such sets,
+    /// the result is one set of all ranks.
     pub fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         self.0.find_independent_copies()
     }
@@ -185,8 +185,7 @@ impl CheckedWorkloadPattern {
         let graphs = self.min_shared_node_count();
         let states = (0..self.rank_count()).map(|rank| self.0.min_node_count(rank));
         let states = states.fold(0, u64::saturating_add);
-        // Node counts are lower bounds, so no job that fits is rejected, but a job that passes may still run out of
-        // memory.
+        // Node counts are lower bounds, so no job that fits is rejected. A job that passes may still run out of memory.
         let bytes = graphs
             .saturating_mul(NODE_BYTES)
             .saturating_add(states.saturating_mul(STATE_BYTES));
@@ -219,15 +218,15 @@ impl CheckedWorkloadPattern {
         self.workload_with(&|_| ())
     }
 
-    /// Generates the workload like [`workload`](Self::build_workload). Now and then calls `made` with the number of
-    /// nodes added since the last call.
+    /// Generates the workload like [`workload`](Self::build_workload). From time to time, calls `made` with the number
+    /// of nodes added since the last call.
     pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare_groups(self.declared_groups());
         builder.declare_group_roles(&self.group_roles());
         builder.declare_work_amounts(self.work_amounts());
-        // Number graphs in the order in which ranks first use them. A shape's representative may not be its first rank,
-        // so sorting the shapes would give another order.
+        // Number graphs in the order in which ranks first use them. The rank that represents a shape may not be the
+        // first one to use it, so sorting the shapes would give another order.
         let mut shapes: Vec<u32> = (0..self.rank_count())
             .map(|rank| self.shape_of(rank))
             .collect();
@@ -285,8 +284,8 @@ struct ProgressReportingSink<'m, S> {
     made: &'m dyn Fn(u64),
 }
 
-/// Number of nodes between two reports. Threads share the counter, so reporting every node would take longer than all
-/// other work for it.
+/// Number of nodes between two reports. Threads share the counter, and an update for every node would take longer than
+/// all other work for the node.
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for ProgressReportingSink<'_, S> {
@@ -312,7 +311,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn work_amounts(&self) -> Option<JobSamplesAndModelFlops> {
         None
     }
-    /// Advice for error messages: options to change for a smaller job.
+    /// Advice for error messages: which options to change to get a smaller job.
     fn suggest_smaller(&self) -> &'static str {
         "a smaller job"
     }
@@ -329,14 +328,13 @@ trait TraceGenerator: Debug + Send + Sync {
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         vec![(0..self.rank_count()).collect()]
     }
-    /// Returns the peers and the group names that fill the slots of `rank`, both in order of first
-    /// use. `first` is the binding of the rank that represents all ranks with the same graph as
-    /// `rank`.
+    /// Returns the peers and the group names that fill the slots of `rank`, each list in order of first use. `first` is
+    /// the binding of the rank that represents all ranks with the same graph as `rank`.
     fn bind_slots(&self, _rank: u32, first: &RankBindingsOfGraphSlots) -> RankBindingsOfGraphSlots {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;
-    /// Lower bound of [`Self::node_count`], for patterns whose exact count takes long to compute.
+    /// Lower bound for [`Self::node_count`], for patterns whose exact count takes long to compute.
     fn min_node_count(&self, rank: u32) -> u64 {
         self.node_count(rank)
     }
@@ -356,7 +354,7 @@ pub enum PatternOptionError {
         /// Allowed values.
         expected: String,
     },
-    /// The options are valid by themselves, but the job exceeds a limit of traces.
+    /// Each option is valid by itself, but the job exceeds a limit of traces.
     #[error("{what} would be {found}, but a trace can have at most {limit}; try {hint}")]
     TooLarge {
         /// Name of the quantity that is too large, with its unit.
@@ -456,7 +454,7 @@ struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
     name: String,
-    /// False if the sink ignores names. They are then not formatted, because formatting takes longer than all other
+    /// False if the sink ignores names. Names are then not formatted, because formatting takes longer than all other
     /// work for a node.
     named: bool,
 }
@@ -496,7 +494,7 @@ impl<'s> TraceEmitter<'s> {
         }
     }
 
-    /// Emits a node and returns its id, one more than the previous.
+    /// Emits a node and returns its id, which is the previous id plus one.
     fn emit_node(
         &mut self,
         op: Op<'_>,

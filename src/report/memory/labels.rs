@@ -79,7 +79,7 @@ impl Report {
         ))
     }
 
-    /// Returns sentences that explain why the reported peaks may be too small.
+    /// Returns sentences that explain why the true peaks may be higher than the reported ones.
     pub fn unknown_memory(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let silent = self.rows.len() - self.memory.len();

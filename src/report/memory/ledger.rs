@@ -68,8 +68,8 @@ pub(super) struct MemoryLedger<S> {
     /// Minimum that `fresh` has reached at this instant. If it is negative, its absolute value is the number of bytes
     /// of `held` that these nodes freed.
     low: ClassSums<S>,
-    /// Maximum total that `fresh` has reached at this instant, at least 0. `top` contains the bytes by class at this
-    /// maximum, and `top_node` the node that reached it.
+    /// Highest value that `fresh` has reached at this instant, at least 0. `top` holds the bytes by class at this
+    /// maximum, and `top_node` is the node that reached it.
     most: S,
     top: ClassSums<S>,
     top_node: Option<NodeIndex>,
@@ -224,9 +224,9 @@ mod tests {
 
     #[test]
     fn what_is_freed_goes_before_what_is_allocated_at_the_same_instant() {
-        // From time 0 on, 8 bytes are allocated. At time 5, the loop first issues a node that allocates 6 bytes, and
-        // then completes the node that frees the 8 bytes. The bytes are freed before the allocation, so the peak is 8,
-        // not 14.
+        // From time 0, 8 bytes are allocated. At time 5, the loop first issues a node that allocates 6 bytes, and then
+        // completes the node that frees the 8 bytes. The bytes are freed before the allocation, so the peak is 8, not
+        // 14.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate_bytes(NODES[0], &bytes(8));
         assert_eq!(ledger.begin_instant(Time(5)), Some((Time(0), bytes(8))));
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn nodes_that_allocate_nothing_bring_no_peak() {
-        // Nodes that allocate 0 bytes do not change the peak, which is the 4 bytes allocated at 3.
+        // Nodes that allocate 0 bytes do not change the peak: the 4 bytes allocated at time 3.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate_bytes(NODES[0], &bytes(0));
         ledger.begin_instant(Time(3));

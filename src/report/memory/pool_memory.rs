@@ -1,12 +1,12 @@
-//! Remote memory that ranks share: bytes that do not fit into the memory of the ranks' own NPUs.
+//! Remote memory that ranks share. It stores the bytes that do not fit in the memory of the ranks' own NPUs.
 //!
-//! Consider a rank that loads from or stores to remote memory. If its NPU has S bytes of own memory and the rank's peak
-//! is p bytes, then p - S bytes are in remote memory. Ranks reach their peaks at different times, so the sum over ranks
-//! is only an upper bound on the remote memory in use at once. The bound is exact if all ranks peak at the same time. A
-//! rank that never accesses remote memory can use only its NPU's own memory.
+//! Consider a rank that loads from or stores to remote memory. If its NPU has S bytes of its own memory and the rank's
+//! peak is p bytes, then p - S bytes are in remote memory. Ranks reach their peaks at different times, so the sum over
+//! ranks is only an upper bound on the remote memory in use at once. The bound is exact if all ranks peak at the same
+//! time. A rank that never accesses remote memory can use only its NPU's own memory.
 //!
-//! If a rank's trace states which bytes it allocates in remote memory (`allocates.remote`, for offloaded state), only
-//! these are there, and the peak must fit into the NPU's own memory.
+//! If a rank's trace states which bytes it allocates in remote memory (`allocates.remote`, for offloaded state), remote
+//! memory stores only these, and the peak must fit in the NPU's own memory.
 
 use super::MemoryRow;
 use crate::Report;
@@ -33,7 +33,7 @@ pub struct OneRemoteMemoryPeakAndCapacity {
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// The most bytes that each of these ranks has in this memory, summed over the ranks.
+    /// The largest number of bytes that each of these ranks has in this memory, summed over the ranks.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
@@ -69,7 +69,7 @@ impl<'a> RankMemoryCapacityCalculator<'a> {
         bytes.filter(|bytes| *bytes > 0).map(Bytes)
     }
 
-    /// Returns the remote memory for bytes that exceed the NPU's own memory; `None` if all bytes must fit.
+    /// Returns the remote memory that takes the bytes beyond the NPU's own memory; `None` if all bytes must fit.
     fn shared_memory(&self, instance: &GraphBoundToRank) -> Option<RemoteMemoryCapacityAndSharers> {
         let streams = self.streams.get(instance.graph.index());
         let states_bytes = self.offloaded_bytes(instance).is_some();
@@ -159,8 +159,8 @@ fn sum_pool_memories(
     held
 }
 
-/// Sets `fits` for each rank that uses remote memory: true if the memory has space for all its ranks at once, and the
-/// NPU for everything else.
+/// Sets `fits` for each rank that uses remote memory: true if that memory has space for all its ranks at once and the
+/// rest fits in the NPU.
 pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
     let held = sum_pool_memories(machine, rows);
     let Some(shared) = machine.shared_memory() else {
@@ -199,7 +199,7 @@ pub(super) fn format_pool_use(pool: &OneRemoteMemoryPeakAndCapacity) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }
 
-/// Returns a note on remote memory: the largest use by a rank, and the use of the fullest memory.
+/// Returns a note on remote memory: the most that one rank uses, and how full the fullest memory is.
 pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
     let ranks = report.memory.iter().map(MemoryRow::bytes_in_remote_memory);
     let most = ranks.max().unwrap_or_default();

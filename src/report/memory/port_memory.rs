@@ -1,4 +1,4 @@
-//! Memory at ports: bytes that do not fit into cores' SRAM.
+//! Memory at ports. It stores bytes that do not fit in the cores' SRAM.
 //!
 //! If a core has S bytes of SRAM and its peak is p bytes, then p - S bytes are in memory at the nearest port. Cores
 //! reach their peaks at different times, so the sum over cores is only an upper bound on the memory in use at a port.
@@ -26,7 +26,7 @@ pub struct OnePortMemoryPeakAndCapacity {
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// The most bytes that each of these cores has in this memory, summed over the cores.
+    /// The largest number of bytes that each of these cores has in this memory, summed over the cores.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
@@ -75,7 +75,7 @@ pub(crate) fn list_port_memories(
     held.into_values().collect()
 }
 
-/// Returns a note on memory at ports: the largest use by a core, and the use of the fullest port.
+/// Returns a note on memory at ports: the most that one core uses, and how full the fullest port's memory is.
 pub(crate) fn describe_port_memory(report: &Report) -> Option<SectionNote> {
     let cores = report.memory.iter().filter_map(|row| row.beyond_sram);
     let port = report

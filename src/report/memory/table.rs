@@ -122,7 +122,7 @@ pub fn build_memory_sections(
     vec![section]
 }
 
-/// Groups adjacent equal rows. Returns each group's first index and its rows, fullest memory first.
+/// Groups adjacent identical rows. Returns each group's first index and its rows, fullest memory first.
 pub(crate) fn group_equal_memory_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes, a.offloaded) == (b.peak, b.capacity, b.classes, b.offloaded)

@@ -10,13 +10,13 @@ use chakram_engine::InstanceId;
 use chakram_trace::format::{MemoryChanges, TensorClass};
 use chakram_trace::graph::Graph;
 
-/// An instant with no further events, and the bytes allocated at its end, by class.
+/// An instant whose events are complete, and the bytes allocated at its end, by class.
 pub type BytesAtInstantEnd = (Time, BytesByTensorClass);
 
 /// Tracks the memory that each instance allocates and frees.
 #[derive(Debug)]
 pub struct MemoryTracker<'a> {
-    /// State of each instance, if the allocations and frees of each instance sum to less than 2^63 bytes.
+    /// State of each instance, if no instance's allocations and frees sum to 2^63 bytes or more.
     narrow: Vec<InstanceMemoryLedger<'a, i64>>,
     /// State of each instance if `narrow` is empty. Also empty if no node changes memory.
     wide: Vec<InstanceMemoryLedger<'a, i128>>,

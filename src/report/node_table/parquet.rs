@@ -2,8 +2,8 @@
 //!
 //! The format is described at <https://parquet.apache.org/docs/file-format/>. The format's metadata structures are
 //! encoded in Thrift's compact protocol. Numbers are stored plain, and strings as indices into a dictionary. Pages are
-//! compressed with gzip, which every reader supports. This writer supports only the columns of this table, and compiles
-//! ten times as fast as a Parquet package.
+//! compressed with gzip, which every reader supports. This writer supports only this table's columns, and compiles ten
+//! times as fast as a Parquet package.
 
 use super::{CodedTextColumn, NodeColumnValues, NodeTable, OptionalNumberColumn};
 use flate2::Compression;
@@ -14,7 +14,7 @@ const ROWS_OF_GROUP: usize = 1 << 20;
 /// Bytes at the beginning and at the end of every file.
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Numbers of Parquet's enumerations.
+/// Codes of Parquet's enumerations.
 mod codes {
     pub const INT32: i64 = 1;
     pub const INT64: i64 = 2;
@@ -36,8 +36,8 @@ mod codes {
 #[derive(Default)]
 struct ThriftStruct {
     bytes: Vec<u8>,
-    /// Id of the field that was written last. It is needed because each field stores only its difference from the
-    /// previous id.
+    /// Id of the last field written. It is needed because each field stores only the difference between its id and the
+    /// previous one.
     last: i16,
 }
 
@@ -62,7 +62,7 @@ fn encode_zigzag(number: i64) -> u64 {
 
 impl ThriftStruct {
     fn push_field_header(&mut self, field: i16, kind: u8) {
-        // Ids ascend by at most 15, so the short form is sufficient.
+        // Each id exceeds the previous one by at most 15, so the short form suffices.
         self.bytes.push(((field - self.last) as u8) << 4 | kind);
         self.last = field;
     }
@@ -366,8 +366,8 @@ mod tests {
 
     #[test]
     fn numbers_are_packed_lowest_bits_first() {
-        // Example from the format's description: the numbers 0 to 7 at 3 bits each form one group of 8, the bytes
-        // 0x88, 0xc6, 0xfa. The header of the run is (1 << 1) | 1.
+        // An example from the format's description: at 3 bits each, the numbers 0 to 7 form one group of 8, stored as
+        // the bytes 0x88, 0xc6, 0xfa. The header of the run is (1 << 1) | 1.
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 3, [0, 1, 2, 3, 4, 5, 6, 7].into_iter());
         assert_eq!(bytes, [3, 0x88, 0xc6, 0xfa]);
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(&file[file.len() - 4..], MAGIC);
         let length = file[file.len() - 8..][..4].try_into().unwrap();
         let footer = u32::from_le_bytes(length) as usize;
-        // The footer begins with field 1 of type 5: the format version 1, which zigzag encodes as 2.
+        // The footer begins with field 1 of type 5, the format version: 1, which zigzag encodes as 2.
         assert_eq!(file[file.len() - 8 - footer..][..2], [0x15, 2]);
         // A table without rows has no row groups, but must be readable too.
         let mut empty = Vec::new();

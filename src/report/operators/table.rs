@@ -46,7 +46,7 @@ pub fn build_operator_sections(
             medium,
         )];
     }
-    // If a CPU ran the kernels, there was no device, so the headings must not mention devices and hosts.
+    // If the kernels ran on a CPU, there was no device, so the headings must not mention devices and hosts.
     let [devices, hosts] = match report.response.kernels_on_cpu {
         true => ["SLOWEST KERNELS AND CALLS", "SLOWEST BETWEEN THEM"],
         false => ["SLOWEST ON DEVICES", "SLOWEST ON HOSTS"],
@@ -138,7 +138,7 @@ pub fn combine_operator_families(operators: &[OperatorTime]) -> Vec<OperatorTime
     for operator in operators {
         name.clear();
         append_name_family(&operator.name, &mut name);
-        // If the name table is full (more than 4 GiB of names), combine all further families.
+        // If the name table is full (more than 4 GiB of names), all further families are combined.
         let number = names.intern_name(&name).unwrap_or(u32::MAX);
         let place = places.intern_key((number, operator.kind as u8)) as usize;
         if place == families.len() {

@@ -1,4 +1,4 @@
-//! A sequence of intervals with keys (such as categories). There are at most as many intervals as a picture can show.
+//! A sequence of intervals with keys (such as categories). It stores at most as many intervals as a picture can show.
 
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;

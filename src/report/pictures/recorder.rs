@@ -20,15 +20,14 @@ use std::collections::btree_map::Entry;
 
 /// Maximum number of ranks in the picture of activity.
 const RANKS: usize = 64;
-/// Maximum number of ranks in a job for which every rank is recorded.
+/// Maximum number of ranks in a job whose ranks are all recorded.
 const ALL_WATCHED: usize = 128;
 /// Maximum number of recorded ranks per graph and NPU class in larger jobs. Ranks with the same graph and NPU class
 /// differ only in their routes, so a few of them are sufficient.
 const WATCHED_OF_EACH: usize = 8;
 /// Maximum number of recorded ranks.
 const WATCHED: usize = 4096;
-/// Maximum number of intervals that a replay stores, summed over all ranks. The same limit applies to
-/// memory changes.
+/// Maximum number of intervals that a replay stores for all ranks together. The same limit applies to memory changes.
 const KEPT: usize = 1 << 21;
 /// Maximum number of memory curves in the picture of memory.
 const CURVES: usize = 7;
@@ -51,7 +50,7 @@ struct RecordedRankActivity {
     /// Name index of the kernel that started last.
     kernel: u32,
     intervals: ContiguousIntervals<PictureCategoryAndNameKey>,
-    /// Allocated bytes, from each of these times on.
+    /// Allocated bytes, with the time from which each value applies.
     memory: Vec<(Time, u64)>,
 }
 
@@ -162,8 +161,8 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Calls `change` with the open communications of the node's rank and the node's communication index, if the rank
-    /// is recorded.
+    /// If the rank is recorded, calls `change` with the open communications of the node's rank and the node's
+    /// communication index.
     fn update_open_comms(
         &mut self,
         instance: InstanceId,
@@ -242,7 +241,7 @@ impl<'a> PictureRecorder<'a> {
 
     /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. An unrecorded
     /// rank is represented by the first recorded rank with the same graph, NPU class and times per category. If there
-    /// is none, the rank is omitted.
+    /// is no such rank, the unrecorded rank is omitted.
     fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();
         let sort_of = |at: usize| {
@@ -304,8 +303,8 @@ impl<'a> PictureRecorder<'a> {
         pictures.collect()
     }
 
-    /// Returns memory curves, fullest memory first. There is one curve per group of ranks with equal memory rows, taken
-    /// from the group's first recorded rank.
+    /// Returns memory curves, fullest memory first. Each group of ranks with identical memory rows has one curve, that
+    /// of the group's first recorded rank.
     fn build_memory_curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();
@@ -355,7 +354,7 @@ fn choose_recorded_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     pick_evenly_spaced(&watched, WATCHED).collect()
 }
 
-/// Returns at most `most` elements of `all`, evenly spaced from the first one on.
+/// Returns at most `most` elements of `all`, evenly spaced and beginning with the first.
 fn pick_evenly_spaced(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
     let count = all.len().min(most);
     (0..count).map(move |i| all[i * all.len() / count])
@@ -363,7 +362,7 @@ fn pick_evenly_spaced(all: &[usize], most: usize) -> impl Iterator<Item = usize>
 
 /// Returns the row indices of all ranks, most informative rank first. The order is: ranks out of memory; ranks with the
 /// longest or shortest time in a category; the rank that finishes last; the ranks that others waited for longest; and
-/// one rank of each class with equal times. All other ranks follow.
+/// one rank of each class of ranks with equal times. All other ranks follow.
 fn order_ranks_by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();
@@ -405,8 +404,8 @@ fn order_ranks_by_interest(report: &Report) -> Vec<usize> {
     order
 }
 
-/// Reduces the points in each interval of length `resolution` to two: the highest value at the time of the first point,
-/// and the last point.
+/// Reduces the points in each interval of length `resolution` to two: the interval's highest value, at the time of its
+/// first point, and its last point.
 fn merge_close_points(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     let mut out: Vec<(Time, u64)> = Vec::new();
     let near = |a: &(Time, u64), b: &(Time, u64)| b.0.since(a.0) < resolution;

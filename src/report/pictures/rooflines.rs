@@ -6,7 +6,7 @@ use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeSet;
 
-/// Returns the peak rates of the NPU classes in use by `prepared`, in class order. Only the number formats that the
+/// Returns the peak rates of the NPU classes that `prepared` uses, in class order. Only the number formats that the
 /// job's kernels use are included.
 pub(super) fn collect_rooflines(prepared: &CompiledReplay<'_>) -> Vec<NpuClassPeakRates> {
     let (workload, machine) = (prepared.workload(), prepared.machine());

@@ -16,7 +16,7 @@ const CELLS: u32 = 64;
 pub struct RankPairTrafficCounter {
     ranks_per_cell: u32,
     bytes: Vec<Vec<u64>>,
-    /// Buffer bytes of collectives, by group and kind.
+    /// Bytes in the collectives' buffers, by group and kind.
     buffers: BTreeMap<(ReplayGroupId, CollectiveKind), u64>,
 }
 

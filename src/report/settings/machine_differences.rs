@@ -61,8 +61,8 @@ pub enum DifferenceBetweenTwoMachines {
     Corrections,
 }
 
-/// Returns the differences between two machines, in the order in which machine files list them. If there are no
-/// differences, both machines predict equal times for every run.
+/// Returns the differences between two machines, in the order in which machine files list them. If there are none, both
+/// machines predict equal times for every run.
 pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<DifferenceBetweenTwoMachines> {
     use DifferenceBetweenTwoMachines as Difference;
     let mut found = Vec::new();
@@ -220,8 +220,7 @@ impl DifferenceBetweenTwoMachines {
         .to_owned()
     }
 
-    /// Returns the index of the NPU class that differs, if there is only one; `None` if no class or several
-    /// classes differ.
+    /// Returns the index of the NPU class that differs; `None` if there is no such class, or more than one.
     fn affected_class(&self) -> Option<usize> {
         match self {
             Self::Peaks(class, _)
@@ -236,8 +235,8 @@ impl DifferenceBetweenTwoMachines {
         }
     }
 
-    /// Returns the reason why the run does not depend on the difference. The difference must be known to change
-    /// nothing, because the last possible reason is returned unchecked.
+    /// Returns why the run does not depend on the difference. The difference must be known to change nothing, because
+    /// the last remaining reason is returned without a check.
     fn explain_no_effect(&self, run: &CompiledReplayWithReport<'_>) -> String {
         let machine = run.prepared.machine();
         if let Some(class) = self
@@ -341,8 +340,8 @@ impl DifferenceBetweenTwoMachines {
     }
 }
 
-/// Returns the reason why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. If
-/// communication of `kind` crosses these dimensions, the reason states the source of its times.
+/// Returns why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. If communication of
+/// `kind` crosses these dimensions, the reason says where its times come from.
 fn explain_dimensions(
     run: &CompiledReplayWithReport<'_>,
     of: &[usize],
@@ -365,8 +364,7 @@ fn explain_dimensions(
     }
 }
 
-/// Groups the differences by the reason why they do not affect the run. Both machines must predict equal times for the
-/// run.
+/// Groups the differences by why they do not affect the run. Both machines must predict equal times for the run.
 fn group_by_reason(
     differs: &[DifferenceBetweenTwoMachines],
     run: &CompiledReplayWithReport<'_>,

@@ -4,8 +4,8 @@ use super::run_facts::CompiledReplayWithReport;
 use chakram_base::setting::SettingKey;
 use chakram_trace::graph::NodeKind;
 
-/// Returns the reason why the option `key` does not affect the run; `is_default` is true if the option's value equals
-/// the run's default. It must be known to have no effect, because the last possible reason is returned unchecked.
+/// Returns why the option `key` does not affect the run; `is_default` is true if the option's value equals the run's
+/// default. The option must be known to have no effect, because the last remaining reason is returned without a check.
 pub fn option_reason(
     key: SettingKey,
     is_default: bool,

@@ -16,19 +16,19 @@ pub struct CompiledReplayWithReport<'a> {
     pub report: &'a Report,
 }
 
-/// Amount of communication that crosses a dimension of the machine.
+/// How much communication crosses a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DimensionCollectiveAndMessageCounts {
-    /// Number of (group, kind) pairs with collectives that are timed by algorithms.
+    /// Number of (group, kind) pairs whose collectives are timed by algorithms.
     pub by_algorithms: u64,
-    /// Number of (group, kind) pairs with collectives that are timed by measured curves.
+    /// Number of (group, kind) pairs whose collectives are timed by measured curves.
     pub by_curves: u64,
     /// Number of messages between ranks, plus loads and stores over the network.
     pub messages: u64,
 }
 
 impl CompiledReplayWithReport<'_> {
-    /// Returns the reason why nothing crosses the machine's network; `None` if the network carries traffic.
+    /// Returns why nothing crosses the machine's network; `None` if the network carries traffic.
     pub(super) fn reason_without_network_traffic(&self) -> Option<String> {
         let comm = self.prepared.comm_timing();
         if self.report.collectives.is_empty()
@@ -41,7 +41,7 @@ impl CompiledReplayWithReport<'_> {
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
-    /// Returns the reason why no collective depends on the machine; `None` if one does.
+    /// Returns why no collective depends on the machine; `None` if one does.
     pub(super) fn reason_collectives_are_constant(&self) -> Option<String> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());
@@ -111,7 +111,7 @@ impl CompiledReplayWithReport<'_> {
         found
     }
 
-    /// Returns the reason why no kernel's time depends on the NPU's rates; `None` if one does.
+    /// Returns why no kernel's time depends on the NPU's rates; `None` if one does.
     pub(super) fn reason_kernels_ignore_npu_rates(&self) -> Option<String> {
         let kernels = &self.report.kernels;
         let basis = self.prepared.duration_source_counts();
@@ -125,7 +125,7 @@ impl CompiledReplayWithReport<'_> {
         }
     }
 
-    /// Returns the reason why no kernel is timed by curves; `None` if one is.
+    /// Returns why no kernel is timed by curves; `None` if one is.
     pub(super) fn reason_no_kernel_uses_curves(&self) -> Option<String> {
         self.reason_kernels_ignore_npu_rates().or_else(|| {
             let by_curves = self.report.kernels.by_curves;

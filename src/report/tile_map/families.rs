@@ -21,7 +21,7 @@ pub(super) fn rank_stages_and_tensor_groups(prepared: &CompiledReplay<'_>) -> (V
     for group in of("tensor").chain(of("data")) {
         for pair in group.members.windows(2) {
             let [a, b] = [pair[0], pair[1]].map(|rank| find_root(&mut joined, rank.index()));
-            // The lower rank becomes the root, which sorts stages by their first rank.
+            // The lower rank becomes the root, so that stages are sorted by their first rank.
             joined[a.max(b)] = a.min(b);
         }
     }

@@ -1,12 +1,13 @@
 //! Timelines as JSON in the Chrome trace format, for Perfetto, Speedscope and chrome://tracing.
 //!
-//! The format's times are microseconds in double precision. Viewers subtract the trace's start from each time. Some
+//! The format stores times as microseconds in double precision. Viewers subtract the trace's start from each time. Some
 //! viewers then round or truncate the result to nanoseconds. Each operation rounds decimal fractions. If slices were
-//! written as start and duration, adjacent slices would therefore overlap: Perfetto's trace processor, v52, dropped one
-//! in ten to one in twenty of them. It also sorted such a slice before the path slice that begins at the same time and
-//! should enclose it. Each slice is therefore written as two events, its begin and its end. Times are rounded to 1/1024
-//! us. Doubles represent these exactly up to 2^43 us (101 days), so adjacent slices share the same number. A node whose
-//! rounded start and end are equal is drawn as an instant, because viewers would sort such a slice after others.
+//! written as a start and a duration, adjacent slices would therefore overlap: Perfetto's trace processor, v52, dropped
+//! between one in ten and one in twenty of them. It also sorted such a slice before the path slice that begins at the
+//! same time and should enclose it. Each slice is therefore written as two events, its begin and its end. Times are
+//! rounded to 1/1024 us. Doubles represent such times exactly up to 2^43 us (101 days), so adjacent slices share the
+//! same number. A node whose rounded start and end are equal is drawn as an instant, because viewers would sort such a
+//! slice after others.
 
 use super::events::{
     ArrowEnd, RankTrackId, TimelineCounterQuantity, TimelineEncoder, TimelineNodeDetails,
@@ -210,7 +211,8 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    /// Draws one end of a launch arrow (from a call to a node that it launched), at the beginning of the slice.
+    /// Draws one end of a launch arrow, which leads from a call to a node that it launched. The end is at the beginning
+    /// of the slice.
     fn draw_launch_arrow(
         &mut self,
         track: RankTrackId,
@@ -275,7 +277,8 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             pid: track.rank,
             tid: Some(track.lane),
             ts: Some(at.to_micros()),
-            // Speedscope finds the begin of a slice by name and arguments, so the end event must repeat the arguments.
+            // Speedscope matches the end of a slice to its begin by name and arguments, so the end event must repeat
+            // the arguments.
             args: Some(ChromeEventArgs::Node(NodeEventArgs::from_facts(
                 &slice.facts,
             ))),

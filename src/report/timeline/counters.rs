@@ -1,8 +1,8 @@
 //! Counters of a rank: bytes sent per second, and number of nodes that wait for a lane.
 //!
-//! The sending rate is the sum of the average rates of all messages and collectives that transfer. A message
-//! contributes its bytes. A collective contributes the minimum number of bytes that must cross the busiest port of a
-//! member. This is `factor x buffer`, as for bus bandwidth. A node waits if it is ready and its lane is occupied.
+//! The sending rate is the sum of the average rates of all messages and collectives now in transfer. A message
+//! contributes its bytes. A collective contributes the fewest bytes that must cross its members' busiest port. This is
+//! `factor x buffer`, as for bus bandwidth. A node waits if it is ready and its lane is occupied.
 
 use super::events::{TimelineCounterQuantity, TimelineEncoder};
 use super::selection::TimelineSelection;
@@ -28,8 +28,7 @@ struct RankNodesWaitingForLane {
 #[derive(Debug)]
 pub(super) struct WaitingAndSendingCounters {
     waiting: Vec<RankNodesWaitingForLane>,
-    /// For each rank instance, the times at which its sending rate changes, and the changes in
-    /// bytes per second.
+    /// For each rank instance, when its sending rate changes, and by how many bytes per second.
     sending: Vec<Vec<(Time, i128)>>,
 }
 
@@ -64,7 +63,7 @@ impl WaitingAndSendingCounters {
         waiting.nodes.insert(node);
     }
 
-    /// Removes a node that is issued, if it was waiting.
+    /// Removes a node that is now issued, if it was waiting.
     pub fn count_issued_node(
         &mut self,
         (instance, rank): (usize, u32),
@@ -119,7 +118,7 @@ impl RankNodesWaitingForLane {
         }
     }
 
-    /// Draws the number of waiting nodes at the end of the last instant, if it differs from the last one drawn.
+    /// Draws the number of nodes that wait at the end of the last instant, if it differs from the number last drawn.
     fn draw_waiting_count(&mut self, rank: u32, (encoder, selection): CounterEncoderAndRange<'_>) {
         let now = self.nodes.len() as u64;
         let (at, before) = (self.at, std::mem::replace(&mut self.before, now));

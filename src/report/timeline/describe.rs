@@ -1,4 +1,4 @@
-//! Displayed names of nodes, and facts about the nodes.
+//! The names that are shown for nodes, and facts about the nodes.
 
 use super::events::TimelineNodeDetails;
 use crate::replay::algorithm_label;

@@ -82,8 +82,8 @@ pub(super) trait TimelineEncoder {
     fn end_slice(&mut self, track: RankTrackId, name: &str, at: Time);
     /// Marks a time on a rank.
     fn draw_marker(&mut self, rank: u32, name: &str, at: Time);
-    /// Draws the bytes that a rank has allocated from `at` on, by class.
+    /// Draws the bytes that a rank has allocated from time `at`, by class.
     fn draw_memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]);
-    /// Draws the value of a rank's counter from `at` on.
+    /// Draws the value that a rank's counter has from time `at`.
     fn draw_counter(&mut self, rank: u32, counter: TimelineCounterQuantity, at: Time, value: u64);
 }

@@ -11,12 +11,12 @@ const LEVELS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeEnclosingSlice<'n> {
     pub name: &'n str,
-    /// Node or call that the range belongs to. It distinguishes ranges with equal names. `None` for a part of a node's
-    /// name.
+    /// Node or call that the range belongs to. It distinguishes ranges that have the same name. `None` for a part of a
+    /// node's name.
     pub of: Option<RangeCausingNodeOrPythonCall>,
 }
 
-/// Node or call that causes a range.
+/// The node or call that a range stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeCausingNodeOrPythonCall {
     /// A node that called other nodes.
@@ -74,7 +74,7 @@ impl OpenRangesOfLane {
 }
 
 /// Splits a name at its slashes. The last part is the name itself; the others are the path. The path is empty if the
-/// name is not a path of words, as with many kernel names.
+/// name is not a path of words; many kernel names are not.
 fn split_range_path(name: &str) -> (Vec<&str>, &str) {
     let word = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');

@@ -15,9 +15,9 @@ const LEVELS: usize = 100;
 pub(super) struct TimelineNodeCallers<'a> {
     /// For each instance: its graph, the graph's index, and the id of the first arrow to one of its nodes.
     instances: Vec<(&'a Graph, usize, u64)>,
-    /// For each graph, the nodes called by each node.
+    /// For each graph, the nodes that each node called.
     called: Vec<Csr>,
-    /// For each graph, the drawn call of each Python call: the call itself, or the innermost drawn call around it.
+    /// For each graph and Python call, the call to draw: the call itself, or the innermost drawn call around it.
     drawn: Vec<Vec<u32>>,
     /// For each arrow, true if its beginning was drawn.
     is_drawn: Vec<bool>,
@@ -108,7 +108,8 @@ impl<'a> TimelineNodeCallers<'a> {
         path.reverse();
     }
 
-    /// Returns the id of the arrow to a node (if the arrow's beginning was drawn), and the ids of the arrows from it.
+    /// Returns the id of the arrow to a node, if that arrow's beginning was drawn, and the ids of the arrows from the
+    /// node.
     pub fn launch_arrow_ids(
         &mut self,
         instance: InstanceId,

@@ -33,7 +33,7 @@ const DEFLATED: usize = 1 << 18;
 enum TrackKey {
     Rank(u32),
     Lane(RankTrackId),
-    /// Bytes allocated by a rank, of one tensor class or (for `None`) in total.
+    /// Bytes that a rank has allocated, of one tensor class or (for `None`) in total.
     Memory(u32, Option<&'static str>),
     Counter(u32, TimelineCounterQuantity),
 }
@@ -129,7 +129,7 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed = written.err();
     }
 
-    /// Writes a packet. Adds the definitions of strings that this packet is the first to use.
+    /// Writes a packet. Also adds definitions of the strings that no earlier packet used.
     fn write_packet(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),
@@ -265,7 +265,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
     }
 
     fn is_visible(&self, _: Time, _: Time) -> bool {
-        // A slice has two events: one for its begin, one for its end. Viewers process events at equal times in file
+        // A slice has two events, one at its begin and one at its end. Viewers process events with equal times in file
         // order.
         true
     }
@@ -324,7 +324,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),
             Some(ArrowEnd::To(id)) => (vec![], vec![u64::from(id) + 1]),
         };
-        // Use ids above all ids of message arrows.
+        // Use ids above those of all message arrows.
         let number = |id: u64| LAUNCHES + id;
         let leaving = leaving.into_iter();
         let begin = TrackEvent {

@@ -8,7 +8,7 @@ use chakram_engine::InstanceId;
 use chakram_trace::graph::Lane;
 use std::io::Write;
 
-/// Number of the first track for receives; larger than all lane numbers.
+/// Number of the first track for receives; it exceeds all lane numbers.
 const RECEIVE_TRACKS: u32 = 1 << 20;
 
 /// A track for receives, which occupy no lane.

@@ -16,8 +16,8 @@ fn lowered(
 
 #[test]
 fn counts_are_those_of_the_thesis() {
-    // Each entry contains the model, its tokens, the number of multiplications, and the number of
-    // tasks if the source counts them. The counts are derived from layer shapes.
+    // Each entry contains the model, its tokens, the number of multiplications, and the number of tasks if the source
+    // counts them. The counts follow from the layers' shapes.
     let counts = [
         ("vgg-16", None, 15_470_264_320, Some(13_556_712)),
         ("vgg-19", None, 19_632_062_464, Some(14_861_288)),
@@ -145,7 +145,7 @@ fn heads_are_jobs_of_their_own() {
     assert_eq!(jobs.dependencies_of(125).len(), 25);
 }
 
-/// Returns the number of all jobs, and the length of the longest chain of dependent jobs.
+/// Returns how many jobs there are, and the length of the longest chain of dependent jobs.
 fn depth(graph: &VectorProductJobGraph) -> (usize, u32) {
     let mut depths: Vec<u32> = Vec::new();
     for job in 0..graph.jobs().len() as u32 {
@@ -173,8 +173,7 @@ fn tables_run_beside_one_another() {
         ConcurrentOperatorsRule::Parallel,
         ConcurrentOperatorsRule::InOrder,
     ];
-    // There are 26 tables, 3 jobs of the lower MLP (for which the tables do not wait), and 4 jobs after
-    // them.
+    // There are 26 tables, 3 jobs of the lower MLP (which do not delay the tables), and 4 jobs after them.
     let shapes = all.map(|branches| shape("dlrm", None, branches));
     assert_eq!(shapes, [(33, 7), (33, 7), (33, 33)]);
     // Tokens and positions are two tables, each with one job. The 48 blocks have 6 jobs each, and

@@ -13,8 +13,8 @@ pub const MOST_BLOCKS: u32 = 1 << 26;
 /// Value of a link that points to no block.
 const NONE: u32 = u32::MAX;
 
-// State of one block. Two blocks fit in a cache line, because long runs spend a third of their time on blocks that miss
-// the CPU's caches.
+// State of one block. Two blocks fit in a cache line. Size matters because long runs spend a third of their time on
+// blocks that miss the CPU's caches.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
 struct KvCacheBlock {
@@ -23,11 +23,10 @@ struct KvCacheBlock {
     after: u32,
     /// Number of requests that use the block.
     references: u32,
-    /// Previous block with equal content; the list begins with the oldest block.
+    /// Previous block with the same content; the list begins with the oldest block.
     equal_before: u32,
     equal_after: u32,
-    /// Last block of the list of blocks with equal content; valid only in the first block of the
-    /// list.
+    /// Last block in the list of blocks with the same content; valid only in the list's first block.
     equal_last: u32,
     /// Hash of the content, if the block is full and its content is registered.
     hash: Option<KvBlockPrefixHash>,
@@ -73,7 +72,7 @@ impl KvBlockPool {
         self.free
     }
 
-    /// Returns the block whose content has the hash `hash`, or `None`. Of several such blocks, returns the one that
+    /// Returns the block whose content has the hash `hash`, or `None`. If there are several, returns the one that
     /// registered its content first.
     pub fn find_block(&self, hash: KvBlockPrefixHash) -> Option<u32> {
         let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
@@ -146,8 +145,8 @@ impl KvBlockPool {
         }
     }
 
-    /// Releases the blocks of a request. The last one is released first, so that the beginning of the request's content
-    /// stays cached longest.
+    /// Releases the blocks of a request. The last block is released first, so that the beginning of the request's
+    /// content stays cached longest.
     pub fn release_blocks(&mut self, held: &mut Vec<u32>) {
         while let Some(block) = held.pop() {
             let state = &mut self.blocks[block as usize];
@@ -240,12 +239,11 @@ mod tests {
         (0..count).map(|_| pool.allocate_block().unwrap()).collect()
     }
 
-    /// Follows the example in vLLM's documentation, "Automatic Prefix Caching", with ten blocks of
-    /// four tokens. Request 0 has a prompt of 15 tokens in 4 blocks, and its answer fills the
-    /// fourth block. Request 1 has 14 tokens; the first ten tokens equal request 0's. So request 1
-    /// shares two of request 0's blocks and allocates two more. Request 0 ends before request 1. A
-    /// third request has 29 tokens; the first twelve tokens equal request 0's. So the third request
-    /// shares three blocks and allocates five.
+    /// Follows the example in vLLM's documentation, "Automatic Prefix Caching", with ten blocks of four tokens. Request
+    /// 0 has a prompt of 15 tokens in 4 blocks, and its answer fills the fourth block. Request 1 has 14 tokens, of
+    /// which the first ten equal those of request 0. So request 1 shares two of request 0's blocks and allocates two
+    /// more. Request 0 ends before request 1. A third request has 29 tokens, of which the first twelve equal those of
+    /// request 0. So the third request shares three blocks and allocates five.
     #[test]
     fn free_blocks_are_in_the_order_of_vllms_documentation() {
         let hash = KvBlockPrefixHash::from_bits;

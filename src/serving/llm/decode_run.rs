@@ -1,4 +1,4 @@
-//! Finds the steps, within a run of equal steps, in which requests need new blocks. Blocks are allocated in the same
+//! Within a run of identical steps, finds the steps in which requests need new blocks. Blocks are allocated in the same
 //! order as in steps computed one by one.
 
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 /// visits only the requests that are due. A full block needs no visit if no other request can have the same content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KvBlockChangeStepQueue {
-    /// Pairs (step, index of a request in the step), earliest step first.
+    /// Pairs (step, index of a request in the step), sorted by step.
     next: BinaryHeap<Reverse<(u32, u32)>>,
     /// Result of the last call of `find_due_requests`.
     due: Vec<u32>,
@@ -32,8 +32,8 @@ impl KvBlockChangeStepQueue {
         self.next = next.into();
     }
 
-    /// Returns the requests that need or fill a block in step `step` (from 1), as ascending indices into the step. Must
-    /// be called once per step, in order.
+    /// Returns the requests that need or fill a block in step `step` (counted from 1), as ascending indices into the
+    /// step. Must be called once per step, in order.
     pub fn find_due_requests(&mut self, step: u32) -> &[u32] {
         self.due.clear();
         while let Some(Reverse((_, place))) = self.next.peek().filter(|next| next.0.0 <= step) {

@@ -1,4 +1,4 @@
-//! Places engines on a machine: determines each engine's NPUs, KV blocks and step times.
+//! Places engines on a machine: chooses each engine's NPUs, and computes its KV blocks and step times.
 
 use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
@@ -24,18 +24,18 @@ pub struct IdenticalLlmEngines {
     pub replicas: u32,
     /// Number of ranks per engine. They run in lockstep, each with its own requests and blocks.
     pub ranks: u32,
-    /// Source of step times.
+    /// Where step times come from.
     pub price: StepTimeSource,
     /// NPUs and memory of the engines, if step times are computed for a machine.
     pub place: Option<EngineModelNpusAndMemory>,
 }
 
-/// NPUs on which engines run, and the use of each NPU's memory.
+/// The NPUs that engines run on, and how each NPU's memory is used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineModelNpusAndMemory {
     /// Name of the machine.
     pub machine: String,
-    /// Class of the NPUs on which the engines run.
+    /// Class of the NPUs that the engines run on.
     pub npu: String,
     /// Number of NPUs in the machine.
     pub npus: u32,
@@ -80,7 +80,7 @@ pub struct NpuMemoryBreakdown {
     pub left: u64,
     /// Bytes of keys and values per token.
     pub kv_of_token: u64,
-    /// Bytes that each request needs regardless of its length: its linear-attention states.
+    /// Bytes for linear-attention states, which each request needs regardless of its length.
     #[serde(default)]
     pub state_of_request: u64,
     /// Number of KV blocks: as many as fit into `left`, or the scenario's number.
@@ -96,19 +96,19 @@ pub struct TensorDegreeCandidate {
     pub npus: u32,
     /// Number of tokens whose keys and values fit in an engine's memory.
     pub kv_tokens: u64,
-    /// True if the memory suffices for the scenario's longest typical request.
+    /// True if memory suffices for the longest request that is typical of the scenario.
     pub fits: bool,
 }
 
-/// Returns the number of ranks for a report without this field.
+/// Returns the number of ranks that a report without this field means.
 fn default_rank_count() -> u32 {
     1
 }
 
-/// Bytes of the device's context, of the library's buffers, and of captured graphs. This constant is fitted: on an RTX
-/// 4090 with Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks. The memory that the weights leave
-/// exceeds these blocks by 1.24 GB. Activations and logits, as computed below, take 0.53 GB of it; the rest is this
-/// constant.
+/// Bytes of the device's context, of the library's buffers, and of captured graphs. This constant is fitted to one
+/// measurement: on an RTX 4090 with Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks. The memory
+/// left by the weights exceeds these blocks by 1.24 GB. Of this, activations and logits, as computed below, take 0.53
+/// GB; the rest is this constant.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
 impl NpuMemoryBreakdown {
@@ -154,7 +154,7 @@ impl NpuMemoryBreakdown {
     }
 }
 
-/// A scenario's model on a machine, before an engine's number of NPUs is chosen.
+/// A scenario's model on a machine, before the number of NPUs per engine is chosen.
 struct ModelOnMachineWithoutEngineSize<'a> {
     scenario: &'a LlmScenario,
     served: &'a LlmModelAndServingOptions,

@@ -25,7 +25,7 @@ pub struct IncomingRequest {
 /// The tokens that a request shares with others, before its number is known.
 #[derive(Clone, Debug)]
 pub enum RequestSharedContent {
-    /// The prompt begins with this number of tokens from a shared stream; with `None`, it shares none. All other tokens
+    /// The prompt begins with this many tokens from a shared stream; with `None`, it shares none. All other tokens
     /// belong only to the request.
     Behind(Option<(SharedTokenSequence, u32)>),
     /// The prompt consists of these pieces of token streams.

@@ -29,7 +29,7 @@ pub(super) struct RequestClassRecorder {
     pub put_back: u64,
 }
 
-/// Gaps between tokens, pooled over requests; equal gaps are stored together.
+/// Gaps between tokens, pooled over requests; identical gaps are stored together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TokenGapSamples {
     runs: Vec<(Span, u32)>,
@@ -39,7 +39,7 @@ pub(super) struct TokenGapSamples {
     pub most: Span,
 }
 
-/// Maximum number of runs of equal gaps that are stored exactly.
+/// Maximum number of runs of identical gaps that are stored exactly.
 pub(super) const EXACT_RUNS: usize = 1 << 16;
 
 impl TokenGapSamples {
@@ -68,7 +68,7 @@ impl TokenGapSamples {
         Some(Span(value as u64))
     }
 
-    /// Returns percentiles in the order of `percents`. It is interpolated linearly between two samples (position (n -
+    /// Returns percentiles in the order of `percents`. Each is interpolated linearly between two samples (position (n -
     /// 1) q). With more than [`EXACT_RUNS`] runs, percentiles are accurate to one part in 256.
     pub fn percentiles(&self, percents: &[f64]) -> Vec<Span> {
         if !self.is_exact() {
@@ -97,7 +97,7 @@ impl TokenGapSamples {
     }
 }
 
-/// Counts over time in equal intervals. They become longer as the run continues.
+/// Counts over time, in intervals of equal length. The intervals become longer as the run continues.
 #[derive(Clone, Debug)]
 pub(super) struct TokenCountsOverTime {
     width: Span,
@@ -148,8 +148,8 @@ impl TokenCountsOverTime {
         self.width
     }
 
-    /// Returns the mean count per second between two instants, measured over whole intervals.
-    /// Returns `None` for fewer than ten intervals.
+    /// Returns the mean count per second between two instants, measured over whole intervals. Returns `None` if there
+    /// are fewer than ten intervals.
     pub fn count_rate_between(&self, from: Time, to: Time) -> Option<f64> {
         let first = from.0.div_ceil(self.width.0);
         let last = to.0 / self.width.0;
@@ -167,15 +167,15 @@ pub(super) struct LlmRunRecorder {
     /// One row per class, in class order, then a row for all requests.
     pub rows: Vec<RequestClassRecorder>,
     pub gaps: TokenGapSamples,
-    /// The latest gap, and how often it has occurred in succession.
+    /// The latest gap, and how many times in a row it has occurred.
     pending: (Span, u32),
     pub waiting: LevelOverTime,
     pub running: LevelOverTime,
     pub active: LevelOverTime,
     pub blocks: LevelOverTime,
-    /// Number of produced answer tokens over time.
+    /// Number of answer tokens produced over time.
     pub made: TokenCountsOverTime,
-    /// Number of tokens that steps computed, over time.
+    /// Number of tokens that steps computed over time.
     pub computed: TokenCountsOverTime,
     made_now: (Time, u64),
     pub steps: u64,
@@ -190,12 +190,12 @@ pub(super) struct LlmRunRecorder {
     pub slowest: [Option<CompletedLlmRequest>; 2],
     pub put_back: u64,
     pub lost_tokens: u64,
-    /// Number of cached prompt tokens on requests' first admission, and on later admissions.
+    /// Number of prompt tokens found in the cache when requests were first admitted, and when they were admitted again.
     pub hits: [u64; 2],
     pub steps_of_engines: Vec<u64>,
     pub busy_ps: Vec<u128>,
     pub refused: [u64; 3],
-    /// The lowest and the highest priority number of a request that reached an engine.
+    /// The lowest and the highest priority number among the requests that reached an engine.
     pub priorities: Option<[i32; 2]>,
     pub first_arrival: Option<Time>,
     pub last_arrival: Time,
@@ -210,7 +210,7 @@ pub(super) struct LlmRunRecorder {
     /// whether times grow during the run.
     pub thirds: [(u128, u64); 3],
     expected: Option<u64>,
-    /// Times at which a quarter and three quarters of the expected requests were complete.
+    /// When a quarter and three quarters of the expected requests were complete.
     pub quarters: [Option<Time>; 2],
 }
 
@@ -425,8 +425,8 @@ impl LlmRunRecorder {
         }
     }
 
-    /// Returns the completion rate, in requests per second, between the first and the third quarter
-    /// of the expected requests.
+    /// Returns the completion rate, in requests per second, from when a quarter of the expected requests are complete
+    /// until three quarters are.
     pub fn middle_half_completion_rate(&self) -> Option<f64> {
         let [Some(from), Some(to)] = self.quarters else {
             return None;
@@ -441,8 +441,8 @@ impl LlmRunRecorder {
         self.flush_pending_gaps();
         let (at, count) = self.made_now;
         self.made.add_count(at, count);
-        // Steps compute each token of a request once, except for the answer's last token. Tokens that a preemption
-        // loses are computed again unless they are in the cache.
+        // Steps compute each token of a request once, except for the answer's last token. Tokens lost to a preemption
+        // are computed again unless they are in the cache.
         let found: u64 = self.hits.iter().sum();
         assert_eq!(
             self.step_tokens + found,

@@ -7,7 +7,7 @@ use chakram_workloads::model::{
     OperatorKind, OperatorTensorParallelSplit, PresetOrModelFileText,
 };
 
-/// Division of a matrix multiplication among the NPUs of an engine.
+/// How a matrix multiplication is divided among the NPUs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatrixProductSplit {
     /// Each NPU computes some of the output columns.
@@ -25,11 +25,11 @@ pub struct ModelBlockMatrixProduct {
     pub inputs: u64,
     /// Number of output columns.
     pub outputs: u64,
-    /// Division of the multiplication among NPUs.
+    /// How the multiplication is divided among NPUs.
     pub split: MatrixProductSplit,
     /// True if the product computes queries, keys and values.
     pub is_qkv: bool,
-    /// Number of experts with this product, and number of experts per token; `None` if it belongs to no expert.
+    /// How many experts have this product, and how many of them a token uses; `None` if it belongs to no expert.
     pub experts: Option<[u64; 2]>,
 }
 
@@ -40,13 +40,13 @@ pub struct ModelBlockAttentionSizes {
     pub heads: u64,
     /// Number of key heads, which equals the number of value heads.
     pub kv_heads: u64,
-    /// Columns per head. With latent vectors, the mean of a key's and a value's columns.
+    /// Columns per head. With latent vectors, this is the mean of a key's and a value's columns.
     pub width: u64,
     /// True if query and key heads are normalized.
     pub qk_norm: bool,
     /// Maximum number of tokens that a token attends to; `None` for no maximum.
     pub window: Option<u64>,
-    /// Number of elements of the latent vector, and of the rotated key. All heads share both, and they are cached
+    /// Number of elements in the latent vector, and in the rotated key. All heads share both, and they are cached
     /// instead of keys and values.
     pub latent: Option<[u64; 2]>,
     /// True if a gate, computed with the queries, multiplies the attention's results.
@@ -100,8 +100,8 @@ impl ModelBlockAttentionSizes {
             } => {
                 let window = match span {
                     AttentionSpan::All => None,
-                    // Treat chunked attention as a window of the chunk's length, because a token reads at most its own
-                    // chunk.
+                    // Chunked attention is treated as a window of the chunk's length, because a token reads at most its
+                    // own chunk.
                     AttentionSpan::Window(tokens) | AttentionSpan::Piece(tokens) => Some(tokens),
                 };
                 if latent == 0 && width != value_width {
@@ -126,7 +126,7 @@ impl ModelBlockAttentionSizes {
         }
     }
 
-    /// Returns the number of key heads on each of `npus` NPUs: at least one, and as many as value heads.
+    /// Returns the number of key heads on each of `npus` NPUs: at least one, and the same as the number of value heads.
     pub fn kv_heads_per_npu(&self, npus: u32) -> u64 {
         (self.kv_heads / u64::from(npus)).max(1)
     }
@@ -145,7 +145,7 @@ impl ModelBlockAttentionSizes {
         }
     }
 
-    /// Returns the number of keys that a token reads out of `keys`, the tokens up to and including itself.
+    /// Returns how many keys a token reads; `keys` counts the tokens up to and including the token itself.
     pub fn keys_read_per_token(&self, keys: u64) -> u64 {
         self.window.map_or(keys, |window| keys.min(window))
     }
@@ -180,12 +180,12 @@ impl TokenMixing {
     }
 }
 
-/// Equal blocks of a model.
+/// Identical blocks of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EqualModelBlocks {
     /// Number of blocks of this kind.
     pub count: u64,
-    /// The operator of each block that combines information across tokens.
+    /// Each block's operator that combines information across tokens.
     pub mixing: TokenMixing,
     /// Matrix products of each block, in order.
     pub products: Vec<ModelBlockMatrixProduct>,
@@ -196,7 +196,7 @@ pub struct EqualModelBlocks {
 }
 
 impl EqualModelBlocks {
-    /// Derives a kind from the operators of one of its blocks, with a count of one.
+    /// Derives a kind, with a count of one, from the operators of one of its blocks.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
         let attention = match mixing {
@@ -241,7 +241,7 @@ impl EqualModelBlocks {
                         ..product(inputs, outputs)
                     });
                 }
-                // Decoding merges the second product into the queries and the attention's results. The numbers of
+                // Decoding merges the second product into the queries and into the attention's results. The numbers of
                 // weights and of products do not change.
                 OperatorKind::LatentUp {
                     query_rank,
@@ -269,7 +269,7 @@ impl EqualModelBlocks {
                     ..
                 } => {
                     if by_outputs {
-                        // Each expert of a token has its own activations.
+                        // Each expert that a token uses has its own activations.
                         widest = widest.max(outputs * chosen);
                     }
                     products.push(ModelBlockMatrixProduct {
@@ -277,8 +277,8 @@ impl EqualModelBlocks {
                         ..product(inputs, outputs)
                     });
                 }
-                // The only weights of these operators are sinks and the gains of norms. No product includes them, so
-                // they are counted elsewhere.
+                // The only weights of these operators are attention sinks and the gains of norms. No product includes
+                // them, so they are counted elsewhere.
                 OperatorKind::Norm { .. }
                 | OperatorKind::Attention { .. }
                 | OperatorKind::ShapedAttention { .. }
@@ -344,8 +344,8 @@ impl EqualModelBlocks {
         }
     }
 
-    /// Returns the number of product weights per NPU, outside and in experts, summed over all blocks of this kind. Each
-    /// rank has `npus` NPUs, and the `ranks` ranks share the experts.
+    /// Returns the number of product weights per NPU, outside experts and in experts, summed over all blocks of this
+    /// kind. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
     fn product_weights_per_npu(&self, npus: u32, ranks: u32) -> [u64; 2] {
         let mut weights = [0; 2];
         for product in &self.products {
@@ -380,7 +380,7 @@ pub struct LlmModelSizes {
     pub table_weights: u64,
     /// Total number of weights.
     pub parameters: u64,
-    /// Maximum sequence length that the model's file states.
+    /// Maximum sequence length, as the model's file states it.
     pub sequence: u64,
 }
 
@@ -389,7 +389,7 @@ impl LlmModelSizes {
     ///
     /// # Errors
     ///
-    /// Fails if the model does not exist, has a malformed file, or cannot be served token by token.
+    /// Fails if the model does not exist, its file is malformed, or it cannot be served token by token.
     pub fn load_by_name(name: &str) -> Result<Self, ServeError> {
         let definition = PresetOrModelFileText::find_source(name)
             .and_then(|source| source.parse_definition(None))
@@ -563,7 +563,8 @@ impl LlmModelSizes {
         (elements.sum::<u64>() as f64 * format.element_bytes()) as u64
     }
 
-    /// Returns the bytes of a request's linear-attention states on each of `npus` NPUs, regardless of its length.
+    /// Returns the bytes of a request's linear-attention states on each of `npus` NPUs; they do not depend on the
+    /// request's length.
     pub fn state_bytes(&self, npus: u32) -> u64 {
         let of_kinds = self.kinds.iter().filter_map(|kind| {
             let delta = kind.delta_sizes()?;
@@ -579,7 +580,7 @@ impl LlmModelSizes {
             .any(|kind| kind.attention_sizes().is_some_and(|of| of.window.is_some()))
     }
 
-    /// Returns the number of columns per token that a block keeps while it runs on one of `npus` NPUs, for the largest
+    /// Returns how many columns per token a block keeps while it runs on one of `npus` NPUs; this is for the largest
     /// block. These are the queries, keys and values, and the MLP's intermediate products.
     pub fn max_activation_columns(&self, npus: u32) -> u64 {
         let parts = u64::from(npus);
@@ -633,7 +634,7 @@ mod tests {
             ("mixtral-8x7b", 128.0),
             // A token takes 576 elements (512 + 64) x 2 bytes x 61 layers = 68.625 KiB.
             ("deepseek-v3", 68.625),
-            // All 36 blocks count, including the half with windows.
+            // All 36 blocks count, including those with windows, which are half of them.
             ("gpt-oss-120b", 72.0),
         ];
         for (name, expected) in known {

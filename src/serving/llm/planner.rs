@@ -32,8 +32,8 @@ impl LimitAttainmentVerdict {
         }
     }
 
-    /// Returns the verdict if `met` of `all` requests met their limits and the fraction `attain` is required. Uses
-    /// Wilson's interval.
+    /// Returns the verdict on whether the fraction `attain` is reached if `met` of `all` requests met their limits.
+    /// Uses Wilson's interval.
     pub fn judge_met_fraction(met: u64, all: u64, attain: f64) -> Self {
         if all == 0 {
             return Self::Open;
@@ -66,7 +66,7 @@ pub struct TriedEngineConfiguration {
     pub requests: u64,
     /// Fraction of the requests that met all limits.
     pub attained: f64,
-    /// Verdict on the fraction in `attained`.
+    /// Verdict on whether `attained` is sufficient.
     pub verdict: LimitAttainmentVerdict,
     /// Arrival rate divided by the rate at saturation, or `None` if unknown.
     pub rho: Option<f64>,
@@ -82,7 +82,7 @@ pub struct TriedEngineConfiguration {
     pub dollars_per_million_output_tokens: Option<f64>,
 }
 
-/// All tried configurations, and the one with the fewest NPUs that meets the limits.
+/// All configurations that were tried, and the one that meets the limits with the fewest NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlmCapacityPlan {
     /// Name of the model.
@@ -95,11 +95,11 @@ pub struct LlmCapacityPlan {
     pub limits: String,
     /// Fraction of the requests that must meet the limits.
     pub attain: f64,
-    /// For each number of NPUs per engine, the tried row with the fewest engines that meets the limits. If none does,
+    /// For each number of NPUs per engine, the row that meets the limits with the fewest engines. If no row meets them,
     /// the row with the most engines.
     pub rows: Vec<TriedEngineConfiguration>,
-    /// Index of the row with the fewest NPUs among those that meet the limits. In a tie, the one with the highest
-    /// fraction.
+    /// Index of the row with the fewest NPUs among those that meet the limits. In a tie, the index of the one with the
+    /// highest fraction.
     pub chosen: Option<usize>,
     /// The chosen configuration at the highest rate that meets the limits, if any rate does.
     pub highest_rate: Option<TriedEngineConfiguration>,
@@ -110,7 +110,7 @@ const MOST_NPUS: u32 = 4096;
 /// Maximum number of times that an undecided run is repeated with twice as many requests.
 const LONGER: u32 = 3;
 
-/// Requests must arrive for at least this many times the mean time from a request's arrival to its last token.
+/// Arrivals must continue for at least this many times the mean time from a request's arrival to its last token.
 const LEAST_RUN: f64 = 10.0;
 /// Maximum number of requests that [`LEAST_RUN`] demands.
 const MOST_DEMANDED: u64 = 1_000_000;
@@ -132,9 +132,8 @@ impl CapacityPlanner<'_> {
         Ok(rate.map(|rate| rate / f64::from(of.replicas)))
     }
 
-    /// Serves `scenario` on the engines of `deployment`, and doubles the number of requests while
-    /// the verdict is open. `each` is the saturated request rate of one engine, in requests per
-    /// second.
+    /// Serves `scenario` on the engines of `deployment`, and doubles the number of requests until the verdict is clear.
+    /// `each` is the saturated request rate of one engine, in requests per second.
     fn serve_until_verdict(
         &self,
         scenario: &LlmScenario,
@@ -150,7 +149,7 @@ impl CapacityPlanner<'_> {
             let count = scenario.workload.count;
             let least = least_request_count(&scenario, &report);
             match (row.verdict, count) {
-                // In a run that is too short, requests do not yet wait as long as they will.
+                // In a run that is too short, waiting times have not yet reached their full length.
                 (LimitAttainmentVerdict::Met | LimitAttainmentVerdict::Open, Some(count))
                     if count < least =>
                 {
@@ -200,8 +199,8 @@ impl CapacityPlanner<'_> {
         }
     }
 
-    /// Returns the row with the fewest engines of `tensor` NPUs that meets the limits. If there is none, returns the
-    /// tried row with the most engines.
+    /// Returns the row that meets the limits with the fewest engines of `tensor` NPUs each. If there is none, returns
+    /// the row with the most engines that were tried.
     fn find_fewest_engines(
         &self,
         of: &IdenticalLlmEngines,
@@ -240,7 +239,7 @@ impl CapacityPlanner<'_> {
         Ok(best)
     }
 
-    /// Returns the highest rate at which engines meet the limits, to within 2 %. `None` if no rate does.
+    /// Returns the highest rate at which engines meet the limits, to within 2 %. Returns `None` if no rate does.
     fn find_highest_rate(
         &self,
         of: &IdenticalLlmEngines,
@@ -288,8 +287,8 @@ fn least_request_count(scenario: &LlmScenario, report: &LlmReport) -> u64 {
 const NO_RATE: &str = "the arrivals have no rate to change; found users or a file, expected poisson or constant arrivals";
 
 /// Plans engines that serve `scenario` within its limits. For each possible number of NPUs per engine, finds the
-/// smallest number of engines. All NPUs are of the same class as `machine`'s. At least the fraction `attain` of the
-/// requests must meet the limits.
+/// smallest number of engines. All of them have NPUs of the class that `machine` has. At least the fraction `attain` of
+/// the requests must meet the limits.
 ///
 /// # Errors
 ///
@@ -348,12 +347,12 @@ pub fn plan_capacity(
     })
 }
 
-/// Finds the highest rate at which at least the fraction `attain` of the scenario's requests meets the limits. `None`
-/// if there is no such rate.
+/// Finds the highest rate at which at least the fraction `attain` of the scenario's requests meets the limits. Returns
+/// `None` if there is no such rate.
 ///
 /// # Errors
 ///
-/// Fails like [`plan_capacity`].
+/// Returns the errors of [`plan_capacity`].
 pub fn find_highest_scenario_rate(
     scenario: &LlmScenario,
     machine: Option<&Machine>,
@@ -379,7 +378,7 @@ fn check_limits_and_rate(scenario: &LlmScenario) -> Result<(), ServeError> {
     }
 }
 
-/// Returns the scenario with one engine of `tensor` NPUs.
+/// Returns the scenario, changed to one engine with `tensor` NPUs.
 fn scenario_with_one_engine(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
     let mut one = scenario.clone();
     one.replicas = 1;
@@ -393,8 +392,8 @@ fn scenario_with_one_engine(scenario: &LlmScenario, tensor: Option<u32>) -> LlmS
 mod tests {
     use super::*;
 
-    /// For 995 of 1,000 requests, the interval is 98.8 to 99.8 %. For 1,000 of 1,000 requests, the
-    /// interval starts at 99.6 %.
+    /// If 995 of 1,000 requests met their limits, the interval is 98.8 to 99.8 %. If all 1,000 did, the interval starts
+    /// at 99.6 %.
     #[test]
     fn verdicts_follow_intervals() {
         assert_eq!(

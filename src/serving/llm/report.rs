@@ -33,7 +33,7 @@ pub struct LlmReport {
     pub classes: Vec<String>,
     /// Name of the scheduling rules.
     pub rules: String,
-    /// The program, with its version, that the rules follow.
+    /// The program, with its version, whose rules these are.
     pub follows: String,
     /// Scheduling rules of the engines, each with its value.
     pub rule_values: Vec<EngineRuleValue>,
@@ -45,9 +45,9 @@ pub struct LlmReport {
     pub place: Option<EngineModelNpusAndMemory>,
     /// Number of KV blocks per engine.
     pub blocks: u32,
-    /// Sources of step times.
+    /// Where step times come from.
     pub basis: Vec<String>,
-    /// Number of initial requests that are not counted.
+    /// Number of requests at the beginning that are not counted.
     pub warmup: u64,
     /// Limits on the times of requests.
     pub limits: ReportedTimeLimits,
@@ -83,7 +83,7 @@ pub struct LlmReport {
     pub running: LevelSummary,
     /// Number of blocks that requests occupy over time.
     pub held_blocks: LevelSummary,
-    /// Number of tokens that steps compute, over time.
+    /// Number of tokens that steps compute over time.
     pub tokens_over_time: TokenCountsByInterval,
     /// The request with the longest time to first token, and the request with the longest time to
     /// the last token.
@@ -96,7 +96,7 @@ pub struct LlmReport {
 /// Times of one request that the report shows in detail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LlmRequestShownInDetail {
-    /// Reason why the report shows the request.
+    /// Why the report shows the request.
     pub why: String,
     /// Index of the request, in order of arrival.
     pub number: u64,
@@ -110,8 +110,8 @@ pub struct LlmRequestShownInDetail {
     pub hit: u32,
     /// Number of preemptions of the request.
     pub preemptions: u32,
-    /// Times from when the client sends the request until its arrival at its engine, its first step, its first token,
-    /// and its last token.
+    /// Times from when the client sends the request until it arrives at its engine, its first step begins, and its
+    /// first and last tokens are produced.
     #[serde(rename = "until_ps")]
     pub until: [Span; 4],
     /// Time that a token takes from the engine to the client.
@@ -282,8 +282,8 @@ pub struct LlmThroughput {
     pub prompt_tokens_per_s: f64,
     /// Answer tokens per second, from the first arrival to the last token.
     pub output_tokens_per_s: f64,
-    /// Answer tokens per second in the middle of the run, from the first tenth of the arrivals' period to the last
-    /// arrival. `None` if it is too short.
+    /// Answer tokens per second in the middle of the run: after the first tenth of the arrivals' period, until the last
+    /// arrival. `None` if this part is too short.
     pub steady_output_tokens_per_s: Option<f64>,
     /// Requests per second, from the first arrival to the last token.
     pub requests_per_s: f64,
@@ -324,17 +324,17 @@ pub struct StepTimePartShare {
 /// Statistics of the prefix cache and of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrefixCacheHitRateAndUse {
-    /// Cached prompt tokens divided by all prompt tokens; `None` without the cache.
+    /// Cached prompt tokens divided by all prompt tokens; `None` if there is no cache.
     pub hit_rate: Option<f64>,
     /// Number of tokens that were computed again after preemptions.
     pub recomputed_tokens: u64,
-    /// Maximum over time of the fraction of blocks that requests occupy.
+    /// Largest fraction of blocks that requests occupy at any time.
     pub peak_use: f64,
-    /// Mean over time of the fraction of blocks that requests occupy.
+    /// Fraction of blocks that requests occupy, averaged over time.
     pub mean_use: f64,
 }
 
-/// Counts in equal intervals of time.
+/// Counts in intervals of equal length.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenCountsByInterval {
     /// Length of each interval.

@@ -11,8 +11,8 @@
 //!   `prefix` with `prefix_toks`. Requests with the same `prefix` number share their first
 //!   `prefix_toks` tokens.
 //! - Mooncake's traces have objects with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`,
-//!   which has one number for each 512 tokens of the prompt. If two requests share a number in `hash_ids`, they have
-//!   equal tokens in its block and in all earlier blocks.
+//!   which has one number for each 512 tokens of the prompt. If two requests share a number in `hash_ids`, their tokens
+//!   are the same in that block and in all earlier blocks.
 
 use super::super::error::ServeError;
 use super::super::tables::{CsvTableRowReader, TimeColumnUnit};
@@ -36,11 +36,11 @@ const LONGEST_LINE: u64 = 16 << 20;
 pub struct FileRequestSource {
     rows: RequestFileReader,
     name: String,
-    /// Column and value of the rows that are read; `None` if all rows are read.
+    /// The column and the value that select the rows to read; `None` if all rows are read.
     only: Option<(String, String)>,
     speed: f64,
-    /// Time of the first request, in seconds. Later dates are relative to this time. `None` before
-    /// the first request, and in files without dates.
+    /// Time of the first request, in seconds. Dates in the file are relative to this time. `None` before the first
+    /// request is read, and for files without dates.
     first: Option<f64>,
     last: Time,
     /// Number of requests read so far. It identifies the tokens that a request does not share with others.
@@ -105,7 +105,7 @@ const OUTPUTS: &[&str] = &[
 ];
 
 impl FileRequestSource {
-    /// Opens the file at `path`. Arrivals are `speed` times faster than in the file. If a table's name ends in
+    /// Opens the file at `path`. Arrivals are `speed` times as fast as in the file. If a table's name ends in
     /// `:COLUMN=VALUE`, only rows with this value in this column are read.
     pub fn open_file(path: &Path, speed: f64) -> Result<Self, ServeError> {
         let (path, only) = split_row_filter_off_path(path);
@@ -370,7 +370,7 @@ struct UnconvertedRequestFileRow {
 }
 
 /// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Two requests share a whole block if
-/// their hashes of it are equal. Tokens after the last whole block belong to this request alone.
+/// they have the same hash for it. Tokens after the last whole block belong to this request alone.
 fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenSequencePiece> {
     let whole = (prompt / TRACE_BLOCK) as usize;
     let known = hashes.iter().take(whole);
@@ -390,8 +390,8 @@ fn prompt_pieces_from_hashes(hashes: &[u64], prompt: u32, number: u64) -> Vec<To
     pieces
 }
 
-/// Rejects a file that begins like JSON, such as a file of conversations; its name would end in `.jsonl` if each line
-/// were a request.
+/// Rejects a file that begins like JSON, such as a file of conversations. If each line were a request, its name would
+/// end in `.jsonl`.
 fn refuse_json_text(path: &Path) -> Result<(), ServeError> {
     let mut first = [0; 1];
     let begins = DecompressedStream::open_path(path).is_ok_and(|mut stream| {
@@ -446,7 +446,7 @@ fn parse_date_or_seconds(text: &str) -> Option<f64> {
     if !in_range {
         return None;
     }
-    // Years begin in March here, so that a leap day is the last day of its year.
+    // Here, years begin in March, so that a leap day is the last day of its year.
     let (y, m) = if month > 2 {
         (year, month - 3)
     } else {

@@ -43,7 +43,7 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "async_scheduling",
 ];
 
-/// Keys of other programs that chakram lacks, each with an explanation for the error message.
+/// Keys from other programs that chakram does not have, each with an explanation for the error message.
 pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     ("speculative", "drafts of tokens that a step verifies"),
     (
@@ -79,7 +79,7 @@ pub enum BatchJoinRule {
     PromptsFirst,
 }
 
-/// Rule for the order of waiting requests.
+/// Rule that orders waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingRequestOrder {
     /// The request that arrived first comes first.
@@ -118,9 +118,9 @@ pub enum ExpertKernelLibrary {
     Triton,
     /// TensorRT-LLM's CUTLASS kernels, which FlashInfer also provides.
     Cutlass,
-    /// Marlin's kernels, which convert weights in four bits and compute in BF16.
+    /// Marlin's kernels, which convert four-bit weights and compute in BF16.
     Marlin,
-    /// The same kernels as for all other matrix products.
+    /// The kernels that all other matrix products use.
     Plain,
 }
 
@@ -137,12 +137,12 @@ impl ExpertKernelLibrary {
 /// Kernels that quantize the inputs of products whose weights have one scale per tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputQuantizingKernels {
-    /// The kernels before products quantize the inputs.
+    /// The kernels that run before products quantize the inputs.
     Fused,
-    /// A kernel of its own quantizes the results of attention; other kernels before products
-    /// quantize the inputs.
+    /// A separate kernel quantizes the results of attention; before other products, the preceding kernels quantize the
+    /// inputs.
     Attention,
-    /// A kernel of its own quantizes the input of each product.
+    /// A separate kernel quantizes the input of each product.
     Separate,
 }
 
@@ -158,7 +158,7 @@ impl InputQuantizingKernels {
 /// Steps whose kernels an engine launches as captured graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphCaptureRule {
-    /// All steps, or an engine whose host launches kernels faster than they run.
+    /// All steps; also stands for an engine whose host launches kernels faster than they run.
     All,
     /// Steps of up to `graph_tokens` tokens; in steps with prompts, attention is launched between graphs.
     Pieces,
@@ -197,7 +197,7 @@ const RESERVES: &[(KvBlockAllocationTimeRule, &str)] = &[
 pub struct EngineRules {
     /// Name of the built-in rules on which these rules are based.
     pub name: String,
-    /// The program, with its version, that the rules follow.
+    /// The program, with its version, whose rules these are.
     pub follows: String,
     /// When waiting requests may join the running ones.
     pub batching: BatchJoinRule,
@@ -209,22 +209,22 @@ pub struct EngineRules {
     pub block_size: u32,
     /// Maximum number of tokens in a request, or `None` for no limit.
     pub max_model_len: Option<u32>,
-    /// Rule for the order of waiting requests.
+    /// Rule that orders waiting requests.
     pub policy: WaitingRequestOrder,
     /// True if a prompt may be computed in parts.
     pub chunked_prefill: bool,
-    /// True if requests reuse cached blocks with equal content.
+    /// True if requests reuse cached blocks whose content is the same.
     pub prefix_caching: bool,
-    /// Maximum number of one request's tokens in a step, or 0 for no limit.
+    /// Maximum number of tokens that one request may have in a step, or 0 for no limit.
     pub long_prefill_token_threshold: u32,
     /// True if a request is admitted only if enough blocks are free for all of its tokens; otherwise, enough for its
     /// first step suffice.
     pub full_sequence_must_fit: bool,
-    /// Fraction of the blocks that must stay free after an admission while other requests are running.
+    /// Fraction of the blocks that an admission must leave free while other requests are running.
     pub watermark: f64,
     /// Rule that determines when a request allocates blocks for its tokens.
     pub reserve: KvBlockAllocationTimeRule,
-    /// Number of blocks that a request occupies for linear-attention states, besides those of its tokens.
+    /// Number of blocks that a request occupies for linear-attention states, in addition to those of its tokens.
     pub state_blocks: u32,
     /// Kernels that an engine uses to sum results over its NPUs.
     pub all_reduce: AllReduceKernelLibrary,
@@ -232,21 +232,21 @@ pub struct EngineRules {
     pub expert_kernels: ExpertKernelLibrary,
     /// Kernels that quantize the inputs of products.
     pub quantization: InputQuantizingKernels,
-    /// True if a kernel of a captured graph starts before the kernel before it has ended, so that
-    /// there is no time between kernels.
+    /// True if each kernel of a captured graph starts before the previous kernel has ended, so that no time passes
+    /// between kernels.
     pub dependent_launch: bool,
     /// Steps that the engine launches as captured graphs.
     pub graphs: GraphCaptureRule,
     /// Largest number of tokens in a captured graph.
     pub graph_tokens: u32,
-    /// Number of steps without prompts after which the scheduler receives new requests; 1 if before each step. It also
-    /// receives them if no request runs, and after each step with prompts.
+    /// The scheduler receives new requests after this number of steps without prompts; 1 means before each step. It
+    /// also receives them if no request runs, and after each step with prompts.
     pub receive_interval: u32,
-    /// True if the scheduler composes the next step during a step, and so before it knows that step's tokens.
+    /// True if the scheduler composes the next step while a step runs, and so before it knows that step's tokens.
     pub async_scheduling: bool,
 }
 
-/// Properties of the machine that rules may depend on.
+/// The machine's properties that rules may depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct HardwareForEngineRules<'a> {
     /// Name of the NPU class.
@@ -256,7 +256,7 @@ pub struct HardwareForEngineRules<'a> {
 }
 
 impl EngineRules {
-    /// Returns the rules called `name`. Conditions in them are applied to `hardware` if it is known.
+    /// Returns the rules called `name`. Applies the conditions in the rules to `hardware`, if it is known.
     ///
     /// # Errors
     ///
@@ -336,7 +336,7 @@ impl EngineRules {
         Ok(rules)
     }
 
-    /// Overrides the rules that `table` contains.
+    /// Overrides rules with those that `table` contains.
     pub(super) fn apply_rule_table(&mut self, table: &ConfigTable<'_>) -> Result<(), ConfigError> {
         self.batching = table.read_or_default("batching", self.batching, |field| {
             field.read_choice(BATCHINGS)

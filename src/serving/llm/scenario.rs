@@ -70,22 +70,22 @@ pub struct LlmScenario {
     pub router: EngineRoutingRule,
     /// Step times, if the scenario states them.
     pub step: Option<LinearStepTimeCoefficients>,
-    /// Table of measured operations that gives step times, if the scenario names one. The times in `step` are added to
-    /// them.
+    /// Table of measured operations from which step times follow, if the scenario names one. The times in `step` are
+    /// added to them.
     pub profile: Option<StepProfileReadOptions>,
     /// Parts of a step's time that count as zero.
     pub left_out: Vec<StepTimePart>,
     /// Arrivals and lengths of requests.
     pub workload: LlmWorkload,
-    /// Limits on the times of requests.
+    /// Limits on how long requests may take.
     pub limits: LlmTimeLimits,
     /// Times between client and engine.
     pub client: ClientDelays,
-    /// Number of initial requests that reports do not count.
+    /// Number of requests at the beginning that reports do not count.
     pub warmup: u64,
 }
 
-/// Rules that a scenario states, as text. It is kept because rules are parsed again when the machine is known.
+/// Rules that a scenario states, as text. The text is kept because rules are parsed again once the machine is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScenarioRulesSourceText {
     /// Text of the scenario's file.
@@ -99,13 +99,13 @@ pub struct ScenarioRulesSourceText {
 pub struct LlmModelAndServingOptions {
     /// Name of the model: a preset or a file.
     pub name: String,
-    /// Number of NPUs per engine, or `None` for the smallest number with enough memory.
+    /// Number of NPUs per engine, or `None` for the smallest number whose memory suffices.
     pub tensor: Option<u32>,
     /// Number format of weights and activations.
     pub weights: Dtype,
     /// Number format of the experts' weights.
     pub expert_weights: Dtype,
-    /// True if FP8 weights have a scale per block, false if per tensor.
+    /// True if FP8 weights have one scale per block; false if they have one per tensor.
     pub has_block_scales: bool,
     /// True if each NPU has whole experts, false if each NPU has a part of every expert.
     pub has_whole_experts: bool,
@@ -116,7 +116,7 @@ pub struct LlmModelAndServingOptions {
 }
 
 impl LlmModelAndServingOptions {
-    /// Creates a model in BF16 that may use nine tenths of the memory (vLLM's default).
+    /// Creates a model in BF16 that may use nine tenths of the memory, as is vLLM's default.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -172,8 +172,8 @@ impl EngineRoutingRule {
 pub struct ClientDelays {
     /// Time from when a client sends a request until it enters the queue.
     pub before: Span,
-    /// Time to turn one token of a prompt from text into a number. The server's front end processes one prompt after
-    /// another, before `before`.
+    /// Time to turn one token of a prompt from text into a number. The server's front end processes prompts one after
+    /// another, before the time `before` begins.
     pub tokenize: Span,
     /// Time from when an engine produces a token until the client receives it.
     pub after: Span,
@@ -245,7 +245,7 @@ pub const FORMATS: &[(Dtype, &str)] = &[
     (Dtype::Fp4, "fp4"),
 ];
 
-/// Values of `weight_scales`: true for a scale per block.
+/// Values of `weight_scales`; true means one scale per block.
 const WEIGHT_SCALES: &[(bool, &str)] = &[(false, "tensor"), (true, "block")];
 
 /// Number formats that keys and values may have.
@@ -373,7 +373,7 @@ impl LlmScenario {
                 )
                 .into());
         }
-        // The rules are parsed again when the machine is known. Parse them now too, so that errors are reported before
+        // The rules are parsed again once the machine is known. Parse them now too, so that errors are reported before
         // a machine is loaded.
         let rules = scenario.resolve_engine_rules(None)?;
         if scenario.ranks > 1 && rules.async_scheduling {
@@ -392,8 +392,7 @@ impl LlmScenario {
         class.limits.with_missing_limits_from(&self.limits)
     }
 
-    /// Returns the limits on the requests of all classes together: the scenario's, with missing ones taken from the
-    /// classes.
+    /// Returns the limits for all classes together: the scenario's limits, with missing ones taken from the classes.
     pub fn limits_on_all_requests(&self) -> LlmTimeLimits {
         let classes = self.workload.classes.iter();
         classes.fold(self.limits, |all, class| {
@@ -434,7 +433,7 @@ impl LlmScenario {
 
 fn require_engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigError> {
     let field = root.require_field("engine", "the engine")?;
-    // Keys of other programs have their own error messages, so check for them before rejecting unknown keys.
+    // Keys of other programs have their own error messages, so check for these keys before rejecting unknown ones.
     let all = field.read_table(None)?;
     for (key, what) in REFUSED_KEYS {
         if let Some(given) = all.get(key) {

@@ -1,16 +1,16 @@
-//! Selects the requests that take part in a step, and how many of each request's tokens it computes.
+//! Selects the requests that take part in a step, and how many tokens of each request it computes.
 //!
-//! There is one rule, *catch up*: within the limits, a step computes all tokens of a request that do not have keys and
+//! There is one rule, *catch up*: within the limits, a step computes all of a request's tokens that have no keys and
 //! values yet. At first, the missing tokens are the prompt. While the request answers, one token per step is missing;
 //! after a preemption, all tokens are missing again. A step first takes the running requests, in order of admission,
 //! and then waiting requests:
 //!
 //! 1. *Running.* If there are too few free blocks for a request, the last admitted request is preempted. With
-//!    priorities, the request with the greatest priority number is preempted, the youngest in a tie. If a request
+//!    priorities, the request with the greatest priority number is preempted; in a tie, the youngest. If a request
 //!    preempts itself, the phase ends. A preempted request loses its blocks, keeps its answer, and is the next to be
 //!    admitted.
 //! 2. *Waiting*, only if no request was preempted. Requests from the head of the queue are admitted until a request
-//!    does not fit. Cached blocks at a request's beginning are shared, but its last token is always computed.
+//!    does not fit. Cached blocks at the beginning of a request are shared, but its last token is always computed.
 //! 3. The step runs. If all tokens of a request are computed, the request gets one more token. A
 //!    request ends with its last token, and frees its blocks.
 //!
@@ -67,10 +67,10 @@ struct EngineRequestState {
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
-    /// Number of tokens, from the first, whose full blocks may be registered. A block with tokens of this request alone
-    /// is registered only when the request is preempted, because no other request can find it.
+    /// Number of tokens, counted from the first, whose full blocks may be registered. A block with tokens that belong
+    /// only to this request is registered only when the request is preempted, because no other request can find it.
     findable: u32,
-    /// Hashes that have been computed so far, one for each full block from the first.
+    /// Hashes computed so far: one for each full block, beginning with the first.
     hashes: Vec<KvBlockPrefixHash>,
 }
 
@@ -98,7 +98,7 @@ impl EngineRequestState {
     }
 }
 
-/// The part of a step that one request takes.
+/// One request's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestStepShare {
     /// Index of the request in the engine.
@@ -111,7 +111,7 @@ pub struct RequestStepShare {
     pub tokens: u32,
     /// True if the step produces a token of the request's answer.
     pub samples: bool,
-    /// Number of cached tokens when this step admitted the request; 0 if it was admitted earlier.
+    /// Number of cached tokens at the time when this step admitted the request; 0 if it was admitted earlier.
     pub hit: u32,
     /// True if this step admitted the request.
     pub admitted: bool,
@@ -152,8 +152,8 @@ pub struct ProducedToken {
     pub outputs: u32,
     /// True if the token is the last of the answer.
     pub is_last: bool,
-    /// If the request ends while it waits after a preemption, the number of computed tokens that it lost. They are not
-    /// computed again.
+    /// If the request ends while it waits after a preemption, the number of computed tokens that the preemption lost.
+    /// They are not computed again.
     pub ended_waiting: Option<u32>,
 }
 
@@ -195,7 +195,7 @@ impl WaitingRequests {
     }
 }
 
-/// Kind of running requests that may take part in a step.
+/// Which running requests may take part in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EligibleRunningRequests {
     All,
@@ -219,7 +219,7 @@ pub struct StepScheduler {
     inbox: Vec<u32>,
     /// Number of steps that were composed since the scheduler last received requests.
     since_received: u32,
-    /// True if the last composed step was empty or had tokens of prompts.
+    /// True if the last composed step was empty or had prompt tokens.
     last_had_prompts: bool,
     step: ComposedEngineStep,
     /// With asynchronous scheduling, the running step; `step` is then the next step.
@@ -258,7 +258,7 @@ impl StepScheduler {
         tokens + u64::from(self.rules.state_blocks)
     }
 
-    /// Returns the reason why a request can never be served; `None` if it can.
+    /// Returns why a request can never be served; `None` if it can.
     pub fn find_refusal_reason(&self, prompt: u32, output: u32) -> Option<RequestRefusalReason> {
         if self.rules.max_model_len.is_some_and(|most| prompt >= most) {
             return Some(RequestRefusalReason::Length);
@@ -359,7 +359,7 @@ impl StepScheduler {
         &self.pool
     }
 
-    /// Returns how many tokens at the prompt's beginning this engine caches.
+    /// Returns how many tokens of the prompt's beginning this engine has in its cache.
     pub fn cached_prefix_length(&self, content: &RequestTokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
@@ -442,8 +442,8 @@ impl StepScheduler {
         &self.step
     }
 
-    /// Ends the running step, and appends the tokens that it produced to `made`, in the order of
-    /// the step's requests.
+    /// Ends the running step, and appends the tokens that it produced to `made`, in the order in which the step lists
+    /// its requests.
     pub fn end_step(&mut self, made: &mut Vec<ProducedToken>) {
         let mut any_ended = false;
         let is_async = self.rules.async_scheduling;
@@ -502,7 +502,7 @@ impl StepScheduler {
     }
 
     /// Prepares [`allocate_repeated_step_blocks`](Self::allocate_repeated_step_blocks). Returns how many further steps,
-    /// all equal to the last composed one, can run before a request ends. Returns 0 unless every running request
+    /// all identical to the last composed one, can run before a request ends. Returns 0 unless every running request
     /// generates one token per step and no waiting request can be admitted.
     pub fn begin_repeated_steps(&mut self) -> u32 {
         debug_assert!(
@@ -538,9 +538,9 @@ impl StepScheduler {
         left
     }
 
-    /// Allocates the blocks for step `step` of a run (1 is the step after the composed step). If there may be too few
-    /// free blocks, returns `false` and changes nothing; [`compose_step`](Self::compose_step) then decides which
-    /// request is preempted.
+    /// Allocates the blocks for step `step` of a run (1 is the step after the composed step). If too few blocks may be
+    /// free, returns `false` and changes nothing; [`compose_step`](Self::compose_step) then decides which request to
+    /// preempt.
     pub fn allocate_repeated_step_blocks(&mut self, step: u32) -> bool {
         let due = self.visits.find_due_requests(step).len();
         if due as u32 > self.pool.free_block_count() {
@@ -623,7 +623,7 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the index, among running requests, of the first request to preempt.
+    /// Returns the index of the first request to preempt, among the running requests.
     fn index_of_preemption_victim(&self) -> usize {
         match self.rules.policy {
             WaitingRequestOrder::FirstCome => self.running.len() - 1,
@@ -676,8 +676,8 @@ impl StepScheduler {
         });
     }
 
-    /// Preempts a request that was removed from the running requests. Returns how many of its tokens the step being
-    /// composed had included.
+    /// Preempts a request that was removed from the running requests. Returns how many of its tokens were in the step
+    /// that is being composed.
     fn preempt_request(&mut self, slot: u32) -> u32 {
         let of = &mut self.slots[slot as usize];
         let taken = std::mem::take(&mut of.taking);
@@ -727,7 +727,7 @@ impl StepScheduler {
         let of = &mut self.slots[slot as usize];
         let mut most = of.token_count() - 1;
         if of.lost == 0 {
-            // The request never ran, so no block contains tokens of this request alone.
+            // The request never ran, so no block holds tokens that belong only to it.
             most = most.min(of.request.content.own_from());
         }
         let most = most / size;
@@ -820,7 +820,7 @@ impl StepScheduler {
     }
 }
 
-/// Reason why a request can never be served.
+/// Why a request can never be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestRefusalReason {
     /// The prompt leaves no room for an answer within the maximum request length.

@@ -1,6 +1,6 @@
 //! Compares predicted and measured serving of language models, metric by metric.
 //!
-//! A TOML file defines how each row of a table becomes a scenario:
+//! A TOML file defines how to turn each row of a table into a scenario:
 //!
 //! ```toml
 //! machine = "{machine}"                # the machine of a row
@@ -24,7 +24,7 @@
 //! h100 = { machine = "dgx-h100" }
 //! ```
 //!
-//! A key with several columns, separated by spaces, stands for their joined values. In the scenario, `{name}` is
+//! A key that names several columns, separated by spaces, stands for their joined values. In the scenario, `{name}` is
 //! replaced by the value of a column or a name, and `{folder}` by the folder of the table. `{name * 0.8 + 1}` is a sum
 //! of products and quotients, and `{… | whole}` rounds to the nearest integer.
 
@@ -180,7 +180,7 @@ struct MeasuredServingRow {
     measured: Vec<Option<f64>>,
     group: usize,
     fold: usize,
-    /// Group of rows with similar times of the client.
+    /// The row's group, whose rows have similar client times.
     client_group: usize,
     /// Value in the column that `--by` names.
     part: String,
@@ -203,13 +203,13 @@ pub struct MeasuredServingTable {
 pub struct UnpredictableServingRow {
     /// Line in the table.
     pub line: u64,
-    /// Reason why the row cannot be predicted.
+    /// Why the row cannot be predicted.
     pub why: String,
 }
 
 impl MeasuredServingTable {
-    /// Reads the table at `runs`, and makes a scenario from each row by the rules in `file`, whose content is `text`.
-    /// If `by` names a column, each of its values also gets its own scores.
+    /// Reads the table at `runs`, and turns each row into a scenario as the rules in `file` say; `text` is that file's
+    /// content. If `by` names a column, the rows with each of its values also get their own scores.
     ///
     /// # Errors
     ///
@@ -354,9 +354,8 @@ pub struct PredictedAndMeasuredTime {
     /// Predicted time plus the client's time, if the table's file asks for this sum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with_client_s: Option<f64>,
-    /// 90 % interval around the prediction: around the sum with the client's time if there is one,
-    /// otherwise around `predicted_s`. The interval is derived from the errors of rows in other
-    /// folds.
+    /// 90 % interval around the prediction: around the sum with the client's time if there is one, otherwise around
+    /// `predicted_s`. The interval follows from the errors of rows in other folds.
     pub interval_s: Option<[f64; 2]>,
 }
 
@@ -375,11 +374,11 @@ pub struct ScoredServingRow {
     /// Value in the column that `by` names.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub part: String,
-    /// Index of the group, within which rows are ranked.
+    /// Index of the group of rows among which this row is ranked.
     pub group: usize,
     /// Index of the fold. The row's interval is computed from other folds.
     pub fold: usize,
-    /// Index of the group of rows with similar times of the client.
+    /// Index of the row's group, whose rows have similar client times.
     #[serde(skip)]
     pub client_group: usize,
     /// Times in the order of the file's metrics.
@@ -394,7 +393,7 @@ pub struct ScoredServingRow {
     pub warnings: Vec<String>,
 }
 
-/// Minimum number of rows of other folds for estimating the time of a group's client.
+/// Minimum number of rows of other folds from which a group's client time is estimated.
 const FEWEST_SIMILAR: usize = 3;
 
 /// Predictions for the rows of a table.
@@ -402,7 +401,7 @@ const FEWEST_SIMILAR: usize = 3;
 pub struct ServingTablePredictions {
     /// Name of the table.
     pub table: String,
-    /// Column whose values divide the rows into separately scored parts.
+    /// Column by whose values the rows are divided into parts that are scored separately.
     pub by: Option<String>,
     /// Metrics in the order of the file.
     pub metrics: Vec<&'static str>,
@@ -425,10 +424,11 @@ pub struct MetricScoresByPredictor {
     pub intervals: Option<PredictionIntervalSummary>,
 }
 
-/// Computes an interval from the errors in other folds. It contains the logarithmic errors of 90 % of the rows of a new
-/// fold. Errors in one fold are similar, so each fold has its own mean, around which its errors vary (a random-effects
-/// model). The means are assumed to be normal. Errors around a mean have longer tails than that, so the interval
-/// contains the 90th percentile of their sizes. Returns `None` for fewer than three folds or fewer than eight rows.
+/// Computes an interval from the errors in other folds. In a new fold, it contains the logarithmic errors of 90 % of
+/// the rows. Errors in one fold are similar, so each fold is assumed to have its own mean, around which its errors vary
+/// (a random-effects model). The means are assumed to be normally distributed. Errors around a mean have longer tails
+/// than a normal distribution, so the interval uses the 90th percentile of their sizes. Returns `None` if there are
+/// fewer than three folds or fewer than eight rows.
 fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let count = folds.len();
     let rows: usize = folds.iter().map(|errors| errors.len()).sum();
@@ -445,7 +445,7 @@ fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let off = off.flat_map(|(errors, mean)| errors.iter().map(move |error| (error - mean).abs()));
     let mut off: Vec<f64> = off.collect();
     off.sort_by(f64::total_cmp);
-    // Errors are nearer to the mean of their own fold than to its true mean.
+    // Errors are closer to the computed mean of their fold than to its true mean.
     let degrees = (rows - count).max(1) as f64;
     let within = off.iter().map(|off| square(*off)).sum::<f64>() / degrees;
     let reach = square(interpolate_percentile(&off, 0.9)) * rows as f64 / degrees;
@@ -458,8 +458,8 @@ fn predict_new_fold_interval(folds: &[&[f64]]) -> Option<[f64; 2]> {
 }
 
 impl ServingTablePredictions {
-    /// Adds the time of the client and of the server's front end to each metric that includes it. It is the measured
-    /// time to first token minus the engine's part. The client's time is the median over rows of other folds.
+    /// Adds the time of the client and of the server's front end to each metric that includes it. This time is the
+    /// measured time to first token minus the engine's part. The client's time is the median over rows of other folds.
     fn add_client_time(&mut self, metrics: &[ServingTimeStatistic]) {
         let of_ttft = |percentile| {
             let is = |metric: &ServingTimeStatistic| {
@@ -467,8 +467,8 @@ impl ServingTablePredictions {
             };
             metrics.iter().position(is)
         };
-        // Prefer percentiles to the mean, because the first requests are slow while servers compile kernels for them,
-        // and affect only the mean.
+        // Percentiles are preferred to the mean, because only the mean is affected by the first requests, which are
+        // slow while servers compile kernels for them.
         let found = [Some(0), Some(1), None].into_iter().find_map(of_ttft);
         let Some(index) = found else {
             return;
@@ -509,8 +509,8 @@ impl ServingTablePredictions {
         }
     }
 
-    /// Sets the interval of each predicted time from the errors of rows in other folds. It contains 90 % of the rows of
-    /// a new fold.
+    /// Sets the interval around each predicted time from the errors of rows in other folds. In a new fold, it contains
+    /// 90 % of the rows.
     fn add_fold_intervals(&mut self) {
         for index in 0..self.metrics.len() {
             let mut errors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();

@@ -1,8 +1,8 @@
 //! Runs engines over time. Requests arrive and are assigned to engines, and engines run steps.
 //!
-//! Events at the same instant are handled in three groups. First, steps end. Then requests arrive, in the order of
-//! their numbers, and are assigned to engines. Finally, idle engines begin their next steps, in the order of their
-//! indices. A request that arrives when a step ends can therefore take part in the next step.
+//! Events at the same instant are handled in this order. First, steps end. Then requests arrive, in the order of their
+//! numbers, and are assigned to engines. Finally, idle engines begin their next steps, in the order of their indices. A
+//! request that arrives when a step ends can therefore take part in the next step.
 
 use super::super::error::ServeError;
 use super::deployment::IdenticalLlmEngines;
@@ -67,20 +67,20 @@ pub(super) struct LlmRunState<'s> {
     engines: Vec<RunningEngine>,
     source: RequestSource<'s>,
     next: Option<IncomingRequest>,
-    /// Pending events, ordered by instant and then by creation.
+    /// Pending events, ordered by instant, then by when they were created.
     timers: BTreeMap<(Time, u64), RequestSendOrEnterEvent>,
     timer_number: u64,
     /// True if an idle engine may have requests for a step.
     is_due: bool,
     now: Time,
-    /// Time from which the front end can tokenize the next prompt.
+    /// When the front end can tokenize the next prompt.
     front_end_free: Time,
     arrived: u64,
     turn: usize,
     load: StepTimeInputs,
     memo: StepPartTimeCache,
     made: Vec<ProducedToken>,
-    /// Changes to the number of used blocks that runs of equal steps will make. They are kept here so that those of
+    /// How runs of identical steps will change the number of used blocks. The changes are kept here so that those of
     /// several engines are applied in time order.
     block_changes: BTreeMap<Time, i64>,
     recorder: LlmRunRecorder,
@@ -135,7 +135,7 @@ impl<'s> LlmRunState<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant at which an event other than the end of a step is due; `None` if there is none.
+    /// Returns the next instant at which an event is due that is not the end of a step; `None` if there is none.
     pub fn next_due(&self) -> Option<Time> {
         if self.failure.is_some() {
             return None;
@@ -148,7 +148,8 @@ impl<'s> LlmRunState<'s> {
         [timer, arrival].into_iter().flatten().min()
     }
 
-    /// Handles all events due at `now`, and begins steps; calls `begin` with the index of each engine that begins one.
+    /// Handles all events due at `now`, and begins steps; calls `begin` with the index of each engine whose step
+    /// begins.
     pub fn handle_due(&mut self, now: Time, mut begin: impl FnMut(u32)) {
         if self.failure.is_some() {
             return;
@@ -203,7 +204,7 @@ impl<'s> LlmRunState<'s> {
         self.timer_number += 1;
     }
 
-    /// Makes a user send a request at `at`, unless the scenario's requests have all been sent.
+    /// Makes a user send a request at time `at`, unless all of the scenario's requests have been sent.
     fn ask_at(&mut self, at: Time) {
         if let Some(request) = self.source.make_user_request(at) {
             self.add_timer(at, RequestSendOrEnterEvent::Send(Box::new(request)));
@@ -322,7 +323,7 @@ impl<'s> LlmRunState<'s> {
         }
     }
 
-    /// Notifies the observer of the step that an engine begins now, if it wants steps.
+    /// Notifies the observer of the step that an engine begins now, if the observer wants steps.
     fn notify_step_observer(&mut self, engine: usize, end: Time) {
         if !self.observer.wants_steps() {
             return;
@@ -401,7 +402,7 @@ impl<'s> LlmRunState<'s> {
     }
 
     /// Begins the next step of all ranks of an engine; `first` is the engine's first rank. The step lasts as long as
-    /// the slowest rank's. Returns false if no rank has requests.
+    /// that of the slowest rank. Returns false if no rank has requests.
     fn begin_step_on_all_ranks(&mut self, first: usize) -> bool {
         let now = self.now;
         let wave = first..first + self.deployment.ranks as usize;
@@ -533,8 +534,8 @@ impl<'s> LlmRunState<'s> {
         end
     }
 
-    /// Records, for each request of the step, the gap between its previous token and its token at `now`. Returns the
-    /// number of requests in the step after the warm-up.
+    /// Records, for each request of the step, the gap between its previous token and its token at `now`. Returns how
+    /// many requests of the step come after the warm-up.
     fn record_step_token_gaps(&mut self, engine: usize, now: Time) -> u32 {
         let of = &self.engines[engine];
         let mut counted = 0;
@@ -549,8 +550,7 @@ impl<'s> LlmRunState<'s> {
         counted
     }
 
-    /// Returns the earliest instant at which an event other than the end of this engine's step can
-    /// affect the engine.
+    /// Returns the earliest instant at which the engine can be affected by an event other than the end of its step.
     fn next_affecting_event_time(&self, engine: usize) -> Time {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         let arrival = self.next.as_ref().map(|next| next.at);
@@ -574,7 +574,7 @@ impl<'s> LlmRunState<'s> {
         ends.fold(event, Time::min)
     }
 
-    /// Records how many blocks an engine uses from `at` on.
+    /// Records how many blocks an engine uses from time `at`.
     fn record_used_blocks(&mut self, engine: usize, at: Time) {
         let of = &mut self.engines[engine];
         let used =
@@ -591,7 +591,7 @@ impl<'s> LlmRunState<'s> {
         }
     }
 
-    /// Applies all pending changes to the number of used blocks before `end`.
+    /// Applies all changes to the number of used blocks that are pending before `end`.
     fn apply_block_changes(&mut self, end: Time) {
         while let Some(entry) = self.block_changes.first_entry() {
             if *entry.key() >= end {

@@ -49,8 +49,8 @@ impl<'w> RequestSource<'w> {
         })
     }
 
-    /// Returns the next request whose arrival does not depend on an answer. `None` if there are no more, or if all
-    /// requests come from users (each after an answer).
+    /// Returns the next request whose arrival does not depend on an answer. Returns `None` if there are no more, or if
+    /// users send all requests (each after an answer).
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         if self.workload.count.is_some_and(|most| self.came >= most) {
             return Ok(None);
@@ -98,7 +98,8 @@ impl<'w> RequestSource<'w> {
         Ok(Some(request))
     }
 
-    /// Returns the request that a user sends at `at`. `None` at the scenario's maximum number of requests or duration.
+    /// Returns the request that a user sends at `at`. Returns `None` once the scenario's maximum number of requests or
+    /// its duration is reached.
     pub fn make_user_request(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most)
             || self.is_after_workload_end(at);

@@ -15,7 +15,8 @@
 //!   embedding.
 //! - `head`: for requests that produce a token, the logits and the sampling.
 //! - `gaps`: the time between kernels within a CUDA graph.
-//! - `launches`: the time by which the host's launches of kernels outside captured graphs exceed the kernels' times.
+//! - `launches`: how much longer the host takes to launch the kernels outside captured graphs than the kernels take to
+//!   run.
 //! - `host-step` and `host-request`: the host's work between steps.
 
 mod all_reduce;
@@ -64,7 +65,7 @@ pub enum StepTimePart {
     Head,
     /// Gaps between kernels.
     Gaps,
-    /// Launches of kernels outside captured graphs, as far as they outlast the kernels.
+    /// Launches of kernels outside captured graphs, insofar as they take longer than the kernels.
     Launches,
     /// The host's time per step.
     HostStep,
@@ -101,8 +102,8 @@ impl StepTimePart {
 /// Times by part, in the order of [`StepTimePart`].
 pub type StepTimesByPart = [Span; StepTimePart::COUNT];
 
-/// Time between kernels in a CUDA graph. Captures with a full queue show 1.0 to 1.4 us (`gap` in machine presets), and
-/// the host does not delay kernels of a graph.
+/// Time between kernels in a CUDA graph. Captures with a full queue show 1.0 to 1.4 us (`gap` in machine presets); the
+/// host does not delay the kernels of a graph.
 const GRAPH_GAP: Span = Span::from_ns(1000);
 /// Time per step in which the device waits for the host. vLLM 0.15's scheduler, input preparation
 /// and output handling take 126 us (documentation of inference-sim's trained model on H100).
@@ -128,7 +129,7 @@ pub struct EngineParallelism {
     pub expert_kernels: ExpertKernelLibrary,
     /// The kernels that quantize the inputs of products.
     pub quantization: InputQuantizingKernels,
-    /// True if there is no time between the kernels of a captured graph.
+    /// True if no time passes between the kernels of a captured graph.
     pub dependent_launch: bool,
     /// The steps that are launched as captured graphs.
     pub graphs: GraphCaptureRule,
@@ -145,7 +146,7 @@ pub struct ServedModelNumberFormats {
     pub experts: Dtype,
     /// Format of keys and values.
     pub kv: Dtype,
-    /// True if FP8 weights have a scale per block; a kernel before each product then quantizes its inputs in groups.
+    /// True if FP8 weights have one scale per block; a kernel before each product then quantizes its inputs in groups.
     pub has_block_scales: bool,
 }
 
@@ -273,7 +274,7 @@ impl StepTimeCalculator {
         }
     }
 
-    /// Returns, by part, the seconds of all work that depends only on the number of tokens. `tokens` is the number on
+    /// Returns the seconds of all work that depends only on the number of tokens, by part. `tokens` is the number on
     /// this rank, and `all` the number on all ranks.
     fn token_work_seconds_by_part(&self, tokens: u64, all: u64) -> [f64; StepTimePart::COUNT] {
         let mut parts = [0.0; StepTimePart::COUNT];
@@ -312,7 +313,7 @@ impl StepTimeCalculator {
                 self.memory_bound_seconds(work.kernel, bytes)
             });
             parts[StepTimePart::Elementwise as usize] += count * each.sum::<f64>();
-            // Add no gaps after products, because they were measured one after another, gaps included.
+            // No gaps are added after products, because products were measured one after another, gaps included.
             let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
             parts[StepTimePart::Gaps as usize] += count * kernels as f64 * self.gap.as_seconds();
         }
@@ -328,7 +329,7 @@ impl StepTimeCalculator {
         };
         if self.npus > 1 {
             let each = self.all_reduce.seconds_for(bytes);
-            // An exchange of tokens between ranks also adds up the NPUs' results, so a block has only one all-reduce.
+            // An exchange of tokens between ranks also sums the NPUs' results, so a block needs only one all-reduce.
             let reduces = 2 * self.sizes.layers - exchanging + 1;
             parts[StepTimePart::Collectives as usize] = reduces as f64 * each;
         }
@@ -445,7 +446,7 @@ impl StepTimeCalculator {
     }
 }
 
-/// Cached times that depend only on numbers of tokens, or on the kind of step.
+/// Cached times that depend only on numbers of tokens or on the kind of step.
 #[derive(Clone, Debug, Default)]
 pub struct StepPartTimeCache {
     /// Key: the largest number of tokens on any rank, and the number of tokens on all ranks.

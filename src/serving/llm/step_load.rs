@@ -16,21 +16,21 @@ pub struct StepTimeInputs {
     pub decodes: u64,
     /// Number of tokens whose keys and values the decoding requests read, including their own new ones.
     pub decode_context: u64,
-    /// The most tokens whose keys and values a single decoding request reads.
+    /// The largest number of tokens whose keys and values a single decoding request reads.
     pub longest_context: u64,
     /// For each request that computes several tokens: (number of tokens in the step, number of
     /// tokens computed earlier).
     pub chunks: Vec<(u32, u32)>,
     /// Number of tokens whose keys and values all requests read.
     pub context: u64,
-    /// Largest number of tokens on any rank, to which every rank is padded, if ranks run in lockstep.
+    /// If ranks run in lockstep, the largest number of tokens on any rank; every rank is padded to it.
     pub wave_tokens: u64,
-    /// Number of tokens on all ranks together, if ranks run in lockstep.
+    /// If ranks run in lockstep, the number of tokens on all ranks together.
     pub all_tokens: u64,
 }
 
 impl StepTimeInputs {
-    /// Sets the load to the work of a step with the requests `shares`.
+    /// Sets the load to the work of a step that runs the requests in `shares`.
     pub fn set_work_from_shares(&mut self, shares: &[RequestStepShare]) {
         let mut chunks = std::mem::take(&mut self.chunks);
         chunks.clear();

@@ -5,7 +5,7 @@ use super::step_load::{LinearStepTimeCoefficients, StepTimeInputs};
 use super::step_profile::ProfiledStepTimeModel;
 use chakram_base::units::Span;
 
-/// Source of step times.
+/// Where step times come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepTimeSource {
     /// The scenario states a linear function of the step's work.
@@ -33,7 +33,7 @@ impl StepTimeSource {
         }
     }
 
-    /// Describes the source of step times.
+    /// Describes where step times come from.
     pub fn describe_basis(&self) -> Vec<String> {
         match self {
             Self::Linear(linear) => vec![format!(

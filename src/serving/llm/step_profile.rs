@@ -2,8 +2,8 @@
 //!
 //! A table has the columns `op` and `us`, and four sizes in the columns `a` to `d`. The size `a` is the number of
 //! tokens in the step. For operations whose name ends in `@seq`, `a` is the number of requests that produce a token.
-//! `attention` is measured for a batch with one prompt chunk and `c` other requests. The chunk has `a` tokens, which
-//! follow `b` earlier tokens. Each other request computes one token and reads `d` tokens. Operations outside blocks are
+//! `attention` is measured for a batch of one prompt chunk and `c` other requests. The chunk has `a` tokens, preceded
+//! by `b` earlier tokens. Each other request computes one token and reads `d` tokens. Operations outside blocks are
 //! `embedding`, `final_layernorm`, and all operations with `@seq`; `layernorm` occurs twice in each block, and every
 //! other operation once. `moe` is the time of all experts of a block on one NPU, for `a` tokens and for `b` experts
 //! that receive at least one token. Times are interpolated linearly along each size.
@@ -28,10 +28,10 @@ pub struct StepProfileReadOptions {
     /// Number of experts per block, and number of experts per token; required if the table has
     /// `moe` operations.
     pub experts: Option<[u32; 2]>,
-    /// Weight of the longest context in the attention time: 0 uses only the mean context, 1 only the longest context. A
-    /// kernel whose contexts differ in length waits for the longest.
+    /// Weight of the longest context in the attention time: 0 means that only the mean context counts, 1 that only the
+    /// longest does. A kernel whose contexts differ in length waits for the longest.
     pub skew: f64,
-    /// Time per step that a captured graph saves over separately measured operations.
+    /// How much time per step a captured graph saves over separately measured operations.
     pub graph_saving: Span,
     /// Maximum number of tokens in a step that runs as a captured graph.
     pub graph_tokens: u32,
@@ -41,8 +41,8 @@ pub struct StepProfileReadOptions {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfiledStepTimeModel {
     choice: StepProfileReadOptions,
-    /// Times of all operations, by the number of tokens in the step. The time of an operation
-    /// inside blocks is summed over all blocks.
+    /// Times of all operations, by the number of tokens in the step. For an operation inside blocks, the time is summed
+    /// over all blocks.
     of_tokens: Vec<InterpolatedDurationCurve>,
     /// Times of `@seq` operations, by the number of requests that produce a token.
     of_rows: Vec<InterpolatedDurationCurve>,
@@ -58,7 +58,7 @@ pub struct ProfiledStepTimeModel {
 
 /// Attention times for all measured combinations of sizes.
 ///
-/// If combinations around a point are missing, its time is the weighted mean of the others.
+/// If combinations around a point are missing, its time is the weighted mean over those that exist.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AttentionTimeGrid {
     times: BTreeMap<[u32; 4], f64>,
@@ -332,8 +332,9 @@ impl ProfiledStepTimeModel {
     }
 }
 
-/// Replaces several prompt chunks with one that has as many tokens and query-key pairs. The chunk has `a` tokens after
-/// `b` earlier tokens, so that `a (b + a / 2)` equals the sum of this product over the chunks; `b` is at least 0.
+/// Replaces several prompt chunks with one that has the same numbers of tokens and of query-key pairs. The chunk has
+/// `a` tokens after `b` earlier tokens, so that `a (b + a / 2)` equals the sum of this product over the chunks; `b` is
+/// at least 0.
 fn merge_prompt_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
     let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
     let pairs = chunks

@@ -14,8 +14,8 @@ impl KvBlockPrefixHash {
     /// The hash before the first block.
     pub const START: Self = Self(NonZeroU64::MIN);
 
-    /// Returns the hash with these bits; 0 becomes 1, so that `Option<KvBlockPrefixHash>` takes no more memory
-    /// than the hash.
+    /// Returns the hash with these bits; 0 becomes 1, so that an `Option<KvBlockPrefixHash>` takes no more memory than
+    /// the hash itself.
     pub fn from_bits(bits: u64) -> Self {
         Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
     }
@@ -30,8 +30,8 @@ impl KvBlockPrefixHash {
     }
 }
 
-/// A sequence of tokens; requests consist of parts of such sequences. Tokens at the same position
-/// of the same stream are equal.
+/// A sequence of tokens, parts of which make up requests. At the same position in the same stream, tokens are always
+/// equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedTokenSequence(u64);
 
@@ -41,7 +41,7 @@ impl SharedTokenSequence {
         Self::of_kind(1, number)
     }
 
-    /// Returns the stream of a prefix with the number `number`, which several requests share.
+    /// Returns the stream of prefix `number`, which several requests share.
     pub fn from_prefix_number(number: u64) -> Self {
         Self::of_kind(2, number)
     }
@@ -86,8 +86,7 @@ pub struct TokenSequencePiece {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestTokenContent {
     pieces: Vec<TokenSequencePiece>,
-    /// Position from which all tokens belong to this request alone; `u32::MAX` if there is no such
-    /// position.
+    /// Position from which all tokens belong only to this request; `u32::MAX` if there is no such position.
     own_from: u32,
 }
 
@@ -109,14 +108,14 @@ impl RequestTokenContent {
         }
     }
 
-    /// Returns the position from which all tokens of the prompt and the answer belong to this request alone. Other
+    /// Returns the position from which all tokens of the prompt and the answer belong only to this request. Other
     /// requests cannot find a block with such a token.
     pub fn own_from(&self) -> u32 {
         self.own_from
     }
 
-    /// Creates the content of a request with a prompt of `tokens` tokens. It begins with `shared`: a stream, and the
-    /// number of tokens from it. All others belong only to request `number`.
+    /// Creates the content of a request whose prompt has `tokens` tokens. The prompt begins with `shared`: a stream,
+    /// and the number of tokens taken from it. All other tokens belong only to request `number`.
     pub fn from_prompt_tokens(
         shared: Option<(SharedTokenSequence, u32)>,
         number: u64,
@@ -131,7 +130,7 @@ impl RequestTokenContent {
                 tokens: common,
             });
         }
-        // Add a piece of the request's own stream even to a fully shared prompt, so that the answers of two requests
+        // Even a fully shared prompt gets a piece of the request's own stream, so that the answers of two requests
         // differ.
         pieces.push(TokenSequencePiece {
             stream: SharedTokenSequence::of_request(number),

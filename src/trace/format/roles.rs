@@ -1,4 +1,4 @@
-//! Roles of groups, as stated by the tool that wrote the trace: for example `tensor 1-128, data 129-256`.
+//! Roles of groups, as stated by the tool that wrote the trace, such as `tensor 1-128, data 129-256`.
 //!
 //! Groups are named by numbers, because other tools support no other names. The roles are in the metadata record, which
 //! other tools skip.
@@ -11,7 +11,7 @@ use std::str::FromStr;
 /// Name of the metadata attribute that states the roles.
 pub const ATTRIBUTE: &str = "group_roles";
 
-/// Roles of groups, for ranges of group numbers.
+/// Maps ranges of group numbers to the roles of these groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupRoles(BTreeMap<u64, (u64, String)>);
 
@@ -32,7 +32,7 @@ impl GroupRoles {
         }
     }
 
-    /// Adds the roles in `other` for groups that have no role here.
+    /// Adds the roles that `other` gives to groups without a role here.
     pub fn extend(&mut self, other: &Self) {
         for (first, (last, role)) in &other.0 {
             self.insert(*first, *last, role);
@@ -48,7 +48,7 @@ impl GroupRoles {
         roles
     }
 
-    /// Returns the role of the group called `name`.
+    /// Returns the role of the group whose name is `name`.
     pub fn role_of_group(&self, name: &str) -> Option<&str> {
         let number: u64 = name.parse().ok()?;
         let (_, (last, role)) = self.0.range(..=number).next_back()?;
@@ -116,7 +116,7 @@ mod tests {
         let of = ["0", "1", "3", "5", "6", "7", "8", "tp"].map(|name| roles.role_of_group(name));
         let [t, d] = [Some("tensor"), Some("data")];
         assert_eq!(of, [None, t, t, d, None, d, None, None]);
-        // If a group has two roles, the first role counts.
+        // If a group is given two roles, the first one counts.
         let mut both: GroupRoles = "experts 3-9".parse().unwrap();
         both.extend(&roles);
         assert_eq!(

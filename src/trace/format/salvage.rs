@@ -8,8 +8,8 @@
 //! number or name.
 //!
 //! If no sound record begins at a byte, reading resumes at the next position where three consecutive sound records
-//! begin. Fewer records suffice if they extend to the end of the file. If the skipped bytes are a wrong length followed
-//! by a sound record, only the length was damaged, and salvage keeps the record. Otherwise the skipped bytes are lost.
+//! begin. Fewer records suffice if they extend to the end of the file. If the skipped bytes are only a wrong length,
+//! and a sound record follows it, salvage keeps the record. Otherwise the skipped bytes are lost.
 //!
 //! An empty record is a node with id 0 and default values in all other fields. Salvage keeps a single empty record
 //! between sound records, but drops several in a row as a range of zero bytes.
@@ -41,7 +41,7 @@ pub struct LostRange {
     pub why: String,
 }
 
-/// Counts and lists of recovered and lost records.
+/// Counts the recovered records, and lists the lost parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
     /// The file's schema generation, or `None` for a text file.
@@ -90,7 +90,7 @@ impl SalvageReport {
 /// Options that control a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SalvageSchemaAndDanglingOptions {
-    /// Schema generation, or `None` if unknown.
+    /// Schema generation of the file, or `None` if it is unknown.
     pub generation: Option<SchemaGeneration>,
     /// True if dependencies on missing nodes are kept.
     pub keep_dangling: bool,
@@ -105,8 +105,8 @@ struct SalvagedMessageAndIndex {
 /// Recovers a damaged trace. Returns the contents of a valid file in the current schema, and a report. `contents` must
 /// be decompressed.
 ///
-/// Fails if no record is sound, or if the sound records' generation is ambiguous. Also fails on text other than JSON
-/// Lines.
+/// Fails if no record is sound, or if the sound records do not determine one generation. Also fails on text other than
+/// JSON Lines.
 pub fn salvage_trace(
     contents: &[u8],
     options: SalvageSchemaAndDanglingOptions,

@@ -17,11 +17,11 @@ use chakram_base::units::Span;
 pub trait DependencyVisitor {
     /// Visits a data dependency: the node consumes results of node `id`.
     fn visit_data(&mut self, id: u64) -> Result<(), TraceError>;
-    /// Visits a control dependency: the node follows node `id` in program order.
+    /// Visits a control dependency: the node comes after node `id` in program order.
     fn visit_control(&mut self, id: u64) -> Result<(), TraceError>;
 }
 
-/// A node's record, except the dependencies.
+/// A node's record without its dependencies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeView<'a> {
     /// The node's id in the file.
@@ -47,27 +47,26 @@ pub struct NodeView<'a> {
     pub wait: Span,
     /// Estimated time that the profiler added to `delay` and `recorded` together.
     pub profiler: Span,
-    /// True if this member of a collective, or this send, did not wait for its peers.
+    /// True if this node did not wait for its peers; the node is a send or one member's part of a collective.
     pub eager: bool,
     /// True if the size of a collective or message is unknown, regardless of the size in `op`. A
     /// node of unknown size takes its recorded duration.
     pub size_unknown: bool,
-    /// True if the FLOPs of a kernel are unknown, regardless of the FLOPs in `op`; the bytes may
-    /// still be known.
+    /// True if the FLOPs of a kernel are unknown, regardless of the FLOPs in `op`. The bytes may still be known.
     pub flops_unknown: bool,
-    /// Recorded start in microseconds. The clock is unspecified. Zero if the file does not state the start; nearly all
-    /// tools omit this field. Replays ignore this field.
+    /// Recorded start in microseconds. The clock is unspecified. The start is zero if the file does not state it;
+    /// nearly all tools omit this field. Replays ignore this field.
     pub start_micros: u64,
     /// JSON text that declares the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
-    /// Bytes that the node allocates and frees on its NPU.
+    /// Bytes that the node allocates on its NPU, and bytes that it frees there.
     pub memory: MemoryChanges,
     /// Bytes that this member of an all-to-all exchanges with each member, if the parts are unequal.
     pub splits: AllToAllSplitText<'a>,
-    /// Position of the node in its job. The writer writes all labels. The reader reads only the phase, because replays
-    /// need no other.
+    /// Labels that place the node in its job. The writer writes all labels. The reader reads only the phase, because
+    /// replays need no other.
     pub labels: NodeLabels<'a>,
-    /// Place of the node in the captured program. Callers pass it to the writer as separate
+    /// Labels that place the node in the captured program. Callers pass it to the writer as separate
     /// [attributes](super::origin).
     pub origin: NodeCallerStepAndStack,
 }
@@ -111,7 +110,7 @@ impl<'a> NodeView<'a> {
 /// Content of a file's first record, the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceMetadata {
-    /// Recorded end of the rank's last event, relative to the start of the job.
+    /// Recorded time at which the rank's last event ended, relative to the start of the job.
     pub captured: Option<Span>,
     /// Names of lanes: (true for a host thread, lane number, name).
     pub lanes: Vec<(bool, i64, String)>,
@@ -119,9 +118,9 @@ pub struct TraceMetadata {
     pub roles: GroupRoles,
     /// True if the trace's kernels are operators that ran on a CPU.
     pub kernels_on_cpu: bool,
-    /// Work of the whole job, if the trace states it.
+    /// Work done by the whole job, if the trace states it.
     pub amounts: Option<JobSamplesAndModelFlops>,
-    /// The trace's facts about the profiler that captured the job.
+    /// Facts in the trace about the profiler that captured the job.
     pub profiler: ProfilerOverheadFacts,
     /// Coordinates (x, y) of the rank's core on a machine of tiles.
     pub core: Option<[u32; 2]>,
@@ -129,13 +128,13 @@ pub struct TraceMetadata {
     pub dropped_kernels: u64,
     /// Number of ranks in the job, if the trace states it.
     pub world_size: Option<u32>,
-    /// Device, host and software of the capture.
+    /// Device, host and software of the capture, as far as the trace states them.
     pub captured_on: CaptureEnvironment,
-    /// Python calls that enclose the trace's nodes.
+    /// Python calls during which the trace's nodes ran.
     pub stacks: CallStacks,
 }
 
-/// Device, host and software with which a job was captured. A field is `None` if the capture does not state it.
+/// Device, host and software that a job used when it was captured. A field is `None` if the capture does not state it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct CaptureEnvironment {
     /// Name of the device, such as `Tesla V100-SXM2-32GB`.
@@ -189,7 +188,7 @@ pub const CPU: &str = "cpu";
 /// Value of [`KERNELS_ON`] if the kernels ran on accelerators.
 pub const DEVICE: &str = "device";
 
-/// Parses an attribute name of the form `host_lane.N` or `lane.N`. Returns whether the lane is a host lane, and N.
+/// Parses an attribute name of the form `host_lane.N` or `lane.N`. Returns N, and whether the lane is a host lane.
 fn parse_lane_name(name: &[u8]) -> Option<(bool, i64)> {
     let name = std::str::from_utf8(name).ok()?;
     match name.strip_prefix("host_lane.") {
@@ -206,7 +205,7 @@ fn parse_core_position(text: &str) -> Option<[u32; 2]> {
 
 /// Reads a file's first record, the metadata.
 ///
-/// Metadata differs between schema versions, so a wrong type is an error only in attributes that readers need.
+/// Schema versions differ in their metadata, so a wrong type is an error only in the attributes that readers need.
 pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
     let mut profiler = ProfilerOverheadAttributeCollector::default();
@@ -284,7 +283,7 @@ pub fn scan_node<'a>(
         .map(|(name, op, groups)| fields.build_view(name, op, groups))
 }
 
-/// Fields of a node as read, before they are checked together.
+/// Fields of a node as they were read, before they are checked against each other.
 #[derive(Default)]
 struct UncheckedNodeFields<'a> {
     id: u64,
@@ -295,7 +294,7 @@ struct UncheckedNodeFields<'a> {
     facts: ReplayedNodeAttributes<'a>,
 }
 
-/// A node's name and operation, and the text of its group declarations.
+/// A node's name, its operation, and the text that declares its groups.
 type NameOpAndGroupText<'a> = (&'a str, Op<'a>, Option<&'a str>);
 
 impl<'a> UncheckedNodeFields<'a> {
@@ -307,8 +306,8 @@ impl<'a> UncheckedNodeFields<'a> {
     ) -> Result<(), TraceError> {
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            // Same result as the general path below, but with the state in registers. Speed matters here: a typical
-            // node has ten attributes.
+            // This gives the same result as the general path below, but keeps the state in registers. Speed matters
+            // here: a typical node has ten attributes.
             if let Some(attr) = AttrView::scan_attribute_fast(&mut cursor) {
                 attr::store(attr, &mut self.facts)?;
                 continue;

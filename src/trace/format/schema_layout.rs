@@ -1,4 +1,5 @@
-//! Field layouts of each schema generation's messages. They serve to detect generations and damaged records.
+//! Defines which fields the messages of each schema generation have, and in which form. The layouts are used to detect
+//! a file's generation and to find damaged records.
 
 use super::TraceError;
 use super::wire::{WireCursor, WireValue};
@@ -8,7 +9,7 @@ use super::wire::{WireCursor, WireValue};
 pub(super) enum FieldKind {
     /// A varint.
     Number,
-    /// A varint with this maximum.
+    /// A varint that is at most this number.
     Enum(u64),
     /// A list of varints, each encoded as a separate field, as in proto2.
     Numbers,
@@ -40,21 +41,22 @@ pub(super) enum FieldKind {
     Parts(&'static MessageLayout),
 }
 
-/// The fields of a message, and whether field 1 is required.
+/// Lists the fields of a message, and states whether field 1 is required.
 #[derive(Debug)]
 pub(super) struct MessageLayout {
-    /// Number and kind of each field.
+    /// Field numbers, each with the kind of its field.
     pub fields: &'static [(u32, FieldKind)],
     /// True if field 1 is required.
     pub needs_first: bool,
 }
 
-/// How a message deviates from a layout that it fits.
+/// Deviations of a message from a layout that it still fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MessageLayoutDeviations {
     /// True if the message has fields that the layout does not know.
     pub unknown: bool,
-    /// True if fields are out of order or lists are split. Such messages are valid, but no known tool writes them.
+    /// True if fields are out of order, or if a list is split into several parts. Such messages are valid, but no known
+    /// tool writes them.
     pub unusual: bool,
     /// Mask of the present fields: bit `n` is set if field `n` is present.
     pub present: u64,
@@ -62,8 +64,8 @@ pub(super) struct MessageLayoutDeviations {
 
 /// Checks `message`, which starts at byte `offset`, against `layout`.
 ///
-/// Fails if the message is malformed or lacks a required field 1. Also fails on wrong wire types, text that is not
-/// UTF-8, numbers outside their enum, and repeated singular fields.
+/// Fails if the message is malformed, or if field 1 is required but missing. Also fails if a field has the wrong wire
+/// type, if text is not UTF-8, if a number is outside its enum, or if a singular field is repeated.
 pub(super) fn check_message(
     message: &[u8],
     offset: usize,
@@ -243,8 +245,8 @@ pub(super) static ATTRIBUTE: MessageLayout = layout_of_optional_fields(&[
     (32, Part(&CHUNKS)),
 ]);
 
-/// Layout of metadata messages in schema version 0.0.4. A `version` that begins with a line feed is in fact an
-/// attribute, as written in the first days of 0.0.4 ([`EARLY_METADATA`]).
+/// Layout of metadata messages in schema version 0.0.4. A `version` that begins with a line feed is really an
+/// attribute, because files were written in this way in the first days of 0.0.4 ([`EARLY_METADATA`]).
 pub(super) static METADATA: MessageLayout =
     layout_of_optional_fields(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
 
@@ -354,7 +356,7 @@ macro_rules! nodes_with_texts {
 pub(super) static NODE_002: MessageLayout = nodes_with_texts!(6, ATTRIBUTE_002);
 /// Layout of node messages in schema version 0.0.3, before 5 August 2023.
 pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A);
-/// Layout of node messages in schema version 0.0.3, from 5 August 2023 on.
+/// Layout of node messages in schema version 0.0.3, since 5 August 2023.
 pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
 /// Layout of metadata messages in schema version 0.0.3 before August 2023, in files that have metadata.
 pub(super) static METADATA_003A: MessageLayout =

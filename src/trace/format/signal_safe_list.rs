@@ -1,9 +1,9 @@
-//! Lists that signal handlers may read: they take no lock and free no entry.
+//! Lists that signal handlers may read. Readers take no lock, and entries are never freed.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// List of the values that are still in use.
+/// List of the values that have not been removed.
 pub struct SignalSafeList<T: 'static> {
     first: AtomicPtr<SignalSafeEntry<T>>,
 }

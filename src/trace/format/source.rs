@@ -1,7 +1,7 @@
 //! Reads the records of a trace in any format, and returns them in the current schema.
 //!
-//! For the current schema and JSON Lines, the reader needs memory only for the longest record. It reads other files as
-//! a whole, because their format or generation may depend on their end.
+//! For the current schema and JSON Lines, the reader needs memory only for the longest record. It reads any other file
+//! whole before it returns the first record, because the file's end may decide its format or generation.
 
 use super::file::{self, DecompressedStream};
 use super::text::{JsonLineReader, JsonTraceFormat};
@@ -32,7 +32,8 @@ enum FramesLinesOrWholeReader<'s> {
 impl<'s> TraceRecordReader<'s> {
     /// Creates a reader of `stream`; `generation` overrides detection.
     ///
-    /// Fails if `stream` is not a trace. In formats that are read as a whole, also fails on any other error.
+    /// Fails if `stream` is not a trace. For formats that are read as a whole, every other error in the file is
+    /// reported here too.
     pub fn new(
         mut stream: DecompressedStream<'s>,
         generation: Option<SchemaGeneration>,
@@ -43,7 +44,7 @@ impl<'s> TraceRecordReader<'s> {
         let whole_head = head.len() < HEAD as usize;
         let form = detect_text_format(&head).transpose();
         let form = match form {
-            // If the head lacks the key that identifies the format, inspect the whole file.
+            // If the head does not contain the key that identifies the format, inspect the whole file.
             Err(_) if !whole_head => None,
             form => form?,
         };
@@ -128,7 +129,7 @@ fn convert_contents(
     contents: Vec<u8>,
     generation: Option<SchemaGeneration>,
 ) -> Result<(TraceFormat, FramesLinesOrWholeReader<'static>), TraceError> {
-    // The text format, or the generation of an old file, may depend on data after the head.
+    // The data after the head may decide which text format this is, or which generation an old file has.
     if let Some(form) = detect_text_format(&contents).transpose()? {
         let read = text::parse_text_trace(&contents, form)?;
         let kind = FramesLinesOrWholeReader::Whole(read.bytes, 0, Some(read.origins));
@@ -195,7 +196,7 @@ impl<R: BufRead> FrameReader<R> {
         }
         let offset = self.offset;
         let source = (&mut self.source).take(announced);
-        // The stream may end before the stated length, so allocate memory only as bytes arrive.
+        // The stream may end before the stated length, so allocate memory only for bytes that have arrived.
         file::append_all_bytes(source, 0, record).map_err(read_error)?;
         let read = record.len();
         if (read as u64) < announced {

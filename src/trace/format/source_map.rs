@@ -1,4 +1,4 @@
-//! Original locations of the records of a trace that was upgraded or read from text.
+//! Maps the records of a trace that was upgraded or read from text to their original locations.
 
 use super::{TraceError, TraceErrorLocation};
 
@@ -15,13 +15,13 @@ enum RecordOffsetsOrTextLines {
 }
 
 impl OriginalRecordLocations {
-    /// Creates a map of records at these offsets. If `inserted` is true, the first record has no
-    /// original location.
+    /// Creates a map for records at these byte offsets. If `inserted` is true, the first record has no original
+    /// location.
     pub fn from_record_offsets(offsets: Vec<usize>, inserted: bool) -> Self {
         Self(RecordOffsetsOrTextLines::Records(offsets, inserted))
     }
 
-    /// Creates a map of records at these lines and columns.
+    /// Creates a map for records at these lines and columns.
     pub fn from_lines(lines: Vec<(u32, u32)>) -> Self {
         Self(RecordOffsetsOrTextLines::Lines(lines))
     }

@@ -22,7 +22,7 @@ impl AllToAllSplitText<'_> {
         self.send.is_empty() && self.receive.is_empty()
     }
 
-    /// Parses both lists; `id` is the node's id for errors. A missing list is empty.
+    /// Parses both lists. Errors name the node by its `id`. A missing list is empty.
     pub fn parse(&self, id: u64) -> Result<(Vec<u64>, Vec<u64>), TraceError> {
         Ok((
             parse_size_list(id, SEND_BYTES, self.send)?,

@@ -20,7 +20,8 @@ pub enum TensorClass {
     Temporary,
 }
 
-/// Names of the attributes for allocations, then for frees, each in the order of [`TensorClass::ALL`].
+/// Names of the attributes: first those for allocations, then those for frees. Each part is in the order of
+/// [`TensorClass::ALL`].
 pub const ATTRIBUTES: [[&str; TensorClass::COUNT]; 2] = [
     [
         "allocates.weights",
@@ -68,8 +69,8 @@ pub struct MemoryChanges {
     pub allocates: [u64; TensorClass::COUNT],
     /// Bytes freed when the node completes, for each [`TensorClass`].
     pub frees: [u64; TensorClass::COUNT],
-    /// Bytes allocated in remote memory for the rest of the run, for example offloaded optimizer state. They take no
-    /// memory of the NPU itself.
+    /// Bytes allocated in remote memory for the rest of the run, such as those of offloaded optimizer state. They
+    /// occupy no memory on the NPU itself.
     pub remote: u64,
 }
 

@@ -72,7 +72,7 @@ pub fn parse_text_trace(
     Ok(records.into_trace())
 }
 
-/// Builds the error for a capture in place of a trace.
+/// Builds the error for an input that is a capture instead of a trace.
 pub(super) fn not_a_trace_error(name: &str) -> TraceError {
     TraceError::invalid_at(
         TraceErrorLocation::default(),

@@ -1,4 +1,4 @@
-//! Detects the format of a trace. Detection uses the content and ignores the name.
+//! Detects the format of a trace. It relies on the file's content and ignores its name.
 //!
 //! - `.et` of the current schema, which is used directly;
 //! - `.et` of 2023, which is upgraded when it is opened ([`old_schemas`]);

@@ -1,7 +1,7 @@
 //! Fast UTF-8 check for short texts.
 
-/// Returns `bytes` as text if they are valid UTF-8. The fast path is for short ASCII texts, as nearly all texts in
-/// traces are.
+/// Returns `bytes` as text if they are valid UTF-8. The fast path is for short ASCII texts, because nearly all texts in
+/// traces are of this kind.
 #[inline]
 pub(super) fn as_utf8(bytes: &[u8]) -> Option<&str> {
     const TOP: u64 = 0x8080_8080_8080_8080;

@@ -2,7 +2,7 @@
 
 use super::TraceError;
 
-/// Maximum record size that a frame may state: the format's lengths have 32 bits.
+/// Maximum record size that a frame may state: lengths in this format have 32 bits.
 pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 /// Maximum nesting depth of groups (the deprecated wire types 3 and 4).
 const MAX_GROUP_DEPTH: usize = 100;
@@ -23,7 +23,7 @@ pub enum WireValue<'a> {
     Fixed64(u64),
     /// Wire type 2: the bytes, and the file offset of the first byte.
     Bytes(&'a [u8], usize),
-    /// Wire types 3 and 4: an old-style group, skipped whole.
+    /// Wire types 3 and 4: an old-style group, which is skipped as a whole.
     Group,
     /// Wire type 5: four bytes.
     Fixed32(u32),
@@ -56,7 +56,7 @@ impl<'a> WireCursor<'a> {
         self.rest
     }
 
-    /// Advances until only `behind` remains. `behind` must be a suffix of the remaining bytes.
+    /// Advances until `behind` is all that remains. `behind` must be a suffix of the remaining bytes.
     #[inline]
     pub(super) fn skip_to(&mut self, behind: &'a [u8]) {
         debug_assert!(self.rest.ends_with(behind));
@@ -249,8 +249,8 @@ pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Joins the lower seven bits of each of the eight bytes in three steps: first pairs of bytes, then groups of four,
-/// then all eight.
+/// Joins the lower seven bits of all eight bytes in three steps: first within pairs of bytes, then within groups of
+/// four, then within all eight.
 #[inline(always)]
 pub(super) fn join_varint_bytes(word: u64) -> u64 {
     let pairs = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
@@ -335,7 +335,7 @@ impl<'a> FrameCursor<'a> {
         }
     }
 
-    /// Returns the message after the length at `start`, and its file offset.
+    /// Returns the message that follows the length at `start`, and the message's file offset.
     #[inline]
     fn read_message_at(&mut self, start: usize) -> Result<(usize, &'a [u8]), TraceError> {
         let length = self.cursor.read_varint()?;
@@ -374,7 +374,7 @@ mod tests {
                 assert!(short.read_varint().is_err());
             }
         }
-        // One invalid varint has ten bytes with more than 64 bits of payload, and the other has eleven bytes.
+        // One invalid varint has ten bytes, with more than 64 bits of payload; the other has eleven bytes.
         let mut long = [0xff_u8; 11];
         assert!(WireCursor::new(&long, 0).read_varint().is_err());
         long[9] = 2;

@@ -1,5 +1,5 @@
-//! The work of a whole job, as stated by the tool that wrote its traces: for example
-//! `steps 1, samples 16, tokens 32768, model_flops 123, attention causal`.
+//! The work of a whole job, as stated by the tool that wrote its traces, such as `steps 1, samples 16, tokens 32768,
+//! model_flops 123, attention causal`.
 //!
 //! The metadata record of every trace states the work, next to the roles of groups. Replays ignore the work, but
 //! reports derive rates from it.
@@ -10,7 +10,7 @@ use std::fmt::{self, Display};
 /// Name of the metadata attribute that states the work.
 pub const ATTRIBUTE: &str = "work_amounts";
 
-/// Token pairs that are counted in the FLOPs of attention.
+/// Which pairs of tokens the FLOPs of attention count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -22,7 +22,7 @@ pub enum CountedAttention {
 }
 
 impl CountedAttention {
-    /// Returns the word for this variant in traces and reports.
+    /// Returns the word that traces and reports use for this variant.
     pub fn stable_name(self) -> &'static str {
         match self {
             Self::Causal => "causal",
@@ -40,12 +40,13 @@ pub struct JobSamplesAndModelFlops {
     pub samples: u64,
     /// Number of tokens in these samples, or `None` if samples are not sequences.
     pub tokens: Option<u64>,
-    /// The model's FLOPs for these samples: the forward pass and, in training, the backward pass, but no recomputation.
+    /// The model's FLOPs for these samples. They cover the forward pass and, in training, the backward pass, but no
+    /// recomputation.
     pub model_flops: u128,
-    /// Token pairs that are counted in `model_flops`; `None` if the model has no attention or the trace does not state
-    /// the pairs.
+    /// Which pairs of tokens `model_flops` counts; `None` if the model has no attention or the trace does not state the
+    /// pairs.
     pub attention: Option<CountedAttention>,
-    /// True if tokens choose among experts.
+    /// True if the model routes tokens to experts.
     pub experts: bool,
 }
 

@@ -1,7 +1,8 @@
 //! Writes traces: encodes nodes as framed protobuf messages.
 //!
-//! A [`NodeView`] contains labels and the fields that a replay needs. [`NodeFieldsBeyondView`] contains everything else, such as
-//! the node's location in the source's files. Replays use only the control dependencies among the extras.
+//! A [`NodeView`] contains labels and the fields that a replay needs. [`NodeFieldsBeyondView`] contains everything
+//! else, such as the node's location in the source's files. Of these extra fields, replays use only the control
+//! dependencies.
 
 use super::TraceError;
 use super::attr;
@@ -18,13 +19,13 @@ mod frames;
 
 pub use frames::FrameWriter;
 
-/// Receiver of a trace, node by node: a graph builder or a file writer.
+/// Receives a trace node by node. It builds a graph or writes a file.
 pub trait Sink {
     /// Receives `node`; `data` lists the node's data dependencies. Ids must be unique; nodes may come in any order.
     fn receive_node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError>;
 }
 
-/// Schema version that written files state.
+/// Schema version stated in written files.
 const SCHEMA_VERSION: &str = "0.0.4";
 
 /// Value of an attribute that a writer adds to a [`NodeView`].
@@ -64,7 +65,7 @@ pub struct NodeInputsOrOutputs<'a> {
     pub types: &'a str,
 }
 
-/// Fields of a node that its [`NodeView`] does not contain. Replays use only `control`.
+/// Fields of a node that are not in its [`NodeView`]. Replays use only `control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeFieldsBeyondView<'a> {
     /// Ids of the node's control dependencies.
@@ -73,8 +74,8 @@ pub struct NodeFieldsBeyondView<'a> {
     pub inputs: NodeInputsOrOutputs<'a>,
     /// Outputs of the node.
     pub outputs: NodeInputsOrOutputs<'a>,
-    /// Further attributes, in the order in which they are written. The writer rejects an attribute that replays use and
-    /// that would change the node's meaning.
+    /// Further attributes, in the order in which they are written. The writer rejects an attribute that replays read if
+    /// it would change the node's meaning.
     pub attributes: &'a [NamedAttribute<'a>],
 }
 
@@ -91,7 +92,7 @@ impl<W: Write> TraceWriter<W> {
         Self::start_with_metadata(out, &[])
     }
 
-    /// Creates a writer, and writes the metadata record with these attributes. Readers recognise, for example,
+    /// Creates a writer, and writes the metadata record with these attributes. Readers recognise some of them, such as
     /// `captured_ns` (the end of the rank's last event, in nanoseconds after the start of the job) and `group_roles`
     /// (the roles of groups, [`GroupRoles`](super::roles::GroupRoles)).
     pub fn start_with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
@@ -158,8 +159,8 @@ impl<W: Write> TraceWriter<W> {
         }
         let reads = |(name, _): &&NamedAttribute<'_>| attr::find_replay_attribute(name).is_some();
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
-            // Readers use the last of several attributes with the same name, so only a scan of the written node shows
-            // whether the meaning changes.
+            // If several attributes have the same name, readers use the last one. Only a scan of the written node
+            // therefore shows whether the meaning changes.
             let whole = put.as_bytes();
             if !are_equal_for_replay(&whole[..plain], whole) {
                 return Err(TraceError::invalid_node(
@@ -278,7 +279,7 @@ pub fn put_attribute(put: &mut ProtobufMessageBuilder, name: &str, value: Attrib
     }
 }
 
-/// Adds the shapes from the node's labels to inputs or outputs; fails if `io` and the labels state different shapes.
+/// Adds the shapes in the node's labels to its inputs or outputs. Fails if `io` states other shapes than the labels.
 fn add_shape_labels<'a>(
     id: u64,
     io: &NodeInputsOrOutputs<'a>,
@@ -295,8 +296,8 @@ fn add_shape_labels<'a>(
     Ok(NodeInputsOrOutputs { shapes, ..*io })
 }
 
-/// Appends a node's inputs or outputs. Appends empty ones only if `stated` is true: the node is then known to have
-/// none.
+/// Appends a node's inputs or outputs. Appends empty inputs or outputs only if `stated` is true, which means that the
+/// node is known to have none.
 fn append_io_info(
     put: &mut ProtobufMessageBuilder,
     number: u32,

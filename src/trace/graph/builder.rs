@@ -63,14 +63,15 @@ pub struct RankBindingsOfGraphSlots {
     pub core: Option<[u32; 2]>,
 }
 
-/// Flag of control dependencies in the list of predecessors.
+/// Flag that marks control dependencies in the list of predecessors.
 const CONTROL: u32 = 1 << 31;
 /// Sentinel for a predecessor that was dropped or is not resolved yet.
 const NO_NODE: u32 = u32::MAX;
 /// Maximum number of nodes, because the flag [`CONTROL`] takes one bit of a node index's 32-bit word.
 const MAX_NODES: usize = (CONTROL - 1) as usize;
 
-/// Number of nodes read between two checks for an interruption. Reading this many nodes takes a few milliseconds.
+/// Number of nodes to read before the builder checks again for an interruption. Reading this many nodes takes a few
+/// milliseconds.
 const NODES_BETWEEN_CHECKS: usize = 1 << 14;
 
 /// Collects nodes and builds a [`Graph`].
@@ -125,10 +126,10 @@ impl GraphBuilder {
 
     /// Reserves memory for about `nodes` nodes that have distinct names. The number is only a hint, not a limit.
     pub fn reserve_nodes(&mut self, nodes: u64) {
-        // Reserve memory for at most this many nodes: in larger graphs, growing the arrays takes little of the total
-        // time.
+        // Reserve memory for at most this many nodes. In larger graphs, growing the arrays accounts for little of the
+        // total time.
         let nodes = nodes.min(1 << 20) as usize;
-        // With this margin, arrays need not move if `nodes` is slightly too low.
+        // With this margin, the arrays need not be moved if `nodes` is slightly too low.
         let nodes = nodes + nodes / 16 + 16;
         let graph = &mut self.graph;
         graph.ids.reserve_exact(nodes);
@@ -149,7 +150,7 @@ impl GraphBuilder {
             Some(index) => self.preds.push(index | mark),
             None => {
                 self.forward.push((self.preds.len() as u32, id));
-                // The placeholder keeps the flag until the id is resolved.
+                // The placeholder carries the flag until the id is resolved.
                 self.preds.push(NO_NODE & !CONTROL | mark);
             }
         }
@@ -229,7 +230,7 @@ impl GraphBuilder {
         self.graph.captured = Some(at);
     }
 
-    /// Sets whether the captured kernels ran on a CPU.
+    /// Sets whether the captured kernels are operators that ran on a CPU.
     pub fn set_kernels_on_cpu(&mut self, on_cpu: bool) {
         self.graph.kernels_on_cpu = on_cpu;
     }
@@ -239,7 +240,7 @@ impl GraphBuilder {
         (self.graph.world_size, self.graph.captured_on) = (world_size, on);
     }
 
-    /// Sets what the trace states about its profiler.
+    /// Sets the trace's facts about its profiler.
     pub fn set_capture_profiler(&mut self, said: ProfilerOverheadFacts) {
         self.graph.profiler.said = said;
     }
@@ -259,17 +260,17 @@ impl GraphBuilder {
         self.graph.amounts = amounts;
     }
 
-    /// Sets the Python calls that enclose nodes.
+    /// Sets the Python calls during which nodes ran.
     pub fn set_call_stacks(&mut self, stacks: CallStacks) {
         self.graph.stacks = stacks;
     }
 
-    /// Sets the name of `lane` that users see.
+    /// Sets the name under which users see `lane`.
     pub fn set_lane_name(&mut self, lane: Lane, name: String) {
         self.graph.lane_names.push((lane, name));
     }
 
-    /// Interns the names that were staged. If the arena is full, the error names the node `last`.
+    /// Interns the staged names. If the arena is full, the error names the node with id `last`.
     fn intern_node_names(&mut self, last: u64) -> Result<(), TraceError> {
         let settled = self.names.intern_staged_names(&mut self.graph.name_of);
         settled.ok_or_else(|| {
@@ -362,7 +363,7 @@ impl GraphBuilder {
                     eager: node.eager,
                     size_unknown: node.size_unknown,
                 });
-                // A posted receive uses none of its NPU's engines, because only the sender drives the link. A receive
+                // Only the sender drives the link, so a posted receive uses none of its NPU's engines. A receive
                 // therefore occupies no lane and cannot block a later send in program order.
                 let (kind, lane) = if receive {
                     (NodeKind::Receive, Lane::None)

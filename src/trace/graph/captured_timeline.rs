@@ -1,17 +1,18 @@
 //! Computes when a rank's nodes ran on the captured machine.
 //!
-//! Files state durations and delays, but not start times. One pass over the graph computes them by the rules of a
-//! replay with captured times. A node is *ready* when its delay has passed after the end of its last predecessor (or
-//! after the start of the rank). A ready node *starts* when its lane is free. A lane serves nodes in the order in which
-//! they became ready, and nodes that became ready together by ascending id. The node ends when its duration has passed.
-//! The computation visits each node once, in order of readiness.
+//! Files state durations and delays, but not start times. One pass over the graph computes start times with the rules
+//! that a replay with captured times follows. A node is *ready* when its delay has passed after the end of its last
+//! predecessor (or after the start of the rank). A ready node *starts* when its lane is free. A lane serves nodes in
+//! the order in which they became ready. Nodes that became ready together are served in ascending order of ids. The
+//! node ends when its duration has passed. The computation visits each node once, in the order in which nodes become
+//! ready.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Sentinel for "no node" and "no lane".
+/// Stands for "no node" and "no lane".
 pub const NONE: u32 = u32::MAX;
 
 /// The properties of a node that determine its times.
@@ -27,8 +28,8 @@ pub struct NodeDelayDurationAndLane {
     pub settles: bool,
 }
 
-/// Start and end of each node, and the cause of its start. Nodes on a dependency cycle do not run, and neither do their
-/// successors.
+/// Start and end of each node, and the reason why it did not start earlier. Nodes on a dependency cycle do not run, and
+/// neither do their successors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InferredCapturedNodeTimeline {
     /// Start time of each node, or [`Time::END`] if it does not run.
@@ -44,14 +45,14 @@ pub struct InferredCapturedNodeTimeline {
     pub ran: usize,
 }
 
-/// An instant, and a position in the order of the events at this instant.
+/// An instant, and a position among the events of this instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct InstantWithEventOrder {
     time: Time,
-    /// How often settling nodes (see [`NodeDelayDurationAndLane::settles`]) have begun at this instant, each time after all other
-    /// events.
+    /// How often settling nodes (see [`NodeDelayDurationAndLane::settles`]) have begun at this instant. They begin each
+    /// time when all other events are over.
     settled: u32,
-    /// Number of zero-length nodes that ended one after another since settling nodes last began.
+    /// Number of zero-length nodes that ended one after another since settling nodes began for the last time.
     round: u32,
 }
 
@@ -148,7 +149,7 @@ impl InferredCapturedNodeTimeline {
         all.filter(|&i| self.has_node_run(i)).max_by_key(key)
     }
 
-    /// Returns the length of the longest dependency chain in nodes, and the largest number of nodes on one level.
+    /// Returns how many nodes are on the longest dependency chain, and how many nodes the largest level has.
     pub fn depth_and_width(&self) -> (u32, u32) {
         let running = (0..self.level.len() as u32).filter(|&i| self.has_node_run(i));
         let levels = running.map(|i| self.level[i as usize] as usize);

@@ -12,7 +12,7 @@ pub struct Csr {
 
 impl Csr {
     /// Creates rows for `count` nodes. `edges` must call its argument with every edge, as (row, entry). `edges` is
-    /// called twice, and must yield the edges in the same order. The entries of a row keep this order.
+    /// called twice, and must yield the edges in the same order. Within a row, the entries keep this order.
     pub fn new(count: usize, mut edges: impl FnMut(&mut dyn FnMut(u32, u32))) -> Self {
         let mut start = vec![0_u32; count + 1];
         edges(&mut |row, _| start[row as usize + 1] += 1);
@@ -35,7 +35,7 @@ impl Csr {
         Self { start, list }
     }
 
-    /// Returns the reversed edges; the entries of each row ascend.
+    /// Returns the reversed edges. Within each row, the entries ascend.
     pub fn reverse_edges(&self) -> Self {
         Self::new(self.row_count(), |each| {
             self.edges().for_each(|(from, to)| each(to, from));
@@ -74,15 +74,15 @@ impl Csr {
         (0..self.row_count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
-    /// Returns the topological order that prefers lower indices; if indices follow ids, this is program order. Nodes on
-    /// a cycle and their successors are omitted.
+    /// Returns the topological order in which lower indices come first where possible; if indices follow ids, this is
+    /// program order. Nodes on a cycle and their successors are omitted.
     pub fn topological_order(&self) -> Vec<u32> {
         let mut waiting = vec![0_u32; self.row_count()];
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
         // A heap picks the lowest ready row, so the result does not depend on the order of edges. With a queue or
-        // petgraph's `Topo`, it would.
+        // petgraph's `Topo`, the result would depend on it.
         let first = (0..self.row_count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.row_count());
@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn nodes_on_a_cycle_and_behind_it_have_no_place() {
-        // The edges are 0 → 1 (twice), 1 → 2, 2 → 1 and 2 → 3. The duplicate edge counts twice, both among successors
-        // and among predecessors.
+        // The edges are 0 → 1 (twice), 1 → 2, 2 → 1 and 2 → 3. The duplicate edge counts twice, as a successor and as a
+        // predecessor.
         let rows = rows(5, &[(0, 1), (0, 1), (1, 2), (2, 1), (2, 3)]);
         assert_eq!(rows.topological_order(), [0, 4]);
     }

@@ -6,11 +6,11 @@ use petgraph::algo::kosaraju_scc;
 use petgraph::visit::NodeFiltered;
 use std::collections::VecDeque;
 
-/// Returns the nodes of a short cycle in `rows`, in edge order from the smallest node; empty if there is no cycle.
-/// `stuck` must be true for every node on a cycle.
+/// Returns the nodes of a short cycle in `rows`, in edge order from the smallest node. The list is empty if there is no
+/// cycle. `stuck` must be true for every node on a cycle.
 ///
-/// The result is the shortest cycle through the smallest node of the smallest strongly connected component. Finding it
-/// takes linear time; the shortest of all cycles would take quadratic time.
+/// The result is the shortest cycle through the smallest node of the smallest strongly connected component. This cycle
+/// can be found in linear time, whereas the shortest of all cycles would take quadratic time.
 pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     let count = rows.row_count();
     let mut to_self = (0..count as u32).filter(|&node| stuck(node));
@@ -35,8 +35,8 @@ pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     for &node in knot {
         inside[node as usize] = true;
     }
-    // The breadth-first search is implemented here, because petgraph's search does not record predecessors and its A*
-    // breaks ties by the layout of a heap.
+    // The breadth-first search is implemented here because petgraph's search does not record predecessors. petgraph's
+    // A* does not help either, because the layout of a heap decides its ties.
     let mut reached_from: Vec<Option<u32>> = vec![None; count];
     let mut queue = VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {

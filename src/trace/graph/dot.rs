@@ -19,7 +19,7 @@ pub struct DotEdge {
     pub from: u32,
     /// Index of the edge's target node.
     pub to: u32,
-    /// True if the edge is a control dependency, which the drawing shows dashed.
+    /// True if the edge is a control dependency, which is drawn as a dashed line.
     pub control: bool,
 }
 
@@ -54,7 +54,7 @@ pub fn render_dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
     format!("{drawn:?}")
 }
 
-/// Escapes quotes and backslashes in `text` for a quoted string, and replaces control characters.
+/// Escapes quotes and backslashes in `text`, and replaces control characters, so that it can be a quoted string.
 fn escape_quoted(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

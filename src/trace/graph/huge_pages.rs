@@ -6,9 +6,9 @@ use chakram_base::bounds;
 #[cfg(target_os = "linux")]
 const LARGE: usize = 4 << 20;
 
-/// Returns an empty vector with capacity for `count` entries. For large vectors, requests huge pages, because page
-/// faults on small pages would take a third of the time to fill a vector. A system without huge pages, or with too
-/// little memory, ignores the request.
+/// Returns an empty vector with capacity for `count` entries. For large vectors, requests huge pages: on small pages,
+/// page faults would take a third of the time to fill a vector. The system ignores the request if it has no huge pages
+/// or too little memory.
 pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
     let mut list = Vec::new();
     let fits =

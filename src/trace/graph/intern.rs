@@ -1,11 +1,11 @@
-//! Assigns indices to ids, names and keys (interning). None of the types in this module can be iterated in hash order.
+//! Assigns indices to ids, names and keys (interning). No type in this module can be iterated in hash order.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-/// Hasher with a fixed seed, so that every run takes the same memory and time. No order depends on the seed.
+/// Hasher with a fixed seed, so that every run takes the same memory and time. The seed does not affect any order.
 const HASHER: FixedState = FixedState::with_seed(0x6368_616b_7261_6d00);
 
 /// Returns a hash that is the same on every run.
@@ -13,15 +13,15 @@ pub fn stable_hash(value: &impl Hash) -> u64 {
     HASHER.hash_one(value)
 }
 
-/// Distinct strings in one arena, with indices in order of first use.
+/// Stores distinct strings in one arena, and numbers them in order of first use.
 #[derive(Clone, Default)]
 pub struct StringArenaInterner {
     text: String,
     ends: Vec<u32>,
-    /// For each name, the upper half of its hash, and its index. The stored hash allows the table to grow without
+    /// For each name, its index and the upper half of its hash. Thanks to the stored hash, the table can grow without
     /// reading the names.
     index: HashTable<(u32, u32)>,
-    /// Names that wait for [`StringArenaInterner::intern_staged_names`], concatenated.
+    /// Concatenated names that wait for [`StringArenaInterner::intern_staged_names`].
     staged: String,
     staged_ends: Vec<(u32, usize)>,
 }
@@ -85,7 +85,7 @@ impl StringArenaInterner {
             .map(|&(_, found)| found)
     }
 
-    /// Returns the index of `name`, which is added if it is new. Returns `None` if the arena is full (4 GiB).
+    /// Returns the index of `name`. A new name is added first. Returns `None` if the arena is full (4 GiB).
     #[inline]
     pub fn intern_name(&mut self, name: &str) -> Option<u32> {
         self.intern_name_by_hash((HASHER.hash_one(name) >> 32) as u32, name)
@@ -130,7 +130,7 @@ impl StringArenaInterner {
         self.ends.is_empty()
     }
 
-    /// Renumbers the names in the order of `uses`, which must contain every name.
+    /// Renumbers the names in the order given by `uses`, which must contain every name.
     pub fn renumber<'u>(&mut self, uses: impl Iterator<Item = &'u mut u32>) {
         let old = std::mem::take(self);
         for number in uses {
@@ -197,8 +197,8 @@ impl<K> Default for DistinctKeyInterner<K> {
 }
 
 impl<K: Hash + Eq> DistinctKeyInterner<K> {
-    /// Returns the index of `key`, which is added if it is new. Looking up the same key again at once takes only one
-    /// comparison.
+    /// Returns the index of `key`. A new key is added first. If the same key is looked up twice in a row, the second
+    /// look-up takes only one comparison.
     #[inline]
     pub fn intern_key(&mut self, key: K) -> u32 {
         if self.keys.get(self.last as usize) == Some(&key) {
@@ -220,8 +220,8 @@ impl<K: Hash + Eq> DistinctKeyInterner<K> {
         self.last
     }
 
-    /// Returns the index of `key`, like [`Self::intern_key`]. If `expected` is the index, this takes only one
-    /// comparison; any other `expected` has no effect.
+    /// Returns the index of `key`, like [`Self::intern_key`]. If `expected` is the right index, this takes only one
+    /// comparison; a wrong `expected` has no effect.
     #[inline]
     pub fn intern_expected_key(&mut self, key: K, expected: u32) -> u32 {
         if self.keys.get(expected as usize) == Some(&key) {
@@ -254,7 +254,7 @@ impl<K: Hash + Eq> DistinctKeyInterner<K> {
 #[derive(Clone, Debug, Default)]
 pub struct NodeIdMap {
     dense: Vec<u32>,
-    /// Ids from this limit on are in the hash table, so that a single huge id does not need a huge array.
+    /// Ids at or above this limit are in the hash table, so that a single huge id does not require a huge array.
     dense_limit: u64,
     sparse: HashTable<(u64, u32)>,
 }
@@ -305,7 +305,7 @@ impl NodeIdMap {
         if id < self.dense_limit {
             let at = id as usize;
             if at >= self.dense.len() {
-                // Ids are usually consecutive, so growth by half keeps the total time linear.
+                // Ids are usually consecutive, so growing the array by half each time keeps the total time linear.
                 self.dense.resize((at + 1).max(at + at / 2), ABSENT);
             }
             self.dense[at] = index;

@@ -1,4 +1,4 @@
-//! Adds a host to graphs without host work; it launches the nodes one by one.
+//! Adds a host to graphs without host work. The host launches the nodes one by one.
 //!
 //! ```text
 //! launch 1 ─► launch 2 ─► launch 3 ─► …        on the host's lane, each as long as it costs
@@ -19,7 +19,7 @@ pub struct HostLaunchDurationAndBlocking {
     pub waits: bool,
 }
 
-/// Name of the launch nodes that are added.
+/// Name of the added launch nodes.
 const LAUNCH: &str = "launch";
 
 impl Graph {
@@ -28,9 +28,9 @@ impl Graph {
         self.kinds.contains(&NodeKind::Host) || self.has_delays()
     }
 
-    /// Returns the graph with added launch nodes, which have the highest indices and run in program order. `launch`
-    /// returns a node's launch, or `None` if the node has none. The host runs ahead of its device by at most `depth`
-    /// launches (at least one).
+    /// Adds launch nodes to the graph and returns it. They have the highest indices and run in program order. `launch`
+    /// returns a node's launch, or `None` if nothing launches the node. The host is at most `depth` launches (at least
+    /// one) ahead of its device.
     pub fn with_launch_nodes(
         &self,
         launch: impl Fn(NodeIndex) -> Option<HostLaunchDurationAndBlocking>,

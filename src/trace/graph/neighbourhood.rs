@@ -17,7 +17,7 @@ pub fn find_neighbourhood(
     let mut search = Bfs::new(rows, centre);
     search.next(rows);
     for distance in 1..=depth {
-        // The search's queue now contains exactly the nodes at this distance.
+        // At this point, the search's queue contains exactly the nodes at this distance.
         for _ in 0..search.stack.len() {
             if found.len() == most {
                 return (found, true);

@@ -1,4 +1,4 @@
-//! Determines the callers, steps and Python calls of a graph's nodes.
+//! Determines which callers, steps and Python calls a graph's nodes belong to.
 
 use super::sparse_columns::{EmptyOrDenseColumn, ReorderableNodeColumn};
 use super::{Graph, NodeIdMap};
@@ -35,12 +35,12 @@ impl NodeOriginColumnsBuilder {
     }
 }
 
-/// Sentinel for "no node" at the end of a chain of callers.
+/// Marks the end of a chain of callers, where there is no node.
 const NONE: u32 = u32::MAX;
 
 impl Graph {
-    /// Resolves the stated origins: replaces callers' ids by nodes, and makes nodes without a step or stack inherit the
-    /// value from their caller. Nodes on a cycle of callers do not inherit anything.
+    /// Resolves the stated origins. Ids of callers are replaced by nodes, and a node without a step or stack inherits
+    /// it from its caller. Nodes on a cycle of callers do not inherit anything.
     pub(super) fn resolve_origins(
         &mut self,
         stated: &NodeOriginColumnsBuilder,
@@ -137,12 +137,12 @@ impl Graph {
         self.sparse.step_of.get(node).checked_sub(1)
     }
 
-    /// Returns the Python calls that enclose nodes.
+    /// Returns the Python calls during which nodes ran.
     pub fn stacks(&self) -> &CallStacks {
         &self.stacks
     }
 
-    /// Returns the innermost Python call that encloses a node, as an index into [`Graph::stacks`], or `None`.
+    /// Returns the innermost Python call during which a node ran, as an index into [`Graph::stacks`], or `None`.
     #[inline]
     pub fn enclosing_python_call(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.stack_of.get(node).checked_sub(1)

@@ -1,9 +1,10 @@
 //! Lenient reader that keeps a trace together with all its errors.
 //!
-//! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace, in contrast, is for
-//! inspection: it contains every recoverable node, the dependencies exactly as stated, and a list of the unreadable
-//! parts. It borrows names and records from the file's contents, and takes 16 bytes for each dependency. Each node
-//! takes 40 bytes plus the data that the reader [keeps](NodeRetention), by default nearly everything (about 200 bytes).
+//! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace is for inspection
+//! instead: it contains every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts.
+//! It borrows names and records from the file's contents, and takes 16 bytes for each dependency. Each node takes 40
+//! bytes plus the data that the reader [keeps](NodeRetention). By default, the reader keeps nearly everything (about
+//! 200 bytes).
 
 use super::{Csr, NodeIdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -28,7 +29,7 @@ pub struct PredecessorIdIndexAndKind {
 }
 
 impl PredecessorIdIndexAndKind {
-    /// Index of a missing node.
+    /// Stands for the index of a missing node.
     pub const MISSING: u32 = u32::MAX;
 
     /// Returns the index of the predecessor, or `None` if it is missing.
@@ -38,8 +39,8 @@ impl PredecessorIdIndexAndKind {
     }
 }
 
-/// Selects which data a raw trace keeps for each node. Keeping less data makes reading faster, because large traces
-/// exceed the CPU's caches.
+/// Selects which data of each node a raw trace keeps. Keeping less data makes reading faster, because a large trace
+/// exceeds the CPU's caches.
 pub trait NodeRetention<'a>: Default {
     /// The data kept for each node.
     type Kept: Copy;
@@ -48,7 +49,7 @@ pub trait NodeRetention<'a>: Default {
     /// contains the recovered part: an [`Op::NoOp`](crate::format::Op::NoOp) with the id, name and dependencies.
     fn retain_view(&mut self, view: &NodeView<'a>) -> Self::Kept;
 
-    /// Returns the node's id, which is part of the kept data.
+    /// Returns the node's id from the kept data.
     fn node_id(kept: &Self::Kept) -> u64;
 }
 
@@ -70,14 +71,14 @@ impl<'a> NodeRetention<'a> for RetainFullRecords {
     }
 }
 
-/// The data kept for a node, and the record that it was read from.
+/// The data kept for a node, and the record from which it was read.
 #[derive(Clone, Copy, Debug)]
 pub struct RawTraceNode<'a, V = RawNodeCommonFields<'a>> {
     /// The data kept from the record.
     pub view: V,
     /// The undecoded record.
     pub record: RawRecord<'a>,
-    /// Range of the node's dependencies in the list of [`RawTrace`].
+    /// Range in which [`RawTrace`]'s list contains the node's dependencies.
     deps: (u32, u32),
 }
 
@@ -97,7 +98,7 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     pub metadata: TraceMetadata,
     /// Nodes of the trace.
     pub nodes: Vec<RawTraceNode<'a, K::Kept>>,
-    /// State that the retention keeps for all nodes together.
+    /// State that the retention keeps once for all nodes.
     pub retained: K,
     /// Errors, in file order.
     pub faults: Vec<ReadFault>,
@@ -108,12 +109,12 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     unsorted: bool,
 }
 
-/// Minimum average record size in bytes; correct for nearly all files.
+/// Lower bound for the average record size in bytes, which holds for nearly all files.
 const USUAL_RECORD: usize = 64;
 
 /// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file if its writer died. A
-/// single zero byte is a valid empty record (a node with default values), but several in a row are damage: one fault,
-/// not one per byte.
+/// single zero byte is a valid empty record: a node with default values. Several in a row are damage, which is reported
+/// as one fault instead of one per byte.
 #[cold]
 fn zero_run_fault(record: RawRecord<'_>) -> ReadFault {
     let found = "found zero bytes (a second empty record in a row), expected a node";
@@ -170,7 +171,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             faults: Vec::new(),
             memory: Vec::new(),
             deps: huge_pages::huge_page_vec(contents.len() / USUAL_RECORD),
-            // A node with an id takes at least 3 bytes, so densely numbered ids are below this limit.
+            // A node with an id takes at least 3 bytes, so ids are below this limit if they are dense.
             index_of: NodeIdMap::new((contents.len() as u64 / 3).max(1024)),
             unsorted: false,
         };
@@ -281,8 +282,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         }
     }
 
-    /// Replaces each fault's error by the result of `told`. It adds the file or, for converted contents, the location
-    /// in the original file.
+    /// Replaces each fault's error by the error that `told` returns. `told` adds the file or, for converted contents,
+    /// the location in the original file.
     pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
             self.faults.push(ReadFault {
@@ -309,7 +310,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         self.deps.len()
     }
 
-    /// Returns each node's successors in ascending order. Includes a dependency only if its predecessor exists and
+    /// Returns each node's successors in ascending order. A dependency is included only if its predecessor exists and
     /// `holds(successor, dependency)` is true.
     pub fn build_successors(
         &self,
@@ -360,8 +361,7 @@ mod tests {
 
     #[test]
     fn everything_that_a_file_names_is_there() {
-        // The nodes are out of order, and include a forward reference, a reference to a missing node, and a self
-        // reference.
+        // The nodes are not in order of ids. One refers to a later node, one to a missing node, and one to itself.
         let contents = file(&[
             node(7, &[9, 3], &[]),
             node(3, &[3], &[100]),

@@ -9,7 +9,7 @@ use crate::format::wire::FrameCursor;
 use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::Span;
 
-/// Treatment of the profiler's estimated cost in a captured job's times.
+/// How to treat the estimated cost of the profiler, which is part of a captured job's times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProfilerOverheadRemovalPolicy {
     /// Keep the profiler's cost in the times.
@@ -85,7 +85,7 @@ impl Graph {
         Ok((graph, binding))
     }
 
-    /// Returns a copy whose times include the profiler's cost if this graph's times do not, and vice versa.
+    /// Returns a copy without the profiler's cost in its times if this graph's times include it, and with it otherwise.
     pub fn with_profiler_toggled(&self) -> Self {
         let mut other = self.clone();
         match self.profiler.removed {
@@ -107,7 +107,7 @@ impl Graph {
             return Err(TraceError::empty_file());
         };
         let metadata = scan::read_metadata(first)?;
-        // A node with an id takes at least 3 bytes, so densely numbered ids are below this limit.
+        // A node with an id takes at least 3 bytes, so ids are below this limit if they are dense.
         let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
         if let Some(at) = metadata.captured {
             builder.set_captured_end(at);

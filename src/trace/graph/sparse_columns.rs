@@ -1,4 +1,4 @@
-//! Columns of per-node values that most graphs lack. A column stays empty until a node has a value for it.
+//! Columns of per-node values that most graphs do not need. A column stays empty until a node has a value for it.
 
 use super::{Graph, NodeKind};
 use crate::format::scan::NodeView;
@@ -188,8 +188,8 @@ impl Graph {
         self.profiler.removed = false;
     }
 
-    /// Returns the host time (launch overhead) from the completion of the node's last dependency until the node is
-    /// ready. For a node without dependencies, the delay begins at the rank's release.
+    /// Returns the host time (launch overhead) that passes after the completion of the node's last dependency until the
+    /// node is ready. For a node without dependencies, the delay begins at the rank's release.
     #[inline]
     pub fn launch_delay(&self, node: NodeIndex) -> Span {
         self.sparse.delays.get(node)

@@ -48,7 +48,7 @@ impl IntoNodeIdentifiers for &Csr {
     }
 }
 
-/// A view of the edges in both directions, for algorithms that also need predecessors.
+/// A view of the edges in both directions, for algorithms that also follow edges backwards.
 #[derive(Clone, Copy, Debug)]
 pub struct BidirectionalEdges<'a> {
     /// Successors of each node.

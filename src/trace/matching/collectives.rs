@@ -12,7 +12,7 @@ pub struct CollectiveSignature {
     pub kind: CollectiveKind,
     /// Number of bytes that the trace states.
     pub bytes: u64,
-    /// The root, if the kind has a root and this root is a member.
+    /// The root, if this kind of collective has one and the root is a member.
     pub root: Option<u32>,
 }
 
@@ -39,7 +39,7 @@ pub struct MemberCalls<'a> {
 }
 
 impl MemberCalls<'_> {
-    /// Returns the `k`-th call, or `None` if there are fewer.
+    /// Returns the `k`-th call, or `None` if there are fewer calls.
     pub fn call_at(&self, k: usize) -> Option<RankAndCommIndex> {
         self.calls.get(k).map(|&call| (self.rank, call))
     }
@@ -58,7 +58,7 @@ impl MemberCalls<'_> {
     }
 }
 
-/// A group's first collective on which a member disagrees with the first member.
+/// The first collective of a group on which some member disagrees with the first member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstCollectiveDisagreement {
     /// Index of the collective within the group, counting from 0.
@@ -67,13 +67,13 @@ pub struct FirstCollectiveDisagreement {
     pub difference: CollectiveDifference,
     /// Rank of the disagreeing member.
     pub other: u32,
-    /// The call of the first member, and the call of the disagreeing member, or `None` if a member has no such call.
+    /// The calls of the first member and of the disagreeing member. A call is `None` if the member has no such call.
     pub calls: [Option<RankAndCommIndex>; 2],
 }
 
-/// Returns the first collective in which one of `others` differs from `first`. If several members differ, returns the
-/// earliest differing collective and, for this collective, the first difference in the order of
-/// [`CollectiveDifference`].
+/// Returns the first collective in which one of `others` differs from `first`. If several members differ, the earliest
+/// collective counts. If members differ on the same collective, the first difference in the order of
+/// [`CollectiveDifference`] counts.
 pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     first: &MemberCalls<'a>,
     others: impl IntoIterator<Item = M>,
@@ -102,7 +102,7 @@ pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     differing.min_by_key(|found| (found.k, found.difference))
 }
 
-/// Returns the index of the first entry in which two sequences differ, and the two entries.
+/// Returns the index of the first entry that differs between two sequences, and both entries.
 pub fn first_difference<T: PartialEq>(
     one: impl IntoIterator<Item = T>,
     other: impl IntoIterator<Item = T>,
@@ -118,7 +118,7 @@ pub fn first_difference<T: PartialEq>(
     }
 }
 
-/// A trace's calls, by group slot.
+/// A trace's collective calls, listed by group slot.
 #[derive(Clone, Debug, Default)]
 pub struct TraceCallsByGroupSlot(Csr);
 
@@ -132,7 +132,7 @@ impl TraceCallsByGroupSlot {
         Self(Csr::new(slots, each_call))
     }
 
-    /// Returns the calls of `rank` in one group; `slots` are the trace's slots for that group.
+    /// Returns the calls that `rank` makes in one group. `slots` are the trace's slots for that group.
     pub fn calls_of_member(
         &self,
         rank: u32,

@@ -11,7 +11,7 @@ pub struct MessageChannel<S = ()> {
     pub target: u32,
     /// Tag of the messages.
     pub tag: i32,
-    /// Distinguishes channels with equal ends and tag, for example by communicator.
+    /// Distinguishes channels whose ends and tags are equal, for example by their communicators.
     pub scope: S,
 }
 
@@ -22,7 +22,7 @@ pub struct MessageHalf<S = ()> {
     pub channel: MessageChannel<S>,
     /// True for a receive, false for a send.
     pub receive: bool,
-    /// The send or receive node.
+    /// The node that sends or receives.
     pub at: RankAndCommIndex,
 }
 
@@ -50,7 +50,7 @@ impl<S> MessageHalf<S> {
         }
     }
 
-    /// Returns the rank of this send or receive, and the rank at the other end.
+    /// Returns the rank of this half, and the rank at the other end.
     pub fn own_and_other_rank(&self) -> (u32, u32) {
         let MessageChannel { source, target, .. } = self.channel;
         if self.receive {
@@ -84,13 +84,13 @@ pub enum MessageDisagreement<S = ()> {
         /// The receiving half.
         receive: MessageHalf<S>,
     },
-    /// One rank has more than `k` halves, the other only `k`.
+    /// One rank has more than `k` halves, but the other has only `k`.
     Count {
-        /// Index of the first half without a counterpart, counting from 0.
+        /// Index of the first half that has no counterpart, counting from 0.
         k: usize,
         /// The half that has no counterpart.
         half: MessageHalf<S>,
-        /// The last half on this channel of the rank with fewer halves.
+        /// The last half on this channel that belongs to the rank with fewer halves.
         last: Option<MessageHalf<S>>,
     },
 }
@@ -100,7 +100,7 @@ pub enum MessageDisagreement<S = ()> {
 pub fn match_messages<S: Copy + Ord>(
     halves: &mut [MessageHalf<S>],
 ) -> impl Iterator<Item = ChannelMessages<'_, S>> {
-    // The sort is stable, so halves of one kind stay in program order.
+    // The sort is stable, so sends stay in program order, and so do receives.
     halves.sort_by_key(|half| (half.channel, half.receive));
     let same = |a: &MessageHalf<S>, b: &MessageHalf<S>| a.channel == b.channel;
     halves.chunk_by(same).map(|all| {
@@ -123,7 +123,7 @@ impl<'h, S: Copy> ChannelMessages<'h, S> {
         pairs.map(|(send, receive)| (send.at, receive.at))
     }
 
-    /// Returns the halves that have no counterpart, and all halves of the other rank.
+    /// Returns the halves without a counterpart, and all halves of the other rank.
     pub fn unmatched_halves(&self) -> (&'h [MessageHalf<S>], &'h [MessageHalf<S>]) {
         let (more, fewer) = if self.sends.len() > self.receives.len() {
             (self.sends, self.receives)
@@ -133,8 +133,8 @@ impl<'h, S: Copy> ChannelMessages<'h, S> {
         (&more[fewer.len()..], fewer)
     }
 
-    /// Returns the first mismatch between the two ranks, or `None`; `bytes` returns the size that a send or receive
-    /// states.
+    /// Returns the first mismatch between the two ranks, or `None`. `bytes` returns the size stated by a send or
+    /// receive.
     pub fn find_disagreement(
         &self,
         bytes: impl Fn(RankAndCommIndex) -> u64,

@@ -1,14 +1,14 @@
-//! Matches communication among raw traces, for modules that inspect or rewrite traces without a replay.
+//! Matches communication among raw traces. Modules use this to inspect or rewrite traces without a replay.
 
 use super::{MessageChannel, MessageHalf, RankAndCommIndex};
 use crate::format::{GroupName, Op};
 use crate::graph::{DistinctKeyInterner, RawTrace};
 
-/// A channel on which nodes of several ranks are matched.
+/// A channel on which operations of several ranks match.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CommChannel {
-    /// Collectives of a group: its name (`None` for the group of all ranks), and its members (empty if they are not
-    /// declared).
+    /// Collectives of one group. The fields are its name (`None` for the group of all ranks) and its members (empty if
+    /// they are not declared).
     Group(Option<String>, Vec<u32>),
     /// Messages of one channel (sender, receiver and tag).
     Messages(MessageChannel),
@@ -95,7 +95,7 @@ impl RankComms {
 #[derive(Clone, Debug)]
 pub struct CommMatches<'r> {
     channels: Vec<&'r CommChannel>,
-    /// For each rank, the global index of each of its channels.
+    /// For each rank, the global indices of its channels.
     numbers: Vec<Vec<u32>>,
     /// The steps of all ranks in ascending order: (channel, index on the channel), and a reference to the step.
     met: Vec<((u32, u32), RankAndCommIndex)>,
@@ -125,7 +125,7 @@ impl<'r> CommMatches<'r> {
         }
     }
 
-    /// Iterates over the steps that match a rank's step, including the step itself, in ascending order of ranks.
+    /// Iterates over the steps that match a rank's step, and over this step itself, in ascending order of ranks.
     pub fn matching_comm_nodes(
         &self,
         rank: u32,
@@ -139,7 +139,7 @@ impl<'r> CommMatches<'r> {
             .map(|&(_, step)| step)
     }
 
-    /// Iterates over all matches; each is the channel, the index on the channel, and the steps in ascending order of
+    /// Iterates over all matches. Each match is a channel, an index on the channel, and the steps in ascending order of
     /// ranks.
     pub fn iter(
         &self,

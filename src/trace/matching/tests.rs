@@ -1,11 +1,11 @@
-//! Compares matches with results computed by hand, and with a search over all pairs.
+//! Compares matches with hand-computed results, and with a search over all pairs.
 
 use super::collectives::CollectiveDifference;
 use super::*;
 use crate::format::CollectiveKind;
 use proptest::prelude::*;
 
-/// Builds the halves of ranks 0 to 2 from (peer, receives, tag), in program order.
+/// Builds the halves on ranks 0 to 2 from (peer, true for a receive, tag), in program order.
 fn halves(ranks: &[Vec<(u32, bool, i32)>]) -> Vec<MessageHalf> {
     let ranks = (0..).zip(ranks);
     let half = |rank, i, &(peer, receive, tag): &(u32, bool, i32)| {
@@ -37,7 +37,7 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     let (alone, there) = five.unmatched_halves();
     assert_eq!((alone[0].at, there.len()), ((0, 2), 1));
     assert!(six.unmatched_halves().0.is_empty());
-    // If all sizes are equal, the first mismatch is the count; otherwise the first mismatch is the first message with
+    // If all sizes are equal, the first mismatch is the number of messages. Otherwise it is the first message with
     // different sizes.
     let count = five.find_disagreement(|_| 8).expect("one is alone");
     assert!(matches!(count, MessageDisagreement::Count { k: 1, half, .. } if half.at == (0, 2)));
@@ -53,8 +53,8 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
 }
 
 proptest! {
-    /// On one channel, a send and a receive must match if and only if as many sends precede the one as receives precede
-    /// the other. Every half must either be in exactly one pair or be unmatched.
+    /// On one channel, a send and a receive must match if and only if the number of sends before the send equals the
+    /// number of receives before the receive. Every half must either be in exactly one pair or be unmatched.
     #[test]
     fn pairs_are_those_that_counting_finds(
         ranks in prop::collection::vec(prop::collection::vec((0_u32..3, any::<bool>(), 0_i32..2), 0..9), 3)

@@ -7,8 +7,8 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{Dtype, Op, TraceError};
 
-/// Chains of kernels, which are equal on every rank. Node `i` of a rank (from 0) belongs to chain
-/// `i % chains` and waits for node `i - chains`; chain `c` uses lane `c`.
+/// Chains of kernels that are the same on every rank. Node `i` of a rank (from 0) belongs to chain `i % chains` and
+/// waits for node `i - chains`; chain `c` uses lane `c`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParallelKernelChainsPattern {
     /// Number of ranks.
@@ -17,7 +17,7 @@ pub struct ParallelKernelChainsPattern {
     pub nodes: u32,
     /// Number of chains per rank, from 1 to `nodes`.
     pub chains: u32,
-    /// Recorded duration of each kernel; whole nanoseconds.
+    /// Recorded duration of each kernel, a whole number of nanoseconds.
     pub duration: Span,
     /// FLOPs per kernel.
     pub flops: u64,

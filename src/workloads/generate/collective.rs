@@ -15,10 +15,10 @@ const GROUP: u64 = 1;
 /// rank has a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectivePattern {
-    /// Kind of collective; the rooted kinds use `root`.
+    /// Kind of collective. Kinds with a root use `root`.
     pub kind: CollectiveKind,
-    /// Size in bytes, defined like `comm_size` in trace files: the whole buffer, except that
-    /// all-gather and gather count one rank's shard. A barrier has no size.
+    /// Size in bytes, defined like `comm_size` in trace files: the size of the whole buffer, or of one rank's shard for
+    /// all-gather and gather. A barrier has no size.
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: u32,
@@ -28,12 +28,12 @@ pub struct CollectivePattern {
     pub count: u32,
     /// True if each collective waits for the previous one; false if all are ready at the same time.
     pub chained: bool,
-    /// Root of rooted collectives, by default the group's first member.
+    /// Root of collectives that have one; by default the group's first member.
     pub root: Option<u32>,
     /// Bit mask of the machine's dimensions that the collective uses; the lowest bit is the innermost dimension. `None`
     /// means all of them.
     pub dimensions: Option<u32>,
-    /// Time that every member computes before its first collective, in whole nanoseconds.
+    /// Time for which every member computes before its first collective, in whole nanoseconds.
     pub before: Span,
     /// Additional computing time per rank: before its first collective, rank r computes for `before + r * skew`. Whole
     /// nanoseconds. Like `before`, this is a recorded duration.
@@ -140,8 +140,8 @@ impl CollectivePattern {
 #[derive(Debug)]
 struct SubgroupMembersAndOutsider {
     sorted: Vec<u32>,
-    /// The lowest rank outside the group, which represents all others outside it; `None` if the group contains every
-    /// rank.
+    /// The lowest rank outside the group, which represents all other ranks outside it; `None` if the group contains
+    /// every rank.
     outsider: Option<u32>,
 }
 
@@ -222,7 +222,7 @@ impl TraceGenerator for CollectiveGenerator {
     fn class_of(&self, rank: u32) -> u32 {
         match &self.members {
             Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
-            // With a skew, members have different delays, so each represents only itself.
+            // With a skew, members have different delays, so each member represents only itself.
             _ if self.options.skew != Span::ZERO => rank,
             Some(members) => members.sorted[0],
             None => 0,
@@ -336,7 +336,7 @@ mod tests {
         let mut options = CollectivePattern::new(CollectiveKind::Barrier, 0, 3);
         options.skew = Span::from_ns(500);
         let ranks = record_every_rank(WorkloadPattern::Collective(options.clone()));
-        // Rank 0 computes for 0 x 500 ns, and so needs no node for it; rank 2 first computes for 2 x 500 ns.
+        // Rank 0 computes for 0 x 500 ns and therefore has no node for it; rank 2 first computes for 2 x 500 ns.
         assert_eq!((ranks[0].len(), ranks[2].len()), (1, 2));
         assert_eq!(ranks[2][0].recorded, Span::from_us(1));
         assert_eq!(ranks[2][1].data, [1]);
@@ -370,8 +370,7 @@ mod tests {
         assert!(why(&|o| o.kind = CollectiveKind::Barrier).contains("moves nothing"));
         assert!(why(&|o| o.ranks = 0).contains("`ranks` is 0"));
         assert!(why(&|o| o.count = u32::MAX).contains("4294967296"));
-        // Four ranks with 2^62 bytes each have 2^64 bytes in total, one more than the maximum of 64
-        // bits.
+        // Four ranks with 2^62 bytes each have 2^64 bytes in total, one more than fits in 64 bits.
         let text = why(&|o| (o.kind, o.bytes) = (CollectiveKind::AllGather, 1 << 62));
         assert!(text.contains("below 2^63"), "{text}");
         // The last rank's delay, 3 x (2^63 - 808) ps, exceeds 2^64 ps.

@@ -27,11 +27,11 @@
 //! # Order
 //!
 //! A step first runs the forward kernels from the first layer to the last, and then the backward kernels from the last
-//! layer to the first, one kernel at a time. When a layer's backward pass ends, its all-reduce starts on a separate
-//! lane. It therefore overlaps the backward pass of the layers below. The layer's optimizer waits for it. In the next
-//! step, the layer's forward pass waits for the optimizer. A step with `L` layers has `6L + 6L + L + L = 14L` nodes:
-//! first the forward kernels, then the backward kernels with the all-reduces between them, and finally the optimizers
-//! from the top layer down.
+//! layer to the first. Kernels run one at a time. When a layer's backward pass ends, its all-reduce starts on a
+//! separate lane. It therefore overlaps the backward pass of the layers below. The layer's optimizer waits for it. In
+//! the next step, the layer's forward pass waits for the optimizer. A step with `L` layers has `6L + 6L + L + L = 14L`
+//! nodes: first the forward kernels, then the backward kernels with the all-reduces between them, and finally the
+//! optimizers from the top layer down.
 
 use super::{
     MOST_NODES, MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least,
@@ -51,7 +51,7 @@ pub const NODES_PER_LAYER: u32 = 14;
 const KERNELS: [&str; 6] = ["qkv", "attention", "projection", "norm", "mlp1", "mlp2"];
 const K: u64 = KERNELS.len() as u64;
 
-/// Training steps, which are equal on every rank. The module's documentation derives all numbers.
+/// Training steps that are the same on every rank. The module's documentation derives all numbers of the pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataParallelPattern {
     /// Number of ranks, each with a replica.
@@ -60,13 +60,13 @@ pub struct DataParallelPattern {
     pub layers: u32,
     /// Hidden size, in values per token.
     pub hidden: u32,
-    /// Tokens per rank and step; a multiple of `sequence`.
+    /// Number of tokens per rank and step, which must be a multiple of `sequence`.
     pub tokens: u32,
     /// Sequence length; each token attends only to tokens of its own sequence.
     pub sequence: u32,
-    /// Number format of weights, activations and gradients. Optimizer nodes also have this format although they compute
-    /// in single precision: memory bandwidth limits them, and some NPUs have no published peak rate in single
-    /// precision.
+    /// Number format of weights, activations and gradients. Optimizer nodes also state this format, although they
+    /// compute in single precision. The reason is that memory bandwidth limits them, and that some NPUs have no
+    /// published peak rate in single precision.
     pub dtype: Dtype,
     /// Number of training steps.
     pub steps: u32,
@@ -95,8 +95,8 @@ impl DataParallelPattern {
         }
     }
 
-    /// Returns the defaults, with the fewest steps that give at least `nodes` nodes per rank. If one step with 32
-    /// layers already has more, there is one step with fewer layers (at least one).
+    /// Returns the defaults, but with as few steps as give at least `nodes` nodes per rank. If one step with 32 layers
+    /// already has more nodes, the result has one step with fewer layers (at least one).
     pub fn defaults_with_min_node_count(ranks: u32, nodes: u32) -> Self {
         let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
         Self {
@@ -133,8 +133,7 @@ impl DataParallelPattern {
         )?;
         let [t, s, h] = [self.tokens, self.sequence, self.hidden].map(u128::from);
         let (th, hh) = (t * h, h * h);
-        // For each kernel in `KERNELS`: its FLOPs, and the number of values that it reads or
-        // writes.
+        // FLOPs of each kernel in `KERNELS`, and the number of values that it reads or writes.
         let forward = [
             (6 * t * hh, 4 * th + 3 * hh),
             (4 * th * s, 4 * th),
@@ -163,7 +162,7 @@ impl DataParallelPattern {
         })
     }
 
-    /// Bytes of `numbers` values in the model's format.
+    /// Returns how many bytes `numbers` values take in the model's format.
     fn bytes_of_values(&self, numbers: u128) -> u128 {
         let bits = match self.dtype {
             Dtype::Fp64 => 64,
@@ -188,7 +187,7 @@ impl DataParallelPattern {
             let hint = "a faster reference";
             check_limit("picoseconds of a kernel", found, u64::MAX - 1, hint)?;
         }
-        // Files store nanoseconds, so the recorded duration is rounded to them, but never to zero.
+        // Files store nanoseconds, so the recorded duration is rounded to whole nanoseconds, but never to zero.
         let ns = longer.0 / 1000 + u64::from(longer.0 % 1000 >= 500);
         Ok(KernelCost {
             flops,
@@ -200,7 +199,7 @@ impl DataParallelPattern {
 
 const SMALLER: &str = "a smaller hidden size or fewer tokens";
 
-/// FLOPs, bytes and recorded duration of a kernel.
+/// A kernel's FLOPs, bytes and recorded duration.
 #[derive(Clone, Copy, Debug, Default)]
 struct KernelCost {
     flops: u64,
@@ -296,7 +295,7 @@ impl TraceGenerator for DataParallelGenerator {
             }
             for (above, layer) in (0..layers).rev().enumerate() {
                 out.set_name(format_args!("step{step}/layer{layer}/optimizer"));
-                // In the backward pass, each layer from the top down has K kernels and one all-reduce.
+                // In the backward pass, each layer has K kernels and one all-reduce, from the top layer down.
                 let reduced = first + layers * K + (above as u64 + 1) * (K + 1) - 1;
                 self.emit_kernel(self.optimizer, &[reduced], out)?;
             }
@@ -371,8 +370,8 @@ mod tests {
         assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
         // Memory limits norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns.
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(65_825));
-        // Moving the tiny model's 480 B takes 0.24 ns. The trace records 1 ns instead, because 0
-        // would mean an unknown duration.
+        // The tiny model needs 0.24 ns to move 480 B. The trace records 1 ns instead, because 0 would mean an unknown
+        // duration.
         let prepared = tiny().prepare_generator().unwrap();
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(1));
     }
@@ -414,8 +413,8 @@ mod tests {
     #[test]
     fn node_targets_are_met_in_whole_steps() {
         // A step with 32 layers has 448 nodes, so 23 steps have 10,304 nodes, but 22 steps have only 9,856. For 100
-        // nodes, the result has 7 layers. Such a step has 98 nodes, so two are needed. For 0 nodes, it is one layer and
-        // one step.
+        // nodes, the result has 7 layers. Such a step has 98 nodes, so two steps are needed. For 0 nodes, the result
+        // has one layer and one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
                 DataParallelPattern::defaults_with_min_node_count(8, nodes),

@@ -31,8 +31,8 @@ impl Sink for RankPeerAndGroupCollector {
 }
 
 impl CheckedWorkloadPattern {
-    /// Returns ranges of neighbouring ranks that one trace can represent, for example the ranks of a stage. The ranks
-    /// of a range have the same graph and exchange no messages with one another. A rank that needs its own trace is in
+    /// Returns ranges of neighbouring ranks that one trace can represent, such as the ranks of a stage. The ranks of a
+    /// range have the same graph and exchange no messages with one another. A rank that needs a trace of its own is in
     /// no range.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl CheckedWorkloadPattern {
         Ok(all)
     }
 
-    /// Returns the trace members for a run of ranks from `first`; `None` for a single rank.
+    /// Returns the trace members for consecutive ranks that begin at `first`; `None` for a single rank.
     fn members_of(
         &self,
         first: u32,
@@ -99,7 +99,7 @@ impl CheckedWorkloadPattern {
     }
 }
 
-/// Drops the entries whose value is equal for all members.
+/// Drops the entries that have the same value for all members.
 fn drop_equal_entries<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
     all.filter(|(first, of)| of.iter().any(|one| one != first))
         .collect()

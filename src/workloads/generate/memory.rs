@@ -7,9 +7,9 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
 
-/// Rounds that consist of a load, a kernel and an optional store, and are equal on every rank. Without `prefetch`, each
-/// node waits for the one before it. With `prefetch`, a load waits only for the previous load. Loads are on lane 0,
-/// kernels on lane 1 and stores on lane 2.
+/// Rounds of a load, a kernel and an optional store, which are the same on every rank. Without `prefetch`, each node
+/// waits for the one before it. With `prefetch`, a load waits only for the previous load. Loads are on lane 0, kernels
+/// on lane 1 and stores on lane 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadKernelStorePattern {
     /// Number of ranks.
@@ -23,12 +23,11 @@ pub struct LoadKernelStorePattern {
     pub local: bool,
     /// Name of the remote memory; `None` if it has none.
     pub memory: Option<String>,
-    /// Recorded duration of each kernel, in whole nanoseconds, or zero for no kernels.
+    /// Recorded duration of each kernel, in whole nanoseconds; zero if there are no kernels.
     pub kernel: Span,
     /// True if each round ends with a store.
     pub store: bool,
-    /// True if switches gather the data of loads and reduce the data of stores; only for remote
-    /// memory.
+    /// True if switches gather the data of loads and reduce the data of stores; valid only for remote memory.
     pub in_switch: bool,
     /// True if a load waits only for the previous load, so that loads run ahead of kernels.
     pub prefetch: bool,

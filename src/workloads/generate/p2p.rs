@@ -35,13 +35,14 @@ pub enum TrafficPattern {
     Ring,
     /// Every rank r sends to r plus this stride, modulo the number of ranks.
     Stride(u32),
-    /// Every rank except 0 sends to rank 0. The messages of each sender are sequential; different
-    /// senders are independent.
+    /// Every rank except 0 sends to rank 0. Each sender sends its messages one after another; different senders are
+    /// independent.
     Incast,
     /// Ranks 0 and 1 send to each other, then ranks 2 and 3, and so on. If the number of ranks is
     /// odd, the last rank is idle.
     Pairs,
-    /// Every rank sends to one other rank, by a random permutation drawn with this seed. No rank sends to itself.
+    /// Every rank sends to one other rank. A random permutation drawn with this seed determines the receivers. No rank
+    /// sends to itself.
     Random(u64),
 }
 
@@ -122,8 +123,8 @@ pub(super) struct P2pGenerator {
 }
 
 impl P2pGenerator {
-    /// Returns the ranks that `rank` sends to and receives from. If it is idle, both are `rank` itself. Not used for
-    /// incast, whose rank 0 has several senders.
+    /// Returns the rank to which `rank` sends, and the rank from which it receives. If it is idle, both are `rank`
+    /// itself. This is not used for incast, where rank 0 has several senders.
     fn destination_and_source_of(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
@@ -330,8 +331,8 @@ mod tests {
     #[test]
     fn senders_of_an_incast_do_not_wait_for_each_other() {
         let ranks = generate(TrafficPattern::Incast, 4, 2);
-        // Three senders send for two rounds: each receive waits for the previous one from the same sender, 3 nodes
-        // earlier.
+        // Three senders send for two rounds. Each receive waits for the previous receive from the same sender, 3 nodes
+        // back.
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[], &[1], &[2], &[3]]);
         assert_eq!(names(&ranks[0])[4], "round1/receive-from-2");
         assert_eq!(data(&ranks[2]), [&[][..], &[1]]);
@@ -351,7 +352,7 @@ mod tests {
     fn random_permutations_are_one_cycle_and_follow_the_seed() {
         for seed in 0..20 {
             let permutation = shuffle_to_cycle(100, seed);
-            // In a single cycle of 100 ranks, a walk first returns to its start after 100 steps.
+            // All 100 ranks are in a single cycle, so a walk first returns to its start after 100 steps.
             let mut at = 0;
             let steps = (1..).find(|_| {
                 at = permutation[at as usize];
@@ -377,7 +378,7 @@ mod tests {
         assert!(why(TrafficPattern::Ring, 1, 1).contains("`ranks` is 1; expected 2 or more"));
         assert!(why(TrafficPattern::Ring, 2, 0).contains("`count` is 0"));
         assert!(why(TrafficPattern::Ring, 2, 1 << 31).contains("tags would be 2147483648"));
-        // 2^20 rounds of 2^12 messages are 2^32 messages, which exceed the limit.
+        // 2^20 rounds of 2^12 messages are 2^32 messages, which is more than the limit.
         assert!(why(TrafficPattern::Incast, 4097, 1 << 20).contains("4294967296"));
     }
 }

@@ -1,11 +1,11 @@
-//! Training of a transformer on a wafer, by the exact rules of PALM's public code. Its results can be compared with
+//! Training of a transformer on a wafer, with exactly the rules of PALM's public code. Its results can be compared with
 //! PALM's published numbers. `generate MODEL` uses chakram's own rules instead.
 //!
 //! The rules come from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator for Tiled
-//! Accelerators with Large-scale Model Training". Where they have no rule, the public code gives it. In the table, b is
-//! the number of samples per micro-batch, s is the number of tokens per sample, h is the hidden size, H = 4h, a is the
-//! number of heads, D is the number of replicas, and T is the size of a tensor group. Values have 2 bytes, and each of
-//! the 20 stages has 16 cores.
+//! Accelerators with Large-scale Model Training". If these tables have no rule, the rule comes from the public code. In
+//! the table, b is the number of samples per micro-batch, s is the number of tokens per sample, h is the hidden size, H
+//! = 4h, a is the number of heads, D is the number of replicas, and T is the size of a tensor group. Values have 2
+//! bytes, and each of the 20 stages has 16 cores.
 //!
 //! | quantity | rule |
 //! |---|---|
@@ -21,8 +21,9 @@
 //! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, over all replicas together |
 //!
 //! PALM divides byte counts in units of 2^20 by rates in units of 10^6 bytes per ms, so this pattern multiplies byte
-//! counts by 10^6 / 2^20. All reads and writes of a core in a layer form one memory access. Cores follow a serpentine
-//! path within a die, and dies follow a serpentine path within a column. The model has no head and no embedding.
+//! counts by 10^6 / 2^20. All reads and writes of a core in a layer are combined into one memory access. Cores follow a
+//! serpentine path within a die, and dies follow a serpentine path within a column. The model has no head and no
+//! embedding.
 
 use super::{
     MOST_WORK, PatternOptionError, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -53,8 +54,8 @@ const KERNELS: i64 = 0;
 const MEMORY: i64 = 1;
 const SUMS: i64 = 2;
 const BARRIERS: i64 = 3;
-/// First lane for messages and for the nodes that order them. Each direction has eight lanes;
-/// successive micro-batches use successive lanes.
+/// First lane for messages, and for the nodes that keep messages in order. Each direction has eight lanes; successive
+/// micro-batches use successive lanes.
 const PASSES: i64 = 4;
 
 /// A model and its degrees of parallelism on the published wafer.
@@ -68,7 +69,7 @@ pub struct PalmPattern {
     pub heads: u32,
     /// Number of tokens per sample.
     pub sequence: u32,
-    /// Number of samples per step.
+    /// Number of samples that a step processes.
     pub batch: u32,
     /// Number of samples per micro-batch, summed over all replicas.
     pub micro_batch: u32,
@@ -171,11 +172,11 @@ pub(super) struct PalmGenerator {
     /// FLOPs of one layer's kernel in the forward pass and in the backward pass.
     flops: [u64; 2],
     access: [u64; 2],
-    /// Bytes that the update of one layer reads and writes.
+    /// Number of bytes that the update of one layer reads and writes.
     update: u64,
-    /// Bytes that a core sends from one layer to the next.
+    /// Number of bytes that a core sends from one layer to the next.
     activations: u64,
-    /// Gradient bytes per layer that are summed over replicas.
+    /// Number of gradient bytes per layer that are summed over replicas.
     gradients: u64,
     /// Model FLOPs per micro-batch, forward and backward together.
     model_flops: u128,
@@ -232,7 +233,8 @@ impl PalmGenerator {
         all
     }
 
-    /// Returns the stages before and after `stage` in the pass's direction; `None` at the pipeline's ends.
+    /// Returns the stages before and after `stage` in the pass's direction. A stage is `None` if it would be beyond the
+    /// end of the pipeline.
     fn adjacent_stages(stage: u32, backward: bool) -> [Option<u32>; 2] {
         let below = stage.checked_sub(1);
         let above = Some(stage + 1).filter(|&above| above < STAGES);
@@ -243,7 +245,7 @@ impl PalmGenerator {
         }
     }
 
-    /// Returns the numbers of a core's groups: its stage, the pair of cores that forwards activations in it, its tensor
+    /// Returns the numbers of a core's groups: its stage, its pair of cores that forwards activations, its tensor
     /// group, and its replicas.
     fn group_numbers_of_core(&self, core: PalmCorePosition) -> [u32; 4] {
         let tensor = self.options.tensor;
@@ -284,7 +286,7 @@ impl PalmGenerator {
         Self::emit_collective((CollectiveKind::Barrier, 0), group, lane, data, out)
     }
 
-    /// Emits one side (send or receive) of a message in `pass` between `core` and the core `peer`.
+    /// Emits one side (send or receive) of a message that belongs to `pass`, between `core` and the core `peer`.
     fn emit_message(
         &self,
         core: PalmCorePosition,
@@ -311,8 +313,8 @@ impl PalmGenerator {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
-    /// Emits a kernel and an all-reduce, a memory access in parallel with both, and a barrier over all cores of the
-    /// stage. They belong to one layer's pass or update.
+    /// Emits a kernel and an all-reduce, a memory access that runs in parallel with both, and a barrier over all cores
+    /// of the stage. They belong to one layer's pass or update.
     fn emit_layer(
         &self,
         core: PalmCorePosition,
@@ -469,8 +471,8 @@ impl TraceGenerator for PalmGenerator {
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
         let row = along(core.stage % DIES[1], DIES[1], turned);
         let y = along(core.place / CORES[0], CORES[1], turned);
-        // Rows of cores alternate in direction over the whole wafer, and the path enters every column of dies at a row
-        // of the same direction.
+        // Rows of cores alternate in direction over the whole wafer, so the path enters every column of dies at a row
+        // with the same direction.
         let back = (core.place / CORES[0]) % 2 == 1;
         // The lowest row of the wafer always runs forward.
         let lowest = row == DIES[1] - 1 && y == CORES[1] - 1;

@@ -1,7 +1,8 @@
-//! Plans: how many NPUs run a model, and how its operators and state are distributed over them.
+//! Plans, which state how many NPUs run a model, and how its operators and state are distributed over them.
 //!
-//! A [`ParallelismPlan`] knows neither model nor machine. [`ModelAndParallelismPlan`](super::ModelAndParallelismPlan)
-//! combines a plan with a model and rejects plans that do not fit the model.
+//! A [`ParallelismPlan`] does not know any model or machine.
+//! [`ModelAndParallelismPlan`](super::ModelAndParallelismPlan) combines a plan with a model and rejects plans that do
+//! not fit the model.
 
 use super::schedule::PipelineSchedule;
 use super::{PatternOptionError, option_refused};
@@ -33,7 +34,7 @@ pub(in crate::generate) use routing::{fullest_rank_load_ratio, mean_ranks_per_to
 pub use tile_order::TiledMachineCoreGrid;
 
 impl ParallelismPlan {
-    /// Number of ranks of the job, in 128 bits because the degrees may not have been checked yet.
+    /// Number of ranks in the job. It has 128 bits because the degrees may not have been checked yet.
     pub fn rank_count(&self) -> u128 {
         let members: u128 = match self.stage_tensor.is_empty() {
             true => u128::from(self.tensor) * u128::from(self.pipeline),
@@ -72,7 +73,7 @@ impl ParallelismPlan {
         self.offload != OffloadedState::None || self.offload_activations
     }
 
-    /// Number of ranks that shard the state of the same weights under ZeRO.
+    /// Number of ranks that shard one copy of the state under ZeRO.
     pub fn state_shards(&self) -> u32 {
         match self.shard {
             // Avoid a division by zero, because degrees of 0 are rejected only after this call.
@@ -86,7 +87,7 @@ impl ParallelismPlan {
         self.shard.is_some_and(|ranks| ranks < self.replica_count())
     }
 
-    /// Kind of the groups that shard the state of weights that all replicas have.
+    /// Kind of the groups that shard the training state of ordinary weights, which all replicas have.
     pub fn sharding_group(&self) -> ParallelGroupKind {
         match self.copies_shards() {
             true => ParallelGroupKind::Shard,
@@ -99,7 +100,8 @@ impl ParallelismPlan {
         self.expert_tensor.unwrap_or(self.tensor).max(1)
     }
 
-    /// Returns true if members of a tensor group have different experts, or the same experts for different tokens.
+    /// Returns true if the members of a tensor group have different experts, or process different tokens with the same
+    /// experts.
     pub fn distributes_experts_in_group(&self) -> bool {
         self.tensor_degree_of_experts() != self.tensor
     }
@@ -128,7 +130,7 @@ impl ParallelismPlan {
         own.copied().unwrap_or(self.tensor)
     }
 
-    /// The plan's general tensor-parallel degree, then the stages' own degrees, possibly with
+    /// The plan's general tensor-parallel degree, followed by the degrees that stages set themselves, possibly with
     /// repetitions.
     pub fn tensor_degrees(&self) -> impl Iterator<Item = u32> + '_ {
         std::iter::once(self.tensor).chain(self.stage_tensor.iter().copied())
@@ -139,7 +141,7 @@ impl ParallelismPlan {
         self.stage_tensor.iter().any(|own| *own != self.tensor)
     }
 
-    /// Returns true if the plan numbers ranks in an order other than the default.
+    /// Returns true if the plan does not number ranks in the default order.
     fn has_custom_rank_order(&self) -> bool {
         let usual = Self::new();
         self.order != usual.order || !self.ranks.is_empty() || !self.place.is_empty()
@@ -164,8 +166,7 @@ impl ParallelismPlan {
         self.schedule.has_training()
     }
 
-    /// Micro-batches of a replica in a step, rounded down; another check rejects plans with a
-    /// remainder.
+    /// Number of micro-batches per replica and step, rounded down; another check rejects plans with a remainder.
     pub fn micro_batches(&self) -> u64 {
         let at_once = u64::from(self.data).saturating_mul(self.micro_batch);
         self.batch / at_once.max(1)
@@ -178,7 +179,7 @@ impl Default for ParallelismPlan {
     }
 }
 
-/// Defines an enum, with the word for each variant in files and options.
+/// Defines an enum, and the word that files and options use for each variant.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -186,7 +187,7 @@ macro_rules! words {
         pub enum $name { $($(#[$of])* $variant,)* }
 
         impl $name {
-            /// All variants of the option, with their words.
+            /// All variants of the option, each with its word.
             pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$variant, $word),)*];
         }
 
@@ -201,7 +202,7 @@ macro_rules! words {
 use words;
 
 words! {
-    /// An axis of parallelism, along which ranks differ.
+    /// An axis of parallelism. Ranks along it have different work or data.
     ParallelAxis {
         /// Tensor parallelism: ranks have different shards of a matrix.
         Tensor = "tp",
@@ -213,8 +214,8 @@ words! {
 }
 
 words! {
-    /// Training state of which each replica stores only a shard (Rajbhandari et al., "ZeRO", 2020). Each stage of ZeRO
-    /// also shards the state of the stage before it.
+    /// Training state that replicas shard, so that each stores only a part (Rajbhandari et al., "ZeRO", 2020). Each
+    /// stage of ZeRO also shards everything that the previous stage shards.
     ZeroStage {
         /// Nothing is sharded: every replica has the whole state.
         None = "0",
@@ -228,17 +229,17 @@ words! {
 }
 
 words! {
-    /// Activations that are not saved in the forward pass, but recomputed in the backward pass.
+    /// Which activations are recomputed in the backward pass instead of saved in the forward pass.
     RecomputePolicy {
         /// Nothing is recomputed.
         None = "none",
-        /// Attention scores: all results from the product of queries and keys to the product with
-        /// values are recomputed.
+        /// Attention scores: everything is recomputed from the product of queries and keys up to the product with
+        /// values.
         Selective = "selective",
         /// Every block is recomputed from its input.
         Full = "full",
-        /// The policy with the least recomputation (`none`, `selective` or `full`) that makes the
-        /// plan fit into an NPU's memory.
+        /// The policy (`none`, `selective` or `full`) that recomputes the least among those with which the plan fits
+        /// into an NPU's memory.
         AsNeeded = "as-needed",
         /// All results are recomputed, except those of attention and of every second matrix product.
         Operators = "operators",
@@ -250,15 +251,15 @@ words! {
     RecomputedModule {
         /// The norms before attention and before the MLP or the experts. Their results are not saved.
         Norms = "layernorm",
-        /// The products that expand latent vectors. Their results are not saved.
+        /// The products that expand latent vectors back to full size. Their results are not saved.
         LatentUp = "mla-up",
         /// The activation of experts. Its result is not saved.
         ExpertActivation = "moe-act",
-        /// The MLP of blocks without experts, from its input.
+        /// The MLP of blocks without experts, recomputed from its input.
         Mlp = "mlp",
-        /// The router, the experts with their exchanges, and the shared experts, from their input.
+        /// The router, the experts with their exchanges, and the shared experts, recomputed from their input.
         Experts = "moe",
-        /// The shared experts, from their input.
+        /// The shared experts, recomputed from their input.
         SharedExperts = "shared-experts",
     }
 }
@@ -335,7 +336,7 @@ words! {
 }
 
 words! {
-    /// Place where offloaded parameters are gathered and gradients reduced.
+    /// Where offloaded parameters are gathered and gradients are reduced.
     OffloadGather {
         /// NPUs load and store shards, and gather and reduce them over the network.
         Network = "network",
@@ -345,7 +346,7 @@ words! {
 }
 
 words! {
-    /// Unit of gradients that enters a bucket as a whole.
+    /// Unit in which gradients enter a bucket.
     BucketPolicy {
         /// Whole layers; a bucket is reduced when the backward pass of its last layer ends.
         Layers = "layers",
@@ -358,7 +359,7 @@ words! {
 words! {
     /// The optimizer, which determines the optimizer state and the cost of an update.
     Optimizer {
-        /// No update of weights.
+        /// Weights are not updated.
         None = "none",
         /// Plain gradient descent, without state.
         Sgd = "sgd",
@@ -368,7 +369,7 @@ words! {
 }
 
 words! {
-    /// Implementation of attention.
+    /// How attention is implemented.
     AttentionKernel {
         /// A single fused kernel. Scores stay on chip, so the backward kernel recomputes them (Dao et al.,
         /// "FlashAttention", 2022).
@@ -380,19 +381,20 @@ words! {
 }
 
 words! {
-    /// Implementation of the softmax of unfused attention.
+    /// How the softmax of unfused attention is implemented.
     SoftmaxKernel {
         /// One kernel that also scales and masks.
         Fused = "fused",
         /// Separate kernels in single precision: cast, scale, mask, softmax, cast.
         Unfused = "unfused",
-        /// Megatron-LM's rule: fused if the sequences times the heads of a micro-batch on an NPU are a multiple of 4.
+        /// Megatron-LM's rule: the softmax is fused if the number of sequences times the number of heads, for a
+        /// micro-batch on an NPU, is a multiple of 4.
         Megatron = "megatron",
     }
 }
 
 words! {
-    /// Implementation of the cross-entropy loss.
+    /// How the cross-entropy loss is implemented.
     LossKernel {
         /// Separate kernels in single precision, as in PyTorch and Megatron-LM.
         Composite = "composite",
@@ -403,7 +405,7 @@ words! {
 }
 
 words! {
-    /// Implementation of all kernels that are not matrix products.
+    /// How all kernels that are not matrix products are implemented.
     ElementwiseKernels {
         /// One kernel per operator, as in hand-written kernels and compilers.
         Fused = "fused",
@@ -441,7 +443,7 @@ words! {
 }
 
 words! {
-    /// Kernels for the matrix products of several experts on one rank.
+    /// How one rank runs the matrix products of several experts.
     ExpertProducts {
         /// One kernel per expert.
         OneByOne = "one-by-one",
@@ -460,8 +462,8 @@ words! {
         Copies = "copies",
         /// All-to-all that sends one copy of a token to each rank that has a chosen expert.
         Ranks = "ranks",
-        /// All-to-all that sends a token once per node that has a chosen expert, then an all-to-all
-        /// within the node that sends it once per rank.
+        /// All-to-all that sends a token once to each node with a chosen expert. Within the node, a second all-to-all
+        /// sends it once to each rank with a chosen expert.
         Nodes = "nodes",
         /// All-gather of all tokens, then reduce-scatter of the results.
         AllGather = "all-gather",
@@ -488,7 +490,7 @@ words! {
         Blocks = "blocks",
         /// All layers are divided evenly; the embedding and the head count as one layer each.
         Layers = "layers",
-        /// Layers are divided so that the largest number of multiplications per stage is minimal.
+        /// Layers are divided so that the stage with the most multiplications has as few as possible.
         Multiplications = "multiplications",
     }
 }
@@ -504,9 +506,9 @@ words! {
 }
 
 words! {
-    /// Place where the partial results of a stage's last matrix product are summed (PALM, Fig. 11).
+    /// Where the partial results of a stage's last matrix product are summed (PALM, Fig. 11).
     AdapterSums {
-        /// Before sending: the tensor group that computed them adds them up (strategy 1, PALM's Eq. 7).
+        /// Before sending: the tensor group that computed the partial results sums them (strategy 1, PALM's Eq. 7).
         Source = "source",
         /// After sending: each adapter sums its share, then the adapters at the destination combine the sums (strategy
         /// 2, PALM's Eq. 8).
@@ -515,9 +517,9 @@ words! {
 }
 
 words! {
-    /// An effect that can be removed from a run to measure its share of the time.
+    /// An effect that can be removed from a run, to measure how much of the time it causes.
     AblationEffect {
-        /// Waiting of pipeline stages for one another.
+        /// Time for which pipeline stages wait for one another.
         Bubble = "bubble",
         /// Logits, loss, and other matrix products after the blocks.
         Logits = "logits",
@@ -566,7 +568,7 @@ words! {
         OneForwardOneBackward = "1f1b",
         /// 1F1B with several model chunks per stage.
         Interleaved = "interleaved",
-        /// Interleaved 1F1B whose forward passes overlap the backward passes after them.
+        /// Interleaved 1F1B in which forward passes overlap the backward passes that follow them.
         InterleavedPairs = "interleaved-pairs",
         /// All micro-batches pass one layer before the next layer starts.
         LayerWise = "layer-wise",
@@ -576,8 +578,7 @@ words! {
         ZeroBubbleH1 = "zb-h1",
         /// ZB-V: split passes as in ZB-H1, with two chunks per stage in a V shape.
         ZeroBubbleV = "zb-v",
-        /// DualPipe: micro-batches enter at both ends of the pipeline, and forward passes overlap
-        /// backward passes.
+        /// DualPipe: micro-batches enter at both ends of the pipeline, and forward and backward passes overlap.
         DualPipe = "dualpipe",
         /// DualPipe with two chunks per stage in a V shape.
         DualPipeV = "dualpipe-v",
@@ -606,8 +607,7 @@ impl ScheduleName {
     ///
     /// # Errors
     ///
-    /// Fails if `chunks` is given for a schedule without chunks, or missing for a schedule that
-    /// needs it.
+    /// Fails if the schedule has no chunks but `chunks` is given, or if it needs chunks but `chunks` is missing.
     pub fn to_schedule(self, chunks: Option<u32>) -> Result<PipelineSchedule, PatternOptionError> {
         let schedule = match (self, chunks) {
             (Self::Interleaved, Some(chunks)) => {
@@ -622,7 +622,7 @@ impl ScheduleName {
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,
             (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
-            // Each layer is a chunk; `layers` is set later, when the model is known.
+            // Each layer is a chunk. The number `layers` is set later, when the model is known.
             (Self::LayerWise, None) => PipelineSchedule::LayerWise { layers: 1 },
             (Self::Inference, None) => PipelineSchedule::Inference,
             (Self::ZeroBubbleH1, None) => PipelineSchedule::ZeroBubbleH1,

@@ -40,13 +40,13 @@ pub enum PipelineSchedule {
     GPipe,
     /// One forward, one backward (1F1B), after a warm-up of forward passes.
     OneForwardOneBackward,
-    /// 1F1B with several chunks of layers per stage.
+    /// 1F1B in which each stage has several chunks of layers.
     Interleaved {
         /// Number of model chunks per stage, at least 2.
         chunks: u32,
     },
-    /// Interleaved 1F1B with one more forward pass in the warm-up, so that a forward pass and the
-    /// backward pass after it are independent and overlap.
+    /// Interleaved 1F1B with one more forward pass in the warm-up. A forward pass and the backward pass after it are
+    /// then independent, so they overlap.
     InterleavedPairs {
         /// Number of model chunks per stage; at least 2, or 1 without a pipeline.
         chunks: u32,
@@ -68,11 +68,11 @@ pub enum PipelineSchedule {
     DualPipe,
     /// DualPipe with two chunks per stage, which micro-batches pass in a V-shaped path.
     DualPipeV,
-    /// Each stage's order of passes, which comes from a file.
+    /// An order of passes for each stage, read from a file.
     Listed(Arc<StagePassOrders>),
 }
 
-/// Kind of a pass: the results that it computes.
+/// Kind of a pass, which determines the results that it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PassKind {
     /// A forward pass, which computes activations. It runs from the first layer to the last.
@@ -81,7 +81,7 @@ pub enum PassKind {
     Backward,
     /// A backward pass that computes only gradients of activations. It runs from the last layer to the first.
     InputGradient,
-    /// A pass that computes only gradients of weights, and runs after the pass for the gradients of
+    /// A pass that computes only gradients of weights. It runs after the pass that computes the gradients of
     /// activations.
     WeightGradient,
 }
@@ -108,7 +108,7 @@ pub struct PipelinePass {
 /// An entry in a stage's order: one pass, or two independent passes that overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassOrOverlappingPair {
-    /// The pass of a single step, or the forward pass of a pair.
+    /// The only pass of the step, or the forward pass of a pair.
     pub pass: PipelinePass,
     /// The backward pass of a pair, which overlaps the forward pass.
     pub beside: Option<PipelinePass>,
@@ -164,7 +164,7 @@ enum ChunkPlacement<'o> {
     Folded,
     /// On stage s of S, chunk 0 is part s, and chunk 1 is part S - 1 - s, so each of the S parts is on two stages.
     Mirrored,
-    /// The order file lists the parts that each stage has.
+    /// The order file lists the parts on each stage.
     Listed(&'o StagePassOrders),
 }
 
@@ -237,7 +237,7 @@ impl PipelineSchedule {
     }
 
     /// Returns the stage with the model's first part and the stage with its last part. If two stages have copies of
-    /// these parts, both are the stage that has both parts.
+    /// these parts, both entries of the result are the stage that has both parts.
     pub fn end_stages(&self, stages: u32) -> [u32; 2] {
         match self.chunk_placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
@@ -260,8 +260,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if the schedule itself (not an option of the plan) splits backward passes into input gradients and
-    /// weight gradients.
+    /// Returns true if the schedule splits backward passes into input gradients and weight gradients. An option of the
+    /// plan that splits them does not count.
     pub fn splits_backward(&self) -> bool {
         matches!(
             self,
@@ -273,8 +273,8 @@ impl PipelineSchedule {
         )
     }
 
-    /// Returns two numbers of micro-batches: the period after which a stage's steps repeat, and the smallest number per
-    /// step for which it applies. `None` if the period is unknown.
+    /// Returns two numbers of micro-batches: the period with which a stage's steps repeat, and the smallest number of
+    /// micro-batches per step from which this holds. Returns `None` if the period is unknown.
     pub fn repeat_period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
@@ -360,9 +360,9 @@ impl PipelineSchedule {
         (0..stages).map(line).collect()
     }
 
-    /// Returns the maximum number of passes whose activations stage `stage` stores at once. They are stored until their
-    /// gradients are complete. A pass stores 1/[`chunks`](PipelineSchedule::chunk_count) of a micro-batch's activations
-    /// on the stage.
+    /// Returns the maximum number of passes whose activations stage `stage` stores at once. A pass's activations are
+    /// stored until its gradients are complete. A pass stores 1/[`chunks`](PipelineSchedule::chunk_count) of a
+    /// micro-batch's activations on the stage.
     ///
     /// Without split passes, this is the warm-up plus one: min(m, S - i) for 1F1B on stage i of S, and m for GPipe. For
     /// inference, which saves no activations, it is 0.
@@ -424,7 +424,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the part of the model that is chunk `chunk` on stage `stage` out of `stages`.
+    /// Returns the index of the model part that stage `stage` out of `stages` runs as chunk `chunk`.
     pub fn part_of_chunk(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
         match self.chunk_placement() {
             ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,
@@ -443,19 +443,19 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if each stage sends its results to the next one, and the last to the first.
+    /// Returns true if each stage sends its results to the next stage, and the last stage sends to the first.
     pub fn is_cyclic(&self) -> bool {
         self.chunk_placement() == ChunkPlacement::Cyclic
     }
 
     /// Returns the stage and the pass that produce the input of `pass` on stage `stage` out of `stages`. The input is
-    /// activations from the previous layers, or gradients from the next layers. `None` at the ends of the model, and
-    /// for weight gradients, whose inputs are on the same stage. A backward pass's predecessor has the same kind as
-    /// `pass`, even if the schedule has separate weight-gradient passes.
+    /// activations from the previous layers, or gradients from the next layers. Returns `None` at the ends of the
+    /// model. Also returns `None` for weight gradients, whose inputs are on the same stage. A backward pass's
+    /// predecessor has the same kind as `pass`, even if the schedule has separate weight-gradient passes.
     ///
     /// In most schedules, the first stage's next chunk follows the last stage's chunk. Backward passes run through
-    /// stages and chunks in reverse order. A single stage has all chunks, and so exchanges no messages. A backward pass
-    /// also needs its own forward pass, which comes earlier in the same stage's order.
+    /// stages and chunks in reverse order. A single stage has all chunks and therefore exchanges no messages. A
+    /// backward pass also needs its own forward pass, which comes earlier in the same stage's order.
     pub fn predecessor_of(
         &self,
         pass: PipelinePass,
@@ -471,8 +471,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and the pass that use the result of `pass` on stage `stage` out of `stages`. Inverse of
-    /// [`PipelineSchedule::predecessor_of`].
+    /// Returns the stage and the pass that use the result of `pass` on stage `stage` out of `stages`. This is the
+    /// inverse of [`PipelineSchedule::predecessor_of`].
     pub fn successor_of(
         &self,
         pass: PipelinePass,
@@ -488,8 +488,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the same micro-batch's pass through the next part of the model if `behind`, and
-    /// through the previous part otherwise.
+    /// Returns the same micro-batch's pass through the next part of the model if `behind` is true, and through the
+    /// previous part otherwise.
     fn adjacent_pass(
         &self,
         pass: PipelinePass,
@@ -517,7 +517,7 @@ impl PipelineSchedule {
     }
 }
 
-/// Rejects a listed order whose stages or micro-batches differ in number from the plan's.
+/// Rejects a listed order if its number of stages or micro-batches differs from the plan's.
 fn check_listed(
     orders: &StagePassOrders,
     stages: u32,

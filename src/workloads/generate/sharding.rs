@@ -10,17 +10,17 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! An all-reduce of one device's shard of the result then adds these up. PALM's text gives the input as `N x K`. The
-//! table above and the code use `B M K`, as tests with small matrix products confirm. A bias adds `N / n` elements to
-//! the update; Table III omits biases.
+//! An all-reduce of one device's shard of the result then adds up the partial sums. PALM's text gives the input as `N x
+//! K`. The table above and the code use `B M K`, as tests with small matrix products confirm. A bias adds `N / n`
+//! elements to the update; Table III omits biases.
 //!
 //! A convolution `(b, c, i, k)` is sharded in the same way, except that m divides the rows of its output (see
-//! [`OperatorAxisShardCounts`]). PALM's table computes FLOPs from the input's size. The table assumes that windows have no
-//! padding and do not extend beyond a device's border rows. This module computes FLOPs from the output's size, which
-//! depends on stride and padding. If a device's windows cover rows of neighbouring devices, it receives these rows
-//! ([`OperatorShardWorkAndSums::image_rows_of`]). The gradients of the received rows are sent back before the sum over
-//! k, so that each device sums only its own rows. The input's gradient has the channels of the input (`B H W C`; PALM
-//! prints `B H W K`).
+//! [`OperatorAxisShardCounts`]). PALM's table computes FLOPs from the input's size. The table assumes that windows have
+//! no padding and do not cover rows beyond a device's border. This module computes FLOPs from the output's size, which
+//! depends on stride and padding. If a device's windows cover rows of neighbouring devices, the device receives these
+//! rows ([`OperatorShardWorkAndSums::image_rows_of`]). The gradients of the received rows are sent back before the sum
+//! over k, so that each device sums only its own rows. The input's gradient has the channels of the input (`B H W C`;
+//! PALM prints `B H W K`).
 //!
 //! All shards are equal, so degrees that do not divide the sizes are rejected.
 
@@ -45,7 +45,7 @@ pub use layout::{
     ShardMessage, plan_redistribution, reduce_scatter_groups,
 };
 
-/// Number of equal shards of an operator along each axis.
+/// Number of equal shards into which each axis of an operator is divided.
 ///
 /// | axis | linear | convolution | pooling | attention |
 /// |---|---|---|---|---|
@@ -55,8 +55,8 @@ pub use layout::{
 /// | `k` | inputs: `k` | input channels: `c` | | |
 ///
 /// The letters in the table come from PALM's Table III, where one letter can mean two axes. Plans and error messages
-/// therefore use b, m, n and k for all operators. Devices are numbered in the order of degrees in PALM's table, `(b, m,
-/// n, k)`, `(b, c, i, k)` and `(b, c, i)`; the index along the last degree changes fastest.
+/// therefore use b, m, n and k for all operators. Devices are numbered in the order in which PALM's table lists the
+/// degrees: `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`. The index along the last degree changes fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperatorAxisShardCounts {
     /// Number of shards along the sample axis.
@@ -111,26 +111,26 @@ impl OperatorAxisShardCounts {
     }
 }
 
-/// A result of which each device in a group has a partial sum; a collective must add these up.
+/// A result of which each device in a group has only a partial sum, so that a collective must add up these sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
     /// Number of elements of the result on one device; 0 if the operator has no such result.
     pub elements: u64,
-    /// Number of devices that sum together; 1 if no communication is needed.
+    /// Number of devices that add up their sums together; 1 if no communication is needed.
     pub size: u32,
-    /// Axes along which the summing devices differ; along all others, they have the same index.
+    /// Axes along which the summing devices have different indices. Along all other axes, they have the same index.
     pub over: &'static [OperatorShardAxis],
 }
 
-/// Sharding of one operator: the work of each device, and the sums over devices.
+/// How one operator is sharded: the work of each device, and the sums over devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorShardWorkAndSums {
     grid: OperatorShardGrid,
     degrees: OperatorAxisShardCounts,
     rows: Option<halo::SlidingWindowGeometry>,
-    /// FLOPs of a device's forward pass, two per multiplication; multiplications by padding count. As in
-    /// [`OperatorKind::multiplication_count`], matrix products count. As in PALM's Table III, so do comparisons in
-    /// pooling windows.
+    /// FLOPs of a device's forward pass, two per multiplication, including multiplications by padding. Like
+    /// [`OperatorKind::multiplication_count`], this counts the multiplications of matrix products. As in PALM's Table
+    /// III, comparisons in pooling windows count too.
     pub flops: u64,
     /// Sum of the output after a forward pass.
     pub forward: ShardReduction,
@@ -141,8 +141,8 @@ pub struct OperatorShardWorkAndSums {
 }
 
 impl OperatorShardWorkAndSums {
-    /// Shards the operator `work`, with `batch` samples, by `degrees` over `devices` devices. The
-    /// error message lists possible degrees.
+    /// Shards the operator `work`, with `batch` samples, by the given `degrees` over `devices` devices. The error
+    /// message lists possible degrees.
     pub fn new(
         work: &OperatorKind,
         batch: u64,
@@ -152,7 +152,7 @@ impl OperatorShardWorkAndSums {
         Self::from_spec(&work.to_axes_and_tensors(), batch, degrees, devices)
     }
 
-    /// Like `new`, but for an operator that is already a spec.
+    /// Like `new`, but takes an operator that is already a spec.
     pub(super) fn from_spec(
         spec: &OperatorAxesAndTensorsSpec,
         batch: u64,
@@ -179,8 +179,8 @@ impl OperatorShardWorkAndSums {
         for axis in OperatorShardAxis::ALL {
             sizes.check_axis_degree(axis, degrees.degree_along(axis))?;
         }
-        // These divisions leave no remainder, because degrees that do not divide the sizes are rejected. No degree
-        // exceeds the number of devices.
+        // These divisions leave no remainder, because degrees that do not divide the sizes are rejected. No degree is
+        // greater than the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
         let reduction = |amount, over: &'static [OperatorShardAxis]| {
@@ -218,7 +218,7 @@ impl OperatorShardWorkAndSums {
         self.mesh_axis_of(axis).shard_of_member(position)
     }
 
-    /// Returns the digit of a device's position that is its shard's index along `axis`.
+    /// Returns the digit of a device's position that states the index of its shard along `axis`.
     pub fn mesh_axis_of(&self, axis: OperatorShardAxis) -> MemberNumberDigit {
         self.grid.mesh_axis_for_operator_axis(axis)
     }
@@ -237,13 +237,13 @@ impl OperatorShardWorkAndSums {
             .collect()
     }
 
-    /// Returns the image rows that the device at `position` stores, and those that its windows cover. `None` if the
-    /// operator has no windows.
+    /// Returns the image rows that the device at `position` stores, and the image rows that its windows cover. Returns
+    /// `None` if the operator has no windows.
     pub fn image_rows_of(&self, position: u32) -> Option<[Range<u64>; 2]> {
         self.rows_of(self.shard_index(position, OperatorShardAxis::M))
     }
 
-    /// Like `image_rows_of`, for all devices with shard `part` of the rows.
+    /// Like `image_rows_of`, but for all devices that have shard `part` of the rows.
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([

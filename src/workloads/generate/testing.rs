@@ -113,8 +113,8 @@ pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode
     ranks
 }
 
-/// Checks every rank's own graph and slots (peers and group names). They must equal those derived from the
-/// representative of the rank's shape.
+/// Checks every rank's own graph and slots (peers and group names). They must equal the graph and slots derived from
+/// the representative of the rank's shape.
 pub(super) fn assert_rank_shapes_match(job: &CheckedWorkloadPattern) {
     for rank in 0..job.rank_count() {
         let shape = job.shape_of(rank);

@@ -1,4 +1,4 @@
-//! Lowers a model and a plan to the nodes of each rank.
+//! Lowers a model and a plan to nodes, rank by rank.
 //!
 //! The submodules explain how every number is computed: kernel costs (`cost`), collectives of
 //! tensor and expert parallelism (`sharded`), gradient buckets (`buckets`), memory per parameter
@@ -78,7 +78,7 @@ impl ModelAndParallelismPlan {
     /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
     pub(super) fn prepare_generator(mut self) -> Result<TrainingGenerator, PatternOptionError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
-            // Every layer is a chunk, so the model determines their number.
+            // Every layer is a chunk, so the model determines the number of chunks.
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
             self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
@@ -94,8 +94,8 @@ impl ModelAndParallelismPlan {
         TrainingGenerator::new(self, micro_batches)
     }
 
-    /// Tries recomputation policies, from the least to the most recomputation. Returns the generator for the first one
-    /// with which every stage fits into memory.
+    /// Tries recomputation policies, from the least to the most recomputation. Returns the generator for the first
+    /// policy with which every stage fits into memory.
     fn choose_least_recomputed(
         self,
         micro_batches: u32,
@@ -146,24 +146,24 @@ pub(super) struct TrainingGenerator {
     placement: AllRankCoordinatesAndGroups,
     micro_batches: u32,
     sizes: KernelCostParameters,
-    /// Distinct layers of the model; for each layer of the model, the index of its distinct layer.
+    /// Distinct layers of the model, and, for each layer of the model, the index of its distinct layer.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
     parts: ModelPartsAndGradientBuckets,
-    /// Maximum number of messages that one layer sends, in one pass, from one member to another; 0
-    /// if all members of a tensor group have the same nodes.
+    /// Maximum number of messages that one layer sends from one member to another in one pass; 0 if all members of a
+    /// tensor group have the same nodes.
     slots: u32,
-    /// Maximum number of messages that one layer sends, in one pass, to the next rank of a context group.
+    /// Maximum number of messages that one layer sends to the next rank of a context group in one pass.
     ring_slots: u32,
-    /// Groups whose adapters exchange activations with other stages. `None` if each member
-    /// exchanges its own activations.
+    /// Groups whose adapters exchange activations with other stages. This is `None` if each member exchanges its own
+    /// activations.
     adapters: Option<InterStageAdapterGroups>,
-    /// Node counts of ranks: one entry per stage or, if members of a tensor group have different
-    /// nodes, one entry per member of a stage's tensor group.
+    /// Node counts of ranks, with one entry per stage. If members of a tensor group have different nodes, there is one
+    /// entry per member of a stage's tensor group.
     counts: Vec<CachedNodeCountAndLowerBound>,
 }
 
-/// Bytes per value, rounded up to whole bytes: a 4-bit value has one byte.
+/// Number of bytes per value, rounded up to whole bytes, so that a 4-bit value counts as one byte.
 fn bytes_of(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 8,
@@ -247,7 +247,7 @@ impl TrainingGenerator {
         if plan.clip && plan.has_training() {
             placement.declare_replica_groups();
         }
-        // Counting nodes takes long, so do it only once per class of ranks.
+        // Counting nodes takes a long time, so do it only once per class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds)
@@ -310,7 +310,7 @@ impl TrainingGenerator {
             .part_of_chunk(stage, chunk, self.plan.pipeline)
     }
 
-    /// Returns the parts of a stage, each with its chunk, in the model's order. Stages with the same parts return them
+    /// Returns the parts of a stage in the model's order, each with its chunk. Stages with the same parts return them
     /// in the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunk_count();
@@ -373,9 +373,8 @@ impl TrainingGenerator {
         !is_block(&layer) || before.filter(is_block).count() < most as usize
     }
 
-    /// Returns the lane of gradient reductions. Sharded parameters are gathered with the same communicator with which
-    /// their gradients are reduced, and a communicator runs its collectives one after another (pytorch/pytorch, pull
-    /// request 177098).
+    /// Returns the lane of gradient reductions. The same communicator gathers sharded parameters and reduces their
+    /// gradients, and a communicator runs its collectives one after another (pytorch/pytorch, pull request 177098).
     fn reduction_lane(&self) -> i64 {
         match self.gathers_parameters() {
             true => PARAMETER_LANE,
@@ -394,27 +393,27 @@ impl TrainingGenerator {
         shared && self.has_communication() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if gathers of updated parameters overlap the next step's forward pass. A trace shows them at the
-    /// beginning of each step, so that a single step takes as long as each step of a long training.
+    /// Returns true if gathering updated parameters overlaps the next step's forward pass. A trace shows these gathers
+    /// at the beginning of each step, so that a single step takes as long as each step of a long training run.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }
 
-    /// Returns true if a backward pass ends with reductions of gradients. `complete` is true if the
-    /// chunk's gradients are then complete.
+    /// Returns true if a backward pass ends with reductions of gradients. `complete` is true if the chunk's gradients
+    /// are complete after this pass.
     fn ends_with_reductions(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
         self.has_communication() && self.plan.has_training() && (complete || each)
     }
 
-    /// Bytes of a layer's parameters after they are gathered.
+    /// Size in bytes of a layer's parameters after they are gathered.
     fn gathered_bytes(&self, layer: usize) -> u64 {
         let parts = self.gathered_parts(layer).into_iter();
         parts.map(|(_, bytes)| bytes).sum()
     }
 
-    /// For each kind of group that gathers parameters, the bytes of a layer's parameters after the gather. Replicas
-    /// share all weights except experts', which fewer ranks share.
+    /// For each kind of group that gathers parameters, the size in bytes of a layer's parameters after the gather. All
+    /// replicas share all weights except those of experts, which fewer ranks share.
     fn gathered_parts(&self, layer: usize) -> Vec<(ParallelGroupKind, u64)> {
         let experts = self.lowered_layer(layer).expert_parameters.all;
         let parts = [
@@ -450,13 +449,13 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the buckets whose last gradient is computed in `layer`, where they are also reduced.
+    /// Returns the buckets whose last gradient is computed in `layer`. They are also reduced there.
     fn buckets_ending_in(&self, layer: usize) -> &[GradientBucket] {
         self.parts.buckets_ending_at(layer)
     }
 
-    /// Returns the name of the operator (or layer) that completes a bucket, in three parts to be
-    /// joined: layer, slash, operator.
+    /// Returns the name of the operator (or layer) that completes a bucket. It has three parts that the caller joins:
+    /// layer, slash, operator.
     fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
         match self.plan.buckets {
@@ -475,13 +474,13 @@ impl TrainingGenerator {
         bucket.weights * self.sizes.gradient
     }
 
-    /// Bytes of the bucket's parameters that one replica updates.
+    /// Number of bytes of the bucket's parameters that one replica updates.
     fn bucket_shard(&self, bucket: &GradientBucket) -> u64 {
         let bytes = bucket.weights * self.sizes.number;
         bytes.div_ceil(self.placement.member_count(bucket.among).into())
     }
 
-    /// Bytes that one member of a tensor group sends from part `below` to the next part.
+    /// Number of bytes that one member of a tensor group sends from part `below` to the next part.
     fn boundary_bytes(&self, below: u32) -> u64 {
         if self
             .plan
@@ -542,8 +541,8 @@ impl TrainingGenerator {
             sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
         }
         if self.plan.clip && self.plan.expert > 1 {
-            // Each rank of an expert-parallel group has only its own experts' gradients, so their norm needs a sum over
-            // the group.
+            // Each rank of an expert-parallel group has only the gradients of its own experts, so a sum over the group
+            // is needed to compute their norm.
             sums.push(("norm/experts/all-reduce", 4, ParallelGroupKind::Expert));
         }
         sums

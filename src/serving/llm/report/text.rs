@@ -178,7 +178,7 @@ fn describe_kv_blocks(report: &LlmReport) -> String {
     )
 }
 
-/// Describes the engine's number of NPUs, and the alternatives.
+/// Describes the engine's number of NPUs, and which other numbers are possible.
 fn describe_tensor_degree(report: &LlmReport) -> String {
     let Some(place) = &report.place else {
         return String::new();

@@ -4,9 +4,9 @@
 use super::super::{LlmReport, WeightsPerStepAndToken};
 use chakram_hardware::machine::Machine;
 
-/// Ratio of the time of reads to their time at full memory bandwidth: for weights, and for keys and values.
+/// Ratio of the time that reads take to their time at full memory bandwidth: for weights, and for keys and values.
 const READS: [f64; 2] = [0.95, 0.90];
-/// Ratio of the time of the prompts' products to their time at the peak rate.
+/// Ratio of the time that the prompts' products take to their time at the peak rate.
 const PRODUCTS: f64 = 1.5;
 /// Seconds per block, for the all-reduces of a block, and per step.
 const STEPS: [f64; 3] = [53e-6, 30e-6, 0.37e-3];
@@ -14,8 +14,8 @@ const STEPS: [f64; 3] = [53e-6, 30e-6, 0.37e-3];
 /// Returns the time per token of `model` (a preset or a file) in seconds; `None` if the machine
 /// states no rates.
 ///
-/// The constants were fitted to half of the rows that InferenceX publishes. They are for Llama 3.1 8B and 70B, Qwen3
-/// 32B and 235B, and GPT-OSS 120B. `report` gives the number of requests per step.
+/// The constants were fitted to half of the rows that InferenceX publishes. The rows are those of Llama 3.1 8B and 70B,
+/// Qwen3 32B and 235B, and GPT-OSS 120B. `report` gives the number of requests per step.
 pub fn predict_tpot(model: &str, report: &LlmReport, machine: &Machine) -> Option<f64> {
     let place = report.place.as_ref()?;
     let all = report.row_of_all_classes()?;

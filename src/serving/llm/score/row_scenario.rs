@@ -1,5 +1,5 @@
-//! Makes a scenario from each row of a table of measured runs. Names in braces in the scenario's
-//! text are replaced by values.
+//! Turns each row of a table of measured runs into a scenario. Names in braces in the scenario's text are replaced by
+//! values.
 
 use super::{METRICS, MeasuredServingRow, ServingTimeStatistic, UnpredictableServingRow};
 use crate::error::ServeError;
@@ -26,7 +26,7 @@ const ROOT: &[&str] = &[
 /// Values as text, by name.
 type TextValuesByName = BTreeMap<String, String>;
 
-/// A file that defines how rows become scenarios.
+/// A file that defines how rows are turned into scenarios.
 #[derive(Clone, Debug)]
 pub(super) struct RowScenarioTemplate {
     machine: Option<String>,
@@ -35,12 +35,12 @@ pub(super) struct RowScenarioTemplate {
     fits_client: bool,
     client_groups: Vec<String>,
     scenario: String,
-    /// Metrics, each with its column's name and the seconds per unit of the column.
+    /// Metrics, each with the name of its column and the seconds in the column's unit.
     measured: Vec<(ServingTimeStatistic, String, f64)>,
     only: Vec<(String, Vec<String>)>,
     names: BTreeMap<String, TextValuesByName>,
-    /// Lists of columns, and the names that each of their values defines. With several columns, the values are joined
-    /// by spaces.
+    /// Lists of columns, and the names that each of their values defines. If a list has several columns, their values
+    /// are joined by spaces.
     when: Vec<(Vec<String>, BTreeMap<String, TextValuesByName>)>,
 }
 
@@ -75,7 +75,7 @@ fn list_inner_tables<'d>(
     }
 }
 
-/// Returns a column's unit in seconds. The ending of its name states the unit.
+/// Returns the unit of a column, in seconds. The end of the column's name gives the unit.
 fn column_unit_seconds(column: &str) -> Option<f64> {
     let units = [("_us", 1e-6), ("_ms", 1e-3), ("_s", 1.0)];
     let found = units.iter().find(|(end, _)| column.ends_with(end));
@@ -172,8 +172,8 @@ impl RowScenarioTemplate {
         self.fits_client
     }
 
-    /// Reads the rows of the table at `runs`. Rows without a scenario are returned separately. `by` names an additional
-    /// column to read.
+    /// Reads the rows of the table at `runs`. Rows that cannot be turned into a scenario are returned separately. `by`
+    /// names an additional column to read.
     pub fn read_rows(
         &self,
         runs: &Path,
@@ -211,7 +211,7 @@ impl RowScenarioTemplate {
                 )));
             }
         }
-        // Scenarios resolve relative paths from their own folder, so state the table's folder as an absolute path.
+        // A scenario resolves relative paths from its own folder, so the table's folder must be an absolute path here.
         let folder = runs.parent().unwrap_or(Path::new(""));
         let folder = std::path::absolute(Path::new(".").join(folder)).map_or_else(
             |_| folder.display().to_string(),

@@ -8,8 +8,8 @@ use chakram_base::config::ConfigDocument;
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 
-/// NPUs on which TensorRT-LLM's all-reduces are assumed to be as fast as on H100, where they were measured. The links
-/// of these NPUs are at least as fast as H100's, and up to 256 KiB the time is mostly latency.
+/// NPUs whose all-reduces by TensorRT-LLM are assumed to be as fast as on H100, where they were measured. Their links
+/// are at least as fast as H100's, and up to 256 KiB the time is mostly latency.
 const AS_H100: &[&str] = &["h200", "b200", "b300", "gb200", "gb300"];
 /// NPUs with the same links as B200. Their machines also use B200's curves.
 const AS_B200: &[&str] = &["b300", "gb200", "gb300"];
@@ -25,7 +25,7 @@ pub(super) struct AllReduceTimes {
 }
 
 impl AllReduceTimes {
-    /// Returns the seconds that `npus` NPUs take to exchange tokens of `bytes` bytes in total. Afterwards, each NPU has
+    /// Returns how many seconds `npus` NPUs take to exchange tokens of `bytes` bytes in total. Afterwards, each NPU has
     /// the tokens of all NPUs or, for `ReduceScatter`, the sums for its own tokens.
     pub(super) fn token_exchange_seconds(
         &self,
@@ -51,8 +51,8 @@ impl AllReduceTimes {
     }
 }
 
-/// Interpolates linearly between points; returns the first value for smaller `x`. `None` above the last point, and if
-/// there are no points.
+/// Interpolates linearly between points; for `x` below the first point, returns the first value. Returns `None` above
+/// the last point, or if there are no points.
 fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let above = points.partition_point(|(at, _)| *at < x);
     let next = points.get(above)?;
@@ -65,8 +65,8 @@ fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     })
 }
 
-/// Returns the seconds of an all-reduce. If the machine has no measurement, assumes a ring along
-/// the machine's first dimension.
+/// Returns the seconds of an all-reduce. If the machine has no measurement, a ring along its first dimension is
+/// assumed.
 fn measured_or_ring_seconds(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
         return span.as_seconds();

@@ -1,4 +1,4 @@
-//! Computes the seconds of a block's attention: for prompts in chunks, for answers token by token, with latent
+//! Computes how many seconds a block's attention takes: for prompts in chunks, for answers token by token, with latent
 //! vectors, and for linear attention.
 
 use super::super::model_sizes::ModelBlockAttentionSizes;
@@ -12,9 +12,10 @@ use chakram_workloads::model::{DELTA_CHUNK, DeltaAttention};
 /// Fraction of the memory bandwidth that attention with one query reaches on NPUs without a measured curve. It comes
 /// from H100's measured curve.
 pub(super) const DECODE_MEMORY: f64 = 0.93;
-/// Ratios of the time to start and of the fraction of the memory bandwidth of attention to FP8 keys to those of attention to
-/// BF16 keys. The ratios come from 6,770 pairs of shapes with heads of 128 columns on H100 (vLLM's FlashAttention-3;
-/// aiconfigurator, Apache-2.0): 13.4 us and 0.79 instead of 11.6 us and 0.93, with an error of 8 %.
+/// How attention to FP8 keys compares with attention to BF16 keys: the ratios of their start times, and of the
+/// fractions of the memory bandwidth that they reach. The ratios come from 6,770 pairs of shapes with heads of 128
+/// columns on H100 (vLLM's FlashAttention-3; aiconfigurator, Apache-2.0): 13.4 us and 0.79 instead of 11.6 us and 0.93,
+/// with an error of 8 %.
 const FP8_DECODE_START: f64 = 1.155;
 const FP8_DECODE_MEMORY: f64 = 0.85;
 /// Constants for decoding with latent vectors: a kernel's start time, and the fractions of the memory bandwidth and of
@@ -26,8 +27,8 @@ pub(super) const LATENT_MEMORY: f64 = 0.85;
 pub(super) const LATENT_PEAK: f64 = 0.6;
 
 impl StepTimeCalculator {
-    /// Returns the seconds of linear attention in a block, for requests with one token each. Each
-    /// request reads and writes its states.
+    /// Returns how many seconds linear attention takes in a block, for requests with one token each. Each request reads
+    /// and writes its states.
     pub(super) fn delta_decode_seconds(&self, of: &DeltaAttention, requests: u64) -> f64 {
         let [keys, values] = of.heads_per_npu(self.npus);
         let vectors = 2 * keys * of.key_width + 2 * values * of.value_width;
@@ -35,9 +36,9 @@ impl StepTimeCalculator {
         self.memory_bound_seconds(MemoryBoundKernelClass::ElementWise, bytes)
     }
 
-    /// Returns the seconds of linear attention in a block for prompts. It is the larger of compute time and memory time
-    /// (roofline). Compute covers the products inside chunks and with states; memory covers the vectors and states
-    /// passed between kernels.
+    /// Returns how many seconds linear attention takes in a block, for prompts. The time is the larger of compute time
+    /// and memory time (roofline). Compute covers the products inside chunks and with states; memory covers the vectors
+    /// and states that one kernel passes to another.
     pub(super) fn delta_prefill_seconds(&self, of: &DeltaAttention, chunks: &[(u32, u32)]) -> f64 {
         let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();
         let [keys, values] = of.heads_per_npu(self.npus);
@@ -56,8 +57,8 @@ impl StepTimeCalculator {
         })
     }
 
-    /// Returns the seconds of one block's attention, for `batch` sequences. Each sequence has
-    /// `queries` tokens in this step, and `keys` tokens at the end of the step.
+    /// Returns how many seconds one block's attention takes for `batch` sequences. Each sequence has `queries` tokens
+    /// in this step, and `keys` tokens at the end of the step.
     pub(super) fn attention_seconds(
         &self,
         of: &ModelBlockAttentionSizes,
@@ -76,7 +77,7 @@ impl StepTimeCalculator {
             None => of.kv_heads_per_npu(self.npus),
         };
         let width = of.width;
-        // With a window, the first query reads `window` tokens, including its own, and each later query reads one new
+        // With a window, the first query reads `window` tokens, including its own, and each later query adds one new
         // token.
         let keys = match of.window {
             Some(window) => keys.min(window + queries - 1),
@@ -118,9 +119,9 @@ impl StepTimeCalculator {
         })
     }
 
-    /// Returns the seconds of attention to FP8 keys and values with one query per sequence. The kernel needs longer to
-    /// start and reaches less of the memory bandwidth than with BF16 keys, because it converts values. Returns `None`
-    /// on NPUs without a measured curve.
+    /// Returns how many seconds attention to FP8 keys and values takes, with one query per sequence. Because the kernel
+    /// converts values, it starts more slowly and reaches less of the memory bandwidth than with BF16 keys. Returns
+    /// `None` on NPUs without a measured curve.
     fn fp8_decode_seconds(
         &self,
         [batch, heads, kv_heads]: [u64; 3],
@@ -135,8 +136,8 @@ impl StepTimeCalculator {
         Some((decode.start * FP8_DECODE_START + moved + heads) * self.class.slowdown)
     }
 
-    /// Returns the seconds of attention with latent vectors, for one query per sequence. All heads
-    /// read the same latent vectors.
+    /// Returns how many seconds attention with latent vectors takes, with one query per sequence. All heads read the
+    /// same latent vectors.
     pub(super) fn latent_decode_seconds(
         &self,
         heads: u64,
@@ -155,9 +156,9 @@ impl StepTimeCalculator {
         (LATENT_START.as_seconds() + memory.max(products)) * self.class.slowdown
     }
 
-    /// Returns the seconds of attention with one query per sequence, on NPUs without a measured curve for one query.
-    /// The kernel reads keys and values at [`DECODE_MEMORY`] of the memory bandwidth. `None` if the NPU has a curve for
-    /// one query, or no attention curve at all.
+    /// Returns how many seconds attention takes with one query per sequence, on NPUs that have no measured curve for
+    /// one query. The kernel reads keys and values at the fraction [`DECODE_MEMORY`] of the memory bandwidth. Returns
+    /// `None` if the NPU has a curve for one query, or no attention curve at all.
     pub(super) fn unmeasured_decode_seconds(
         &self,
         of: &ModelBlockAttentionSizes,

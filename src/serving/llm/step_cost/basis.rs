@@ -1,4 +1,4 @@
-//! Describes, for reports, the sources of a step's times.
+//! Describes where a step's times come from, for reports.
 
 use super::super::model_sizes::EqualModelBlocks;
 use super::super::rules::InputQuantizingKernels;
@@ -11,7 +11,7 @@ use chakram_base::units::{format_percent, format_thousands};
 use chakram_workloads::model::DELTA_CHUNK;
 
 impl StepTimeCalculator {
-    /// Describes the source of the times for products with weights in the format `weights`, outside experts or in
+    /// Describes where the times come from for products whose weights have the format `weights`, outside experts or in
     /// experts.
     fn describe_products(&self, weights: Dtype, in_experts: bool) -> Vec<String> {
         let computes_in = self.compute_format(weights);
@@ -39,7 +39,7 @@ impl StepTimeCalculator {
         all
     }
 
-    /// Describes the source of the times for the experts' products.
+    /// Describes where the times of the experts' products come from.
     fn describe_expert_kernels(&self, curve: ExpertKernelCurve) -> String {
         let [memory, peak] = curve.fractions();
         let weights = self.formats.experts;
@@ -77,7 +77,7 @@ impl StepTimeCalculator {
         })
     }
 
-    /// Describes the sources of all times.
+    /// Describes where all times come from.
     pub fn describe_basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
         let mut all = Vec::new();

@@ -20,8 +20,8 @@ pub(super) struct ExpertKernelCurve {
     efficiency: f64,
     /// Fraction of the memory bandwidth that reads and writes reach.
     memory: f64,
-    /// Least and greatest number of rows of a tile, which are powers of two. A kernel uses the smallest tile that
-    /// contains all rows of an expert, or else the greatest tile.
+    /// Smallest and largest number of rows that a tile may have; both are powers of two. A kernel uses the smallest
+    /// tile that contains all rows of an expert or, if none does, the largest tile.
     rows: [u64; 2],
     /// True if the kernels compute in BF16 on all NPUs.
     converts: bool,
@@ -95,8 +95,8 @@ impl ExpertKernelCurve {
         Ok(None)
     }
 
-    /// Returns the seconds of a product of `experts` experts. Each expert has `rows` rows, `columns` columns of results,
-    /// and sums over `inputs` columns.
+    /// Returns how many seconds a product of `experts` experts takes. Each expert has `rows` rows, `columns` columns of
+    /// results, and sums over `inputs` columns.
     pub(super) fn product_seconds(
         &self,
         [experts, rows, columns, inputs]: [u64; 4],
@@ -115,7 +115,8 @@ impl ExpertKernelCurve {
         self.start + (compute * compute + memory * memory).sqrt().sqrt()
     }
 
-    /// Returns true if the kernels convert weights and compute in BF16, even if the NPU computes in their format.
+    /// Returns true if the kernels convert weights and compute in BF16, even on NPUs that can compute in the weights'
+    /// format.
     pub(super) fn converts_weights(&self) -> bool {
         self.converts
     }

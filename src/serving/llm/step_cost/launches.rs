@@ -1,4 +1,4 @@
-//! The host's launches of kernels outside captured graphs.
+//! How the host launches kernels outside captured graphs.
 
 use super::super::model_sizes::{EqualModelBlocks, TokenMixing};
 use super::super::rules::GraphCaptureRule;

@@ -18,13 +18,13 @@ pub(super) struct MemoryBoundKernelElementCount {
 /// Maximum number of experts by which a single kernel sorts tokens.
 const MOST_EXPERTS_OF_ONE_KERNEL: u64 = 64;
 
-/// Bytes per element that a kernel moves when it quantizes the inputs of a product. The kernel reads two bytes and writes
-/// one, but below the memory's bandwidth: measured products on H100 that include this kernel take as long as products
-/// without it and 11 bytes per element (aiconfigurator, Apache-2.0).
+/// Bytes per element that a kernel moves when it quantizes the inputs of a product. The kernel reads two bytes and
+/// writes one, but not at full memory bandwidth: on H100, a measured product that includes this kernel takes as long as
+/// a product without it plus a transfer of 11 bytes per element (aiconfigurator, Apache-2.0).
 const QUANTIZATION_BYTES: u64 = 11;
 
 impl StepTimeCalculator {
-    /// Returns the seconds of a kernel that moves bytes, without the gap after it.
+    /// Returns how many seconds a kernel that moves bytes takes, without the gap after it.
     pub(super) fn memory_bound_seconds(&self, kernel: MemoryBoundKernelClass, bytes: u64) -> f64 {
         let profile = KernelTraceFacts {
             bytes,
@@ -52,8 +52,7 @@ impl StepTimeCalculator {
             elements: (kind.widest + kind.widest / 2) / parts,
         }];
         if !self.fuses_norms() {
-            // A block has two norms. Each norm includes the residual sum before it, so it has two
-            // reads and two writes.
+            // A block has two norms. Each norm includes the residual sum before it, so it reads twice and writes twice.
             work.extend(
                 [MemoryBoundKernelElementCount {
                     kernel: MemoryBoundKernelClass::Normalization,
@@ -77,9 +76,9 @@ impl StepTimeCalculator {
             }
         }
         if let Some([experts, chosen]) = kind.experts {
-            // The router chooses experts, kernels count tokens and sort them by expert (vLLM's
-            // `moe_align_block_size`: one kernel for up to 64 experts, else two), and a later kernel
-            // adds up the experts' results.
+            // The router chooses experts, and kernels count tokens and sort them by expert (vLLM's
+            // `moe_align_block_size`: one kernel for up to 64 experts, otherwise two). A later kernel sums the experts'
+            // results.
             work.push(MemoryBoundKernelElementCount {
                 kernel: MemoryBoundKernelClass::Softmax,
                 elements: 3 * experts,

@@ -1,4 +1,5 @@
-//! Computes the seconds of matrix products with weights, for given formats and numbers of experts that receive tokens.
+//! Computes how many seconds matrix products with weights take, for given formats and given numbers of experts that
+//! receive tokens.
 
 use super::super::model_sizes::{EqualModelBlocks, MatrixProductSplit, ModelBlockMatrixProduct};
 use super::super::rules::InputQuantizingKernels;
@@ -13,13 +14,13 @@ use chakram_hardware::compute::KernelTraceFacts;
 /// assumption).
 pub(super) const WEIGHT_ONLY_PEAK: f64 = 0.7;
 
-/// Time of the kernel that quantizes the input of a product in four bits, which the machines' curves of such products
-/// include: the shortest product takes 7.1 us instead of 1.9 us (B200; aiconfigurator, Apache-2.0).
+/// Time of the kernel that quantizes a product's input to four bits. The machines' curves of such products include it:
+/// the shortest product takes 7.1 us instead of 1.9 us (B200; aiconfigurator, Apache-2.0).
 const FP4_QUANTIZATION: Span = Span::from_ns(5200);
 
 impl StepTimeCalculator {
-    /// Returns the format in which products with `weights` weights are computed. It is the weights' own format, except
-    /// that four-bit weights are computed in BF16 on NPUs without four-bit arithmetic.
+    /// Returns the format in which products with `weights` weights are computed. This is the weights' own format,
+    /// except that products with four-bit weights are computed in BF16 on NPUs without four-bit arithmetic.
     pub(super) fn compute_format(&self, weights: Dtype) -> Dtype {
         match weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
@@ -27,7 +28,7 @@ impl StepTimeCalculator {
         }
     }
 
-    /// Returns true if a kernel of its own quantizes the input of `product`, a product of `kind` outside experts whose
+    /// Returns true if a separate kernel quantizes the input of `product`, a product of `kind` outside experts whose
     /// weights have one scale per tensor.
     pub(super) fn has_own_quantization(
         &self,
@@ -49,8 +50,8 @@ impl StepTimeCalculator {
         }
     }
 
-    /// Returns the seconds of a product outside experts. If `quantizes`, the time of a product in four bits contains the
-    /// kernel that quantizes its input; kernels that quantize inputs to FP8 are counted elsewhere.
+    /// Returns how many seconds a product outside experts takes. If `quantizes`, the time of a four-bit product
+    /// includes the kernel that quantizes its input; kernels that quantize inputs to FP8 are counted elsewhere.
     pub(super) fn dense_product_seconds(&self, [m, n, k]: [u64; 3], quantizes: bool) -> f64 {
         let weights = self.formats.weights;
         let has_curve = self.class.curves.gemm[Dtype::Fp4 as usize].is_some();
@@ -70,7 +71,7 @@ impl StepTimeCalculator {
         known(Dtype::Fp4) && known(Dtype::Fp8)
     }
 
-    /// Returns the seconds of a product of activations with `weights` weights.
+    /// Returns how many seconds a product of activations with `weights` weights takes.
     pub(super) fn weight_product_seconds(&self, [batch, m, n, k]: [u64; 4], weights: Dtype) -> f64 {
         let format = self.compute_format(weights);
         if format == Dtype::Fp4 && self.prices_fp4_by_fp8() {
@@ -95,8 +96,8 @@ impl StepTimeCalculator {
         })
     }
 
-    /// Returns the seconds of a product of several experts; `sizes` are the number of experts, and for each expert the
-    /// rows, the columns, and the size of the dimension that the product sums over.
+    /// Returns how many seconds a product of several experts takes; `sizes` are the number of experts and, for each
+    /// expert, its rows, its columns, and the size of the dimension that the product sums over.
     pub(super) fn expert_product_seconds(&self, sizes: [u64; 4]) -> f64 {
         let weights = self.formats.experts;
         let computes_in = self.expert_compute_format();
@@ -125,7 +126,7 @@ impl StepTimeCalculator {
         }
     }
 
-    /// Returns the number of expert products on an NPU and, for each product, its rows, its columns, and the size of
+    /// Returns how many expert products an NPU computes and, for each product, its rows, its columns, and the size of
     /// the summed dimension. A step has `tokens` tokens, and at most `padded` tokens per rank.
     pub(super) fn expert_product_sizes(
         &self,
@@ -147,8 +148,8 @@ impl StepTimeCalculator {
     }
 }
 
-/// Returns the expected number of experts that receive at least one of `tokens` tokens. Each token
-/// goes to `chosen` of `experts` equally likely experts.
+/// Returns the expected number of experts that receive at least one of `tokens` tokens. Each token goes to `chosen` of
+/// `experts` experts, all of which are equally likely.
 pub(in super::super) fn expected_active_experts(experts: u64, chosen: u64, tokens: u64) -> u64 {
     let all = experts as f64;
     let (mut none, mut each, mut left) = (1.0, 1.0 - chosen as f64 / all, tokens);

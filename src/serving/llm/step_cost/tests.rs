@@ -95,8 +95,8 @@ fn states_are_read_and_written_whatever_the_context() {
     let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
     let grown = part(8000) - part(1000);
     assert!((grown - 12.0 * (long - short)).abs() < 1e-9);
-    // Each of the 8,192 tokens in a step requires 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs. The
-    // NPU computes at most 989 TFLOP/s.
+    // Each of a step's 8,192 tokens requires 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs. The NPU computes at most 989
+    // TFLOP/s.
     let flops = 8192.0 * 2.0 * 8.0 * (64.0 * 5.0 * 128.0 + 3.0 * 128.0 * 128.0);
     assert!(cost.delta_prefill_seconds(&delta, &[(8192, 0)]) >= flops / 989.5e12);
     let alone = cost.delta_prefill_seconds(&delta, &[(100, 900)]);
@@ -116,7 +116,7 @@ fn parts_that_are_left_out_take_no_time() {
     let all = cost("llama3-70b", "dgx-h100", 4, &[])
         .step_time_by_part(&load, &mut StepPartTimeCache::default());
     for (part, name) in StepTimePart::NAMES {
-        // Kernels of 620 tokens on four NPUs take longer than their launches.
+        // The kernels for 620 tokens on four NPUs take longer than their launches.
         let is_zero = matches!(part, StepTimePart::Padding | StepTimePart::Launches);
         assert_eq!(all[*part as usize] == Span::ZERO, is_zero, "{name}");
         let without = cost("llama3-70b", "dgx-h100", 4, &[*part]);
@@ -143,16 +143,15 @@ fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
     assert!((1.4..1.78).contains(&gain), "{gain}");
     let start = seconds(Dtype::Fp4, 1) - 8192.0 * 8192.0 * 9.0 / 16.0 / 8e12;
     assert!(start < 7.1e-6, "{start}");
-    // H100 does not compute in four bits, so it reads weights in four bits but computes products in
-    // BF16.
+    // H100 has no four-bit arithmetic, so it reads four-bit weights but computes products in BF16.
     let hopper = cost("llama3-70b", "dgx-h100", 1, &[]);
     let hopper = |format, rows| hopper.weight_product_seconds([1, rows, 8192, 8192], format);
     assert!(hopper(Dtype::Fp4, 16) < hopper(Dtype::Fp8, 16));
     assert!(hopper(Dtype::Fp4, 8192) > hopper(Dtype::Bf16, 8192));
 }
 
-/// With whole experts, each of eight NPUs has an eighth of the experts, with all their columns. Otherwise, it has an
-/// eighth of the columns of every expert.
+/// With whole experts, each of eight NPUs has an eighth of the experts, with all their columns. If experts are divided,
+/// it has an eighth of the columns of every expert.
 #[test]
 fn whole_experts_are_fewer_and_wider() {
     let mut cost = cost("qwen3-235b-a22b", "dgx-h100", 8, &[]);
@@ -224,9 +223,9 @@ fn own_all_reduces_are_taken_where_they_were_measured() {
     assert!((prices.seconds_for(33_554_432) - 199.8e-6).abs() < 1e-9);
 }
 
-/// Each of the 48 blocks has 4 products, the router, attention, 2 all-reduces, and 10 kernels that move bytes: the
-/// activation, 2 norms, the rotation, the writes, the norm of heads, and for experts the choice, 2 for sorting, and
-/// the sum.
+/// Each of the 48 blocks has 4 products, the router, attention, 2 all-reduces, and 10 kernels that move bytes. These
+/// are the activation, 2 norms, the rotation, the writes, the norm of heads, and for experts the choice, 2 for sorting,
+/// and the sum.
 #[test]
 fn launches_outside_graphs_bound_a_step() {
     let of_rule = |graphs, graph_tokens| {
@@ -256,7 +255,7 @@ fn launches_outside_graphs_bound_a_step() {
     let (more, on_device) = launches(&pieces, &prompt(600));
     assert_eq!(more + on_device, Span::from_us(20).times(48 * kernels));
     assert!(on_device > Span::ZERO && more > Span::ZERO);
-    // Up to 512 tokens, each block launches a graph and two kernels of attention.
+    // In steps of up to 512 tokens, each block launches a graph and two kernels of attention.
     assert_eq!(pieces.launches_of_step(&prompt(512)), 48 * 3);
     assert_eq!(pieces.launches_of_step(&decode(512, 1000)), 0);
     assert_eq!(pieces.launches_of_step(&decode(513, 1000)), 48 * kernels);
@@ -272,7 +271,7 @@ fn launches_outside_graphs_bound_a_step() {
     assert_eq!(older.launch_time(), Span::from_us(44));
 }
 
-/// Before each of the 4 products of a block with experts, a kernel quantizes: it takes the time of 11 bytes for each of
+/// A kernel quantizes before each of the 4 products of a block with experts. It takes the time of 11 bytes for each of
 /// 2,048 columns, of 4,096 / 2 on each of two NPUs, of 2,048, and of 8 times 768 / 2.
 #[test]
 fn scales_per_block_need_kernels_that_quantize() {
@@ -341,7 +340,7 @@ fn experts_take_the_measured_times() {
             assert!(off.abs() < 0.25, "{model} {format:?} {tokens}: {off:+.3}");
         }
     }
-    // A100 was not measured with balanced routing, so its experts are computed as other products.
+    // A100 was not measured with balanced routing, so its experts are computed like other products.
     let other = ExpertKernelCurve::load(ExpertKernelLibrary::Triton, "a100", Dtype::Bf16).unwrap();
     assert_eq!(other, None);
 }

@@ -10,13 +10,13 @@ use std::ops::Range;
 
 /// Number of consecutive sound records required to resume reading.
 const CHAIN: usize = 3;
-/// The search ends once it has inspected each byte this many times on average.
+/// The search stops once it has inspected as many bytes as the file has, times this number.
 const SCAN_FACTOR: usize = 64;
 
 /// Byte range of a message in the file.
 type MessageRange = Range<usize>;
 
-/// The records of a file, under the assumption of one schema generation.
+/// The records found in a file when it is read as one schema generation.
 struct SalvageUnderAssumedGeneration {
     generation: SchemaGeneration,
     /// The metadata record, if it is sound.
@@ -106,8 +106,8 @@ pub(super) fn salvage_frames(
     Ok((metadata, found))
 }
 
-/// Returns the records under the generation that explains most of the bytes. Fails if two generations explain the same
-/// number of bytes.
+/// Returns the records as read with the generation that explains the most bytes. Fails if two generations explain the
+/// same number of bytes.
 fn salvage_best_generation(contents: &[u8]) -> Result<SalvageUnderAssumedGeneration, TraceError> {
     let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
     // Damage rarely destroys more than half of a file, and a wrong generation explains almost none of its bytes. A

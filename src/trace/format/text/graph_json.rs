@@ -2,8 +2,8 @@
 //! symbolic tensor graph generator writes `{"nodes": […]}`.
 //!
 //! Ids, names, types and dependencies become fields, and `runtime` becomes the duration in microseconds. Every other
-//! key of a node becomes an attribute. Known keys get the types that other tools use, and unknown keys get the types of
-//! their JSON values. Keys outside the nodes become attributes of the metadata record.
+//! key of a node becomes an attribute. A known key gets the type that other tools use for it, and an unknown key gets
+//! the type of its JSON value. Keys outside the nodes become attributes of the metadata record.
 
 use super::EncodedRecordsWithSourceLines;
 use super::json::{JsonCursor, JsonScalarOrContainerStart};
@@ -154,7 +154,7 @@ fn parse_node_type(json: &mut JsonCursor<'_>) -> Result<i32, TraceError> {
     })
 }
 
-/// Reads a duration in whole microseconds and, if it has a fraction, also in nanoseconds.
+/// Reads a duration in whole microseconds. If the duration has a fraction, it is also read in nanoseconds.
 fn parse_duration(json: &mut JsonCursor<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.parse_scalar()?;
@@ -172,7 +172,7 @@ fn parse_duration(json: &mut JsonCursor<'_>) -> Result<(u64, Option<u64>), Trace
     }
 }
 
-/// Reads the value of key `name`, and appends it to a record as an attribute in field `number`.
+/// Reads the value of key `name`, and appends it to a record: the attribute goes into field `number`.
 fn append_attribute(
     json: &mut JsonCursor<'_>,
     name: &str,

@@ -4,7 +4,7 @@
 use crate::format::TraceError;
 use std::borrow::Cow;
 
-/// Maximum nesting depth in values that are skipped.
+/// Maximum nesting depth of values that the parser skips.
 const MAX_DEPTH: usize = 200;
 
 /// A position in a JSON text.
@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 200;
 pub(super) struct JsonCursor<'a> {
     text: &'a [u8],
     at: usize,
-    /// The last byte whose position was computed, with its line and column.
+    /// Offset of the last byte whose position was computed, with its line and column.
     mark: (usize, (usize, usize)),
     /// Id of the current node, for error messages.
     pub node: Option<u64>,

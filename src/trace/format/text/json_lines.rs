@@ -11,15 +11,16 @@
 //! default values, except `id` and `type`. The format is protobuf's JSON mapping with these additions, which make it
 //! lossless:
 //!
-//! - all numbers are JSON numbers, including 64-bit numbers. Reals have the fewest digits that identify the value.
+//! - all numbers, even 64-bit ones, are JSON numbers. Reals have as few digits as suffice to identify the value.
 //!   `"Infinity"`, `"-Infinity"` and `"NaN"` are strings, and a NaN with a non-default payload is
 //!   `"NaN(0x7ff8000000000001)"`. Bytes are base64.
-//! - `unknown` contains a record's fields outside the schema, unchanged (base64).
-//! - some attributes, inputs and outputs cannot be expressed exactly by JSON keys (unknown fields, text that is not
-//!   UTF-8, unusual encodings). Such a message is kept unchanged as `{"raw":"…"}`.
+//! - `unknown` contains the fields of a record that the schema does not define, unchanged (base64).
+//! - JSON keys cannot express some attributes, inputs and outputs exactly (unknown fields, text that is not UTF-8,
+//!   unusual encodings). Such a message is kept unchanged as `{"raw":"…"}`.
 //!
-//! A round trip through text therefore preserves a canonical file (fields in the order of their numbers, lists packed,
-//! no defaults) byte for byte. For any other file, a round trip produces a file with equal records.
+//! A canonical file has its fields in the order of their numbers, packed lists and no defaults. A round trip through
+//! text therefore preserves such a file byte for byte. For any other file, a round trip yields a file whose records are
+//! equal.
 
 use super::json::JsonCursor;
 use super::message::{self, JsonNodeBuilder};
@@ -56,15 +57,15 @@ impl<R: BufRead> JsonLineReader<R> {
         }
     }
 
-    /// Makes the reader expect a node on the next line; another reader has already read the metadata.
+    /// Makes the reader expect a node on the next line, because another reader has already read the metadata.
     pub(in crate::format) fn skip_metadata(&mut self) {
         self.records = self.records.max(1);
     }
 
     /// Reads the next record into `record`, in the current schema; the first record is the metadata. Returns the
-    /// record's line; at the end, returns `None` and leaves `record` empty. Skips lines without content.
+    /// record's line number; at the end, returns `None` and leaves `record` empty. Skips blank lines.
     ///
-    /// Fails if a line is not a valid record; the next call continues after this line.
+    /// Fails if a line is not a valid record. The next call then continues after this line.
     pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {
         record.clear();
         loop {

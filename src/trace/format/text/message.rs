@@ -209,7 +209,7 @@ fn check_schema(json: &mut JsonCursor<'_>) -> Result<(), TraceError> {
     }
 }
 
-/// Consumes the next value if it is null, which means an absent value; returns true in this case.
+/// Consumes the next value and returns true if it is null, which means that the value is absent.
 fn is_null(json: &mut JsonCursor<'_>) -> Result<bool, TraceError> {
     match json.peek_byte() {
         Some(b'n') => Ok(json.parse_scalar()? == JsonScalarOrContainerStart::Null),

@@ -4,14 +4,14 @@ use super::json::{JsonCursor, JsonScalarOrContainerStart};
 use super::{JsonTraceFormat, MARK, json_lines};
 use std::borrow::Cow;
 
-/// Classification of a text by its content.
+/// What a text is, judged by its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::format) enum TraceOrCaptureTextKind {
     /// A trace.
     Trace(JsonTraceFormat),
     /// A capture of this kind, which the user must convert first.
     Capture(&'static str),
-    /// JSON that is neither a trace nor a capture, as far as the inspected part shows.
+    /// JSON in which the inspected part shows neither a trace nor a capture.
     Other,
     /// Text that is not JSON.
     NoJson,
@@ -73,7 +73,7 @@ pub(in crate::format) fn classify_text(text: &[u8]) -> TraceOrCaptureTextKind {
                 }
             }
         }
-        // The value of the key has now been read or skipped.
+        // At this point, the value of the key has been read or skipped.
         if !json.accept_byte(b',') {
             return TraceOrCaptureTextKind::Other;
         }

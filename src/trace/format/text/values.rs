@@ -47,7 +47,7 @@ const ALL: [(ValueKind, &str); 15] = [
 ];
 
 impl ValueKind {
-    /// Returns the type of an attribute's field `number`, and true if the field is a list.
+    /// Returns the value type to which an attribute's field `number` belongs, and true if the field is a list.
     pub fn of_field(number: u32) -> Option<(Self, bool)> {
         let index = usize::try_from(number).ok()?.checked_sub(3)?;
         let (kind, _) = ALL.get(index / 2)?;
@@ -109,7 +109,7 @@ impl ValueKind {
         let written = match (self, raw) {
             (Self::Double, WireValue::Fixed64(bits)) => put_double(out, bits),
             (Self::Float, WireValue::Fixed32(bits)) => put_float(out, bits),
-            // Writers sign-extend an int32 to 64 bits. A value in any other encoding stays raw bytes.
+            // Writers sign-extend an int32 to 64 bits. A value in any other encoding is kept as raw bytes.
             (Self::Int32, WireValue::Varint(v)) if v as i64 == i64::from(v as i32) => {
                 write!(out, "{}", v as i32)
             }
@@ -236,7 +236,7 @@ fn number_text<'s>(scalar: &'s JsonScalarOrContainerStart<'_>) -> Option<&'s str
     }
 }
 
-/// Parses a whole number that is written as a real, such as `5.0` or `1e3`, if it is exact (up to 2^53).
+/// Parses a whole number that is written as a real, such as `5.0` or `1e3`. The value must be exact (up to 2^53).
 fn parse_exact_whole(text: &str) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let value: f64 = text.parse().ok()?;
@@ -289,7 +289,7 @@ fn put_float(out: &mut Vec<u8>, bits: u32) -> std::io::Result<()> {
     }
 }
 
-/// Returns the bits in `NaN(0x…)`.
+/// Returns the bits that `NaN(0x…)` states.
 fn parse_nan_bits(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("NaN(0x")?.strip_suffix(')')?;
     let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());

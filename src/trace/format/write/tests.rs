@@ -114,7 +114,7 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// Returns the node in `file`, after checking that the file's records equal the output of the generated types.
+/// Checks that the file's records equal the output of the generated types, and then returns the node in `file`.
 fn second(file: &[u8]) -> RawRecord<'_> {
     let mut frames = FrameCursor::new(file);
     let metadata = frames.next_record().unwrap().unwrap();
@@ -221,7 +221,7 @@ fn attributes_may_not_contradict_the_node() {
         lane: Some(7),
         ..NodeView::new(5, "mm", KERNEL)
     };
-    // For a kernel, the stream takes precedence over the thread, so adding `tid` does not change the node.
+    // A kernel's stream takes precedence over its thread, so adding `tid` does not change the node.
     write(&kernel, ("tid", AttributeValue::Int(3))).unwrap();
     write(&kernel, ("stream", AttributeValue::Int(7))).unwrap();
     let error = write(&kernel, ("stream", AttributeValue::Int(8))).unwrap_err();

@@ -1,4 +1,4 @@
-//! Converts dependencies into rows: a node's row lists the node's successors.
+//! Converts dependencies into rows: each node's row lists its successors.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, predecessors_of};
 use crate::format::{TraceError, escape_name};
@@ -65,8 +65,8 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Builds the rows of successors and merges duplicates. Returns true if every node comes after its dependencies. In
-    /// this case, ascending order is program order, and there is no cycle.
+    /// Builds the rows of successors, and merges duplicate dependencies. Returns true if every node comes after its
+    /// dependencies. In this case, ascending order is program order, and there is no cycle.
     pub(super) fn link_successors(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();
         let mut seen_by = vec![NO_NODE; n];
@@ -120,7 +120,7 @@ impl GraphBuilder {
     }
 
     /// Sorts collectives and messages into program order, if program order differs from ascending order. Returns false
-    /// if a cycle prevents a program order.
+    /// if there is no program order because of a cycle.
     pub(super) fn sort_program_order(&mut self) -> bool {
         let order = self.graph.successors.topological_order();
         if order.len() < self.graph.ids.len() {

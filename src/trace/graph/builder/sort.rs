@@ -59,8 +59,8 @@ impl GraphBuilder {
         self.renumber_by_use();
     }
 
-    /// Renumbers names, slots, memory changes and lanes in the order of their first use by the sorted nodes, so that
-    /// the order of records does not affect the graph.
+    /// Renumbers names, slots, memory changes and lanes in the order in which the sorted nodes first use them. The
+    /// order of records therefore does not affect the graph.
     fn renumber_by_use(&mut self) {
         let graph = &mut self.graph;
         self.names.renumber(graph.name_of.iter_mut());

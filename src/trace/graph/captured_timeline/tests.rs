@@ -1,4 +1,4 @@
-//! Compares computed times with results computed by hand, and with an exhaustive search.
+//! Compares computed times with hand calculations and with an exhaustive search.
 
 use super::*;
 use proptest::prelude::*;
@@ -58,7 +58,7 @@ fn a_long_chain_does_not_exhaust_the_stack() {
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
 }
 
-/// Generates graphs of a few nodes, possibly with cycles; each graph is the nodes' timings and the edges.
+/// Generates graphs of a few nodes, possibly with cycles. Each graph consists of its nodes' timings and its edges.
 fn small() -> impl Strategy<Value = (Vec<NodeDelayDurationAndLane>, Vec<(u32, u32)>)> {
     let steps = prop::collection::vec((0_u64..4, 0_u64..4, 0_u32..4, any::<bool>()), 1..9);
     steps.prop_flat_map(|steps| {
@@ -82,7 +82,7 @@ fn small() -> impl Strategy<Value = (Vec<NodeDelayDurationAndLane>, Vec<(u32, u3
     })
 }
 
-/// Returns the length of the longest path to the end of `node`, by recursion over all its predecessors.
+/// Returns the length of the longest path that ends with `node`, by recursion over all its predecessors.
 fn find_longest_paths(
     node: u32,
     steps: &[NodeDelayDurationAndLane],
@@ -106,8 +106,8 @@ fn find_longest_paths(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Each node's end must equal the longest path over dependencies and lane order. Lanes must serve nodes in order of
-    /// readiness. The times on a chain of causes must add up to the end of its last node.
+    /// The end of each node must equal the length of the longest path through dependencies and lane order. Lanes must
+    /// serve nodes in order of readiness. The times on a chain of causes must add up to the end of its last node.
     #[test]
     fn ends_are_the_longest_ways((steps, edges) in small()) {
         let lanes = 3;
@@ -128,7 +128,8 @@ proptest! {
                 prop_assert!(end(pair[0]) <= recorded.start[pair[1] as usize].0);
                 let together = recorded.start[pair[0] as usize] == recorded.start[pair[1] as usize];
                 prop_assert!(ready(pair[0]) <= ready(pair[1]) || together);
-                // If the previous node on a lane ended before a node became ready, the node did not wait for it.
+                // If a node became ready only after the previous node on its lane had ended, it did not wait for that
+                // node.
                 if end(pair[0]) > ready(pair[1]) {
                     turns.push((pair[0], pair[1]));
                 }

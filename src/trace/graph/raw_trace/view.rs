@@ -4,7 +4,7 @@ use crate::format::Op;
 use crate::format::scan::NodeView;
 use chakram_base::units::Span;
 
-/// A compact [`NodeView`] without rare fields, because raw traces keep millions of views.
+/// A compact [`NodeView`] that omits rare fields, because raw traces keep millions of views.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawNodeCommonFields<'a> {
     /// Id of the node in the file.
@@ -32,7 +32,7 @@ pub struct RawNodeCommonFields<'a> {
 }
 
 impl RawNodeCommonFields<'_> {
-    /// Returns the node's total recorded duration, including the time that it waited for other ranks.
+    /// Returns the node's total recorded duration, including its wait for other ranks.
     pub fn total_duration(&self) -> Span {
         match self.op {
             Op::NoOp => Span::ZERO,

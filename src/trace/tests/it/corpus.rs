@@ -5,13 +5,13 @@ use chakram_trace::format::DecompressedTraceFile;
 use std::collections::BTreeMap;
 use testkit::corpus::{assert_expected, corpus_path, unpack_cases};
 
-/// Files that a round trip changes or rejects, each with a part of the expected reason.
+/// Files that a round trip changes or rejects, each with a part of the reason that the test expects.
 const NOT_CANONICAL: &[(&str, &str)] = &[
     ("u_x_truncated/wl/wl.0.et", "record 2, byte 74"),
     ("u_x_truncated/wl/wl.1.et", "record 2, byte 74"),
 ];
 
-/// Returns the rank in the file name of a case's trace.
+/// Returns the rank stated in the name of a case's trace file.
 fn rank_of(file: &str) -> Option<u32> {
     file.strip_prefix("wl/wl.")?
         .strip_suffix(".et")?

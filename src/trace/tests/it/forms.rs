@@ -1,4 +1,4 @@
-//! Tests traces in other forms than a current `.et`: files of 2023, text, and damaged files.
+//! Tests traces that are not in the form of a current `.et`: files of 2023, text, and damaged files.
 
 mod damaged;
 pub mod lines;

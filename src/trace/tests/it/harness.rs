@@ -18,7 +18,7 @@ fn seeds_of_other_forms_hold() {
     run_on_every_seed("trace_older", forms::older);
     run_on_every_seed("trace_pasted", forms::pasted);
     run_on_every_seed("trace_salvage", forms::salvaged);
-    // Some targets also run on the seeds of other targets, because those inputs are useful for them too.
+    // Some targets also run on other targets' seeds, because these inputs are useful for them too.
     run_on_every_seed("et_reader", forms::salvaged);
     run_on_every_seed("et_reader", forms::json_lines);
     run_on_every_seed("trace_older", forms::salvaged);

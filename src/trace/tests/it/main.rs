@@ -1,4 +1,4 @@
-//! White-box tests of traces, which compare the readers and writers with generated types, simple readers and other
+//! White-box tests of traces. They compare the readers and writers with generated types, simple readers and other
 //! tools' traces.
 
 mod corpus;

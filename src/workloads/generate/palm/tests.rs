@@ -1,5 +1,4 @@
-//! Tests the order of cores and passes, and the costs of a layer, against values that are derived
-//! by hand.
+//! Compares the order of cores and passes, and the costs of a layer, with values derived by hand.
 
 use super::super::WorkloadPattern;
 use super::super::testing::{record_every_rank, rejection_message};

@@ -1,4 +1,4 @@
-//! Mappings from an axis of parallelism to a machine's dimension, in the syntax of flags and files.
+//! Maps axes of parallelism to a machine's dimensions, in the syntax of flags and files.
 
 use super::ParallelAxis;
 use std::fmt::{self, Display};
@@ -13,7 +13,8 @@ pub(super) const EXAMPLE: &str =
 pub struct AxisPartMapping {
     /// The axis whose members are placed.
     pub axis: ParallelAxis,
-    /// Number of members along the dimension; if absent, all members that the axis's other mappings do not place.
+    /// Number of members along the dimension. If absent, it is the number of members that the axis's other mappings do
+    /// not place.
     pub members: Option<u32>,
     /// The machine's dimension along which the members are placed.
     pub along: MachineDimensionRef,

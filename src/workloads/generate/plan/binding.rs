@@ -1,5 +1,5 @@
-//! Binds a plan to a machine: takes the plan's open options from the machine, and checks that it has the plan's cores
-//! and dimensions.
+//! Binds a plan to a machine: fills the plan's open options with the machine's values, and checks that the machine has
+//! the plan's cores and dimensions.
 
 use super::{CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule, TiledMachineCoreGrid};
 use crate::generate::PatternOptionError;
@@ -8,9 +8,9 @@ use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
 /// Properties of a machine that plans depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanMachineProperties {
-    /// Bytes that an NPU can store in all its memories (minimum over NPUs).
+    /// Number of bytes that an NPU can store in all its memories (minimum over all NPUs).
     pub capacity: Option<u64>,
-    /// Bytes of an NPU's own memory (minimum over NPUs). Plans with a residency rule use it as SRAM.
+    /// Size in bytes of an NPU's own memory (minimum over all NPUs). Plans with a residency rule use it as SRAM.
     pub sram: Option<u64>,
     /// Maximum number of bytes per access to remote memory. Plans with a residency rule load from and store to this
     /// memory.
@@ -32,7 +32,7 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// Fails if the plan places ranks where the machine has no dimension or core.
+    /// Fails if the plan places ranks on a dimension or core that the machine does not have.
     pub fn bind_machine(
         &mut self,
         machine: &PlanMachineProperties,

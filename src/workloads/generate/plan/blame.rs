@@ -6,7 +6,7 @@ use chakram_base::config::{ConfigDocument, ConfigError};
 
 impl ParallelismPlan {
     /// Returns an error with key and line if the invalid value is in `text`, the contents of the plan file `file`.
-    /// `None` if an option replaced the file's value, which is then not the cause.
+    /// Returns `None` if an option replaced the file's value, because the file is then not the cause.
     pub fn locate_error(text: &str, file: &str, error: &PatternOptionError) -> Option<ConfigError> {
         let PatternOptionError::Refused {
             option,

@@ -17,8 +17,7 @@ words! {
 }
 
 words! {
-    /// Positions of a tensor group's cores among the cores of their stage (`comm1` and `comm2` of
-    /// PALM's Fig. 8).
+    /// Which of their stage's cores the members of a tensor group use (`comm1` and `comm2` of PALM's Fig. 8).
     TensorNeighbours {
         /// The group's cores are consecutive.
         Near = "near",
@@ -50,7 +49,7 @@ impl CorePlacement {
     }
 }
 
-/// Writes the placement as in flags and files, for example `s_shape` or `0:0,1:0`.
+/// Writes the placement in the syntax of flags and files, such as `s_shape` or `0:0,1:0`.
 impl fmt::Display for CorePlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

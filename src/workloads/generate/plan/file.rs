@@ -80,7 +80,7 @@ fn parse_ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
     ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
 }
 
-/// Parses `[[operator]]`: a name pattern, and the degrees that are not 1.
+/// Parses `[[operator]]`, which has a name pattern and the degrees other than 1.
 fn parse_operator_degrees(
     root: &ConfigTable<'_>,
 ) -> Result<Vec<OperatorPatternDegrees>, ConfigError> {
@@ -106,7 +106,7 @@ fn parse_operator_degrees(
     tables.iter().map(one).collect()
 }
 
-/// Parses `[[stage]]`: the layers of each chunk, and the ranks in order of replicas.
+/// Parses `[[stage]]`, which states the layers of each chunk, and the ranks in order of replicas.
 fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), ConfigError> {
     let Some(field) = root.get("stage") else {
         return Ok(());
@@ -169,7 +169,7 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
     Ok(())
 }
 
-/// Parses a range of layers, first and last, such as `"4-7"`.
+/// Parses a range of layers, given as its first and last layer, such as `"4-7"`.
 fn parse_range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
     let expected = "the first and the last layer, counted from 0, for example \"0-11\"";
     let text = field.read_text(expected)?;

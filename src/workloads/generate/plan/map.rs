@@ -2,8 +2,8 @@
 //!
 //! Rank r is on NPU r, and NPUs are numbered along the innermost dimension first. A mapping therefore determines a
 //! numbering of ranks. Dimensions are numbered from the innermost outward. Within one dimension, the first
-//! [`AxisPartMapping`] of the list is the innermost. Along the first of several mappings of an axis, neighbouring
-//! members are neighbours.
+//! [`AxisPartMapping`] of the list is the innermost. If an axis has several mappings, neighbours on the axis are
+//! neighbours along the first of these mappings.
 
 use super::{
     AxisPartMapping, MachineDimensionRef, ParallelAxis, ParallelismPlan, TensorDataStageCoordinates,
@@ -128,8 +128,8 @@ impl ParallelismPlan {
         known.collect()
     }
 
-    /// Returns the rank at each position of `order`, after `place` has placed the axes. Empty if rank r is at position
-    /// r.
+    /// Returns the rank at each position of `order`, after `place` has placed the axes. The list is empty if rank r is
+    /// at position r.
     pub fn ranks_by_position(&self) -> Result<Vec<u32>, PatternOptionError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";

@@ -4,7 +4,8 @@ use crate::generate::sharding::OperatorAxisShardCounts;
 use std::fmt;
 use std::str::FromStr;
 
-/// A name pattern that selects operators, and the number of parts into which a tensor group divides each of their axes.
+/// A name pattern that selects operators, and the number of parts into which a tensor group divides each axis of these
+/// operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorPatternDegrees {
     /// Name pattern, such as `mlp.up` (in every layer) or `stage2.0/conv1` (in one layer). A `*`
@@ -72,7 +73,7 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
     let Some(last) = pieces.next_back() else {
         return rest.is_empty();
     };
-    // Match each literal as early as possible, which leaves the most text for later ones.
+    // Match each literal as early as possible, so that the most text is left for later literals.
     for piece in pieces {
         let Some(at) = rest.find(piece) else {
             return false;

@@ -27,7 +27,7 @@ const MEMORY: &str = "Memory and optimizer";
 const OVERLAP: &str = "Overlap and gradient buckets";
 const NUMERICS: &str = "Numerics and steps";
 
-/// Formats degrees as in their flag, for example `4,2`.
+/// Formats degrees in the syntax of their flag, such as `4,2`.
 pub fn format_degrees(degrees: &[u32]) -> String {
     let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
     words.join(",")
@@ -54,7 +54,7 @@ pub struct PlanOption {
     pub syntax: OptionValueSyntax,
     /// True if the flag accepts a comma-separated list.
     pub is_list: bool,
-    /// True if the flag without a value means true.
+    /// True if the flag may be given without a value, which then means true.
     pub is_switch: bool,
     /// Options that contradict this one.
     pub excludes: &'static [&'static str],
@@ -70,7 +70,7 @@ pub struct PlanOption {
     refusals: &'static [OptionConflictCheck],
 }
 
-/// A conflict between options: functions that detect it and format the rejected value, and the expected value.
+/// A conflict between options. Functions detect it, and format the rejected value and the expected value.
 type OptionConflictCheck = (
     fn(&ParallelismPlan) -> bool,
     fn(&ParallelismPlan) -> String,
@@ -133,8 +133,7 @@ impl PlanDraft {
     ///
     /// # Errors
     ///
-    /// Fails if chunks are given for a schedule without chunks, or not given for a schedule that
-    /// needs them.
+    /// Fails if the schedule has no chunks but some are given, or if it needs chunks and none are given.
     pub fn finish_plan(mut self) -> Result<ParallelismPlan, PatternOptionError> {
         if let (PipelineSchedule::Listed(_), None, Some(chunks)) =
             (&self.plan.schedule, self.schedule, self.chunks)
@@ -251,7 +250,7 @@ macro_rules! plan_options {
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
             /// The machine's remote memory. Under a residency rule, it stores the state that does not fit into the
-            /// NPUs' own memory. The field is no option, because binding to a machine sets it.
+            /// NPUs' own memory. This field is not an option: binding the plan to a machine sets it.
             pub shared_memory: Option<RemoteMemoryCapacityAndSharers>,
         }
 
@@ -273,7 +272,7 @@ macro_rules! plan_options {
 plan_options! {
     data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
     tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
-    /// If empty, all stages have the degree `tensor`; otherwise, that is the largest entry.
+    /// If empty, all stages have the degree `tensor`. Otherwise, `tensor` is the largest entry.
     /// [`ParallelismPlan::tensor_of`] returns a stage's degree.
     stage_tensor: Vec<u32> = Vec::new(),
     "Tensor-parallel degree of each stage (4,2), joined by {adapters}" {
@@ -305,8 +304,8 @@ plan_options! {
                 "1 where operators have degrees of their own"),
         ]
     };
-    /// Number of neighbouring members of a tensor group that shard each expert; if absent, all members, as in
-    /// Megatron-LM. The others have other experts, or the same experts for other tokens.
+    /// Number of neighbouring members of a tensor group that shard each expert. If absent, all members shard it, as in
+    /// Megatron-LM. The other members have other experts, or the same experts for other tokens.
     expert_tensor: Option<u32> = None,
     "Tensor-parallel degree of experts; by default {tensor}" {
         value: "N", alias: Some("etp"), is_rare: true, refusals: &[
@@ -355,7 +354,7 @@ plan_options! {
     "Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED" {
         value: "HOW", default: "balanced", is_rare: true
     };
-    /// If given, these token counts determine the load of experts instead of a distribution.
+    /// If given, these measured token counts determine the load of experts, in place of a distribution.
     expert_counts: Vec<u32> = Vec::new(), "Measured number of tokens of each expert: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != ExpertRoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
@@ -368,7 +367,7 @@ plan_options! {
     "Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots padded" {
         value: "FACTOR", is_rare: true
     } as ExpertCapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
-    /// Copies of experts with many tokens, besides one copy of each expert.
+    /// Additional copies of experts with many tokens, besides the one copy that each expert has anyway.
     redundant_experts: u32 = 0, "Copies of full experts, in addition to one copy of each, with {schedule} inference" {
         value: "N", default: "0", is_rare: true, least: 0, refusals: &[
             (|p| p.redundant_experts > 0 && p.has_training(), |p| p.redundant_experts.to_string(),
@@ -644,7 +643,7 @@ plan_options! {
     reshard: bool = true, "Free gathered parameters after each pass ({zero} 3)" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };
-    /// If absent, the parameters of all layers are freed, or of none, as `reshard` says.
+    /// If absent, `reshard` decides for all layers together whether their parameters are freed.
     reshard_blocks: Option<u32> = None, "Free gathered parameters only of the first N blocks of each stage and chunk" {
         value: "N", heading: MEMORY, is_rare: true, least: 0, refusals: &[
             (|p| p.reshard_blocks.is_some() && p.zero != ZeroStage::Parameters, |p| p.reshard_blocks.unwrap_or(0).to_string(),

@@ -1,4 +1,4 @@
-//! Placement of ranks along the axes of parallelism, and the groups of ranks.
+//! Places ranks along the axes of parallelism, and defines the groups of ranks.
 
 use super::{ParallelAxis, ParallelismPlan};
 use crate::generate::sharding::EqualSizedMemberGroups;
@@ -24,18 +24,15 @@ pub enum ParallelGroupKind {
     Tensor,
     /// Ranks of all replicas with the same shard of the same stage.
     Data,
-    /// The ranks of a replica that have the same shard of the word embedding, on the first and the
-    /// last stage.
+    /// Ranks of a replica with the same shard of the embedding table, on the first and the last stage.
     Embedding,
     /// All ranks of a replica.
     Model,
-    /// Neighbouring ranks of a stage that divide a layer's experts; all have the same shard index
-    /// within their experts.
+    /// Neighbouring ranks of a stage that divide a layer's experts. All have the same shard index within their experts.
     Expert,
     /// Ranks with the same shard of the same experts on the same stage.
     ExpertData,
-    /// Neighbouring replicas that share a sequence's tokens; the group has their ranks with the
-    /// same shard of the same stage.
+    /// Ranks of neighbouring replicas that share a sequence's tokens. All have the same shard of the same stage.
     Context,
     /// The ranks of an expert group on one node.
     ExpertNode,
@@ -45,8 +42,8 @@ pub enum ParallelGroupKind {
     Shard,
     /// Ranks with the same shard of the state, one in each group of replicas that shard it.
     ShardCopies,
-    /// Members of a tensor group that share an operator with its own degrees. The value is the index of the partition
-    /// that defines them.
+    /// Members of a tensor group that share the work of an operator with its own degrees. The value is the index of the
+    /// partition that defines them.
     Operator(u16),
 }
 
@@ -100,8 +97,8 @@ pub struct AllRankCoordinatesAndGroups {
     shard: u32,
     /// The stage with the model's first part and the stage with its last part.
     ends: [u32; 2],
-    /// True if every stage has the same weights as its mirror image, the stage at the same distance
-    /// from the pipeline's other end.
+    /// True if every stage has the same weights as its mirror image, which is the stage at the same distance from the
+    /// other end of the pipeline.
     mirrored: bool,
     /// For each stage, the number of tensor-group members in all earlier stages. The last entry is the total. Empty if
     /// all stages have equally large groups.
@@ -110,7 +107,7 @@ pub struct AllRankCoordinatesAndGroups {
     /// The rank at each position; empty if rank r is at position r.
     rank_at: Vec<u32>,
     position_of: Vec<u32>,
-    /// For each common kind, true if the plan uses groups of this kind.
+    /// For each common kind, true if the plan uses such groups.
     used: [bool; ParallelGroupKind::COMMON.len()],
     /// Partitions of tensor groups, for operators with degrees of their own.
     partitions: Vec<EqualSizedMemberGroups>,
@@ -313,7 +310,7 @@ impl AllRankCoordinatesAndGroups {
         data * (tensor / self.expert_tensor.unwrap_or(tensor)) / self.expert
     }
 
-    /// Number of stages that have the same weights (1, or 2 if mirrored).
+    /// Number of stages that have the same weights: 1, or 2 if stages are mirrored.
     fn equal_weight_stage_count(&self) -> u32 {
         if self.mirrored { 2 } else { 1 }
     }
@@ -363,7 +360,7 @@ impl AllRankCoordinatesAndGroups {
         [rank % shards, blocks % self.expert, blocks / self.expert]
     }
 
-    /// Returns the coordinates of the rank with these indices; inverse of
+    /// Returns the coordinates of the rank with these indices. This is the inverse of
     /// [`expert_coordinates`](Self::expert_coordinates).
     fn rank_from_expert_coordinates(
         &self,
@@ -400,7 +397,7 @@ impl AllRankCoordinatesAndGroups {
         }
     }
 
-    /// Number of group numbers reserved for `family`: at least its number of groups.
+    /// Number of group numbers that are reserved for `family`, which is at least its number of groups.
     pub fn group_count(&self, family: ParallelGroupKind) -> u32 {
         let [_, data, pipeline] = self.degrees;
         match family {
@@ -435,7 +432,7 @@ impl AllRankCoordinatesAndGroups {
         }
     }
 
-    /// Index of the group of the rank at `place`, among the groups of `family`.
+    /// Index, among the groups of `family`, of the group that contains the rank at `place`.
     fn index(&self, family: ParallelGroupKind, place: TensorDataStageCoordinates) -> u32 {
         let data = self.degrees[1];
         let block = |size: u32| {
@@ -512,12 +509,13 @@ impl AllRankCoordinatesAndGroups {
         }
     }
 
-    /// Returns true if groups of `family` are declared by name: they are used, and smaller than the world.
+    /// Returns true if nodes refer to groups of `family` by name: the groups are used, and they are smaller than the
+    /// world.
     pub fn is_group_kind_declared(&self, family: ParallelGroupKind) -> bool {
         self.is_used(family) && self.member_count(family) < self.rank_count()
     }
 
-    /// Name that the nodes of the rank at `place` use for their group of `family`.
+    /// Name by which the nodes of the rank at `place` refer to its group of `family`.
     pub fn group_name(
         &self,
         family: ParallelGroupKind,
@@ -633,7 +631,7 @@ impl AllRankCoordinatesAndGroups {
         }
     }
 
-    /// All groups that nodes refer to by name.
+    /// All groups to which nodes refer by name.
     pub fn declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for family in self

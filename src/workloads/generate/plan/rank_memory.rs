@@ -1,6 +1,6 @@
-//! Memory of ranks: each NPU's own memory, and remote memory. Plans with a residency rule store bytes that do not fit
-//! into it in remote memory. Plans that offload state store this in remote memory, and everything else in the NPU's own
-//! memory.
+//! Memory of ranks: each NPU's own memory, and remote memory. If a plan has a residency rule, bytes that do not fit
+//! into an NPU's own memory are stored in remote memory. If a plan offloads state, this state is in remote memory, and
+//! everything else is in the NPU's own memory.
 
 use super::{ParallelismPlan, ResidencyRule};
 use chakram_base::shared_memory::RemoteMemoryCapacityAndSharers;
@@ -10,11 +10,11 @@ use chakram_trace::format::{MemoryLocation, Op};
 /// Largest number of bytes in use at once on a rank, if its nodes run in id order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankPeakOwnAndRemoteBytes {
-    /// Bytes in use at the rank's peak, without offloaded state.
+    /// Number of bytes in use at the rank's peak, without offloaded state.
     pub bytes: u64,
     /// Bytes of state that the rank keeps in remote memory.
     pub remote: u64,
-    /// True if nodes load from or store to remote memory, which can then store bytes that do not fit on the NPU.
+    /// True if nodes load from or store to remote memory. Bytes that do not fit on the NPU can then be stored there.
     pub streams: bool,
     used: u64,
 }
@@ -78,18 +78,18 @@ impl RankMemoryCapacity {
         }
     }
 
-    /// Bytes that a rank can store: its own memory and, if it `streams` and stores the excess in remote memory, an
-    /// equal share of that.
+    /// Number of bytes that a rank can store: its own memory and, if it `streams` and stores the excess in remote
+    /// memory, an equal share of the remote memory.
     pub fn capacity_with_streaming(&self, streams: bool) -> u64 {
         let shared = self.shared.filter(|_| streams && self.spills);
         let share = shared.map_or(0, |shared| shared.bytes_per_rank(self.ranks));
         self.own.saturating_add(share)
     }
 
-    /// Returns true if ranks with these peaks fit into the memories; each entry has a peak and its number of ranks. If
-    /// the plan allows this, bytes that exceed an NPU's own memory are in remote memory, together with offloaded state.
-    /// If one remote memory serves all ranks, its whole capacity counts; otherwise, each rank must fit into its own
-    /// share. Remote memory of unknown capacity has room for all offloaded state.
+    /// Returns true if ranks with these peaks fit into the memories. Each entry is a peak and the number of ranks that
+    /// have it. If the plan allows it, bytes that exceed an NPU's own memory are stored in remote memory, together with
+    /// offloaded state. If one remote memory serves all ranks, its whole capacity counts; otherwise, each rank must fit
+    /// into its own share. Remote memory of unknown capacity has room for all offloaded state.
     pub fn can_fit_peaks(
         &self,
         peaks: impl IntoIterator<Item = (RankPeakOwnAndRemoteBytes, u64)>,
@@ -123,8 +123,8 @@ mod tests {
     use super::*;
     use chakram_base::units::Bytes;
 
-    /// Four ranks have 10 B of memory each. Two ranks need 40 B, 30 B more than they have, and two need 12 B, 2 B more
-    /// than they have. Together, they need 2 x 30 + 2 x 2 = 64 B of remote memory.
+    /// Four ranks have 10 B of memory each. Two ranks need 40 B each, which is 30 B more than they have. The other two
+    /// need 12 B each, which is 2 B more than they have. Together, they need 2 x 30 + 2 x 2 = 64 B of remote memory.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
         let peak = RankPeakOwnAndRemoteBytes::new;
@@ -157,7 +157,7 @@ mod tests {
         assert!(!own.can_fit_peaks(unlike) && own.can_fit_peaks([(peak(10, false), 4)]));
     }
 
-    /// Four ranks have 10 B of memory each, need 10 B, and offload 16 B of state each, 64 B together.
+    /// Each of four ranks has 10 B of memory, needs 10 B, and offloads 16 B of state. Together, they offload 64 B.
     #[test]
     fn offloaded_state_is_in_remote_memory_only() {
         let memory = |capacity, own| RankMemoryCapacity {

@@ -1,19 +1,19 @@
-//! Load of experts: the number of tokens for each expert, and the number for the rank with the most
-//! tokens.
+//! Load of experts: the number of tokens that each expert receives, and the number that the rank with the most tokens
+//! receives.
 //!
 //! Each of T tokens is sent to k of E experts. With balanced routing, each expert receives T k / E copies. With skewed
 //! routing, the experts are shuffled with a seed, and expert i in this order receives a share proportional to (i +
 //! 1)^-a. An expert receives each token at most once, so it receives at most T copies; the excess goes to other
 //! experts. Experts are assigned in order to N ranks, E / N to each.
 //!
-//! With R redundant experts, copies of experts are added one by one, each for the expert with the most tokens per copy.
-//! The E + R copies are then assigned to ranks, (E + R) / N to each: in order of falling load, each goes to the rank
-//! with the least load that has a free place. This is the global policy of DeepSeek's expert-parallel load balancer
-//! (EPLB). The tokens of an expert are divided evenly among its copies.
+//! With R redundant experts, copies of experts are added one by one. Each is a copy of the expert that has the most
+//! tokens per copy at that point. The E + R copies are then assigned to ranks, (E + R) / N to each. In order of falling
+//! load, each copy goes to the least loaded rank with a free place. This is the global policy of DeepSeek's
+//! expert-parallel load balancer (EPLB). The tokens of an expert are divided evenly among its copies.
 //!
 //! All ranks with experts wait for the fullest rank, so generated traces give every rank the load of the fullest rank.
-//! This predicts the same step time as the ranks' own loads, but overestimates the exchanges and the memory of the
-//! other ranks.
+//! This predicts the same step time as if each rank had its own load, but it overestimates the exchanges and the memory
+//! of the other ranks.
 
 use chakram_base::random::split_mix;
 use std::fmt;
@@ -24,7 +24,7 @@ use std::str::FromStr;
 pub enum ExpertRoutingBalance {
     /// All experts receive the same number of tokens.
     Balanced,
-    /// Tokens follow a power law over experts.
+    /// The experts' shares of the tokens follow a power law.
     Skewed {
         /// Exponent a of the power law, above 0.
         power: f64,
@@ -70,7 +70,7 @@ impl FromStr for ExpertRoutingBalance {
     }
 }
 
-/// An expert's capacity, as a multiple of the mean number of tokens per expert, in thousandths.
+/// An expert's capacity, divided by the mean number of tokens per expert, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertCapacityFactor(u32);
 
@@ -152,8 +152,8 @@ fn expert_shares(
     weights
 }
 
-/// Returns the number of token copies on the fullest of `ranks` ranks, divided by the mean. If `capacity` is given,
-/// returns the capacity factor. `redundant` is the number of redundant experts.
+/// Returns the number of token copies on the fullest of `ranks` ranks, as a multiple of the mean. If `capacity` is
+/// given, returns the capacity factor. `redundant` is the number of redundant experts.
 pub(in crate::generate) fn fullest_rank_load_ratio(
     balance: ExpertRoutingBalance,
     counts: &[u32],
@@ -162,7 +162,7 @@ pub(in crate::generate) fn fullest_rank_load_ratio(
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
     if let Some(ExpertCapacityFactor(thousandths)) = capacity {
-        // With a capacity, unused slots are padded, so all ranks process equally many rows.
+        // With a capacity, unused slots are padded, so all ranks process the same number of rows.
         return f64::from(thousandths) / 1000.0;
     }
     let shares = expert_shares(balance, counts, experts, chosen);
@@ -183,7 +183,7 @@ fn balance_copies(shares: &[f64], redundant: u64, ranks: usize) -> Vec<f64> {
     let mut copies = vec![1_u32; shares.len()];
     let load = |expert: usize, copies: &[u32]| shares[expert] / f64::from(copies[expert]);
     for _ in 0..redundant {
-        // The first of several equal experts, so that the result does not depend on rounding.
+        // Among equal experts, the first one is chosen, so that the result does not depend on rounding.
         let fullest = (0..shares.len()).reduce(|most, expert| {
             match load(expert, &copies) > load(most, &copies) {
                 true => expert,
@@ -211,8 +211,8 @@ fn balance_copies(shares: &[f64], redundant: u64, ranks: usize) -> Vec<f64> {
 /// uniformly chooses k (`chosen`) of E experts, which are divided among N ranks.
 ///
 /// With grouped routing, a token uniformly chooses `chosen_groups` of `groups` groups, and then its experts from these
-/// groups. If neither the number of groups nor the number of ranks divides the other, groups are ignored, and the
-/// result is too large.
+/// groups. If the number of groups and the number of ranks are such that neither divides the other, groups are ignored,
+/// and the result is too large.
 pub(in crate::generate) fn mean_ranks_per_token(
     [experts, chosen, ranks]: [u64; 3],
     [groups, chosen_groups]: [u64; 2],
@@ -247,7 +247,7 @@ pub(in crate::generate) fn mean_ranks_per_token(
     ranks as f64 * (1.0 - miss_probability(experts, experts / ranks))
 }
 
-/// Number of ways to choose `some` of `all` items.
+/// Number of ways in which `some` of `all` items can be chosen.
 fn count_choices(all: u64, some: u64) -> f64 {
     (0..some).fold(1.0, |ways, drawn| {
         ways * all.saturating_sub(drawn) as f64 / (drawn + 1) as f64
@@ -258,7 +258,7 @@ fn count_choices(all: u64, some: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Returns the same mean as `mean_ranks_per_token`, by enumerating every choice of k of E experts.
+    /// Returns the same mean as `mean_ranks_per_token`, but enumerates every choice of k of E experts.
     fn by_trial([experts, chosen, ranks]: [u64; 3]) -> f64 {
         let (mut all, mut touched) = (0_u64, 0_u64);
         for set in 0..1_u64 << experts {
@@ -414,9 +414,10 @@ mod tests {
         );
     }
 
-    /// Experts with 12, 4, 2 and 2 of 20 tokens on two ranks. Two copies are added: the first expert has 12, then 6,
-    /// then 4 tokens per copy. Copies with 4, 4, 4, 4, 2 and 2 tokens fill two ranks with three places each: 4 + 4 + 2
-    /// on both, which is the mean. Without them, the first rank has 16 tokens, 1.6 times the mean.
+    /// Four experts have 12, 4, 2 and 2 of 20 tokens, on two ranks. Two copies are added: the first expert has 12, then
+    /// 6, then 4 tokens per copy. Two ranks with three places each share copies with 4, 4, 4, 4, 2 and 2 tokens. Both
+    /// get 4 + 4 + 2 tokens, which is the mean. Without the added copies, the first rank has 16 tokens, 1.6 times the
+    /// mean.
     #[test]
     fn redundant_experts_share_the_tokens_of_full_experts() {
         let load = |redundant| {
@@ -436,7 +437,8 @@ mod tests {
             ranks.iter().all(|part| (part - 0.5).abs() < 1e-12),
             "{ranks:?}"
         );
-        // 256 experts by a power law on 32 ranks: nine copies per rank, as DeepSeek-V3 serves.
+        // A power law distributes tokens over 256 experts on 32 ranks. Each rank has nine copies, as in DeepSeek-V3's
+        // deployment.
         let skewed = ExpertRoutingBalance::Skewed {
             power: 0.5,
             seed: 3,

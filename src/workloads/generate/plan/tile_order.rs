@@ -11,12 +11,12 @@ use super::{
 use crate::generate::{PatternOptionError, option_refused};
 use std::collections::BTreeSet;
 
-/// Grid of a tiled machine's cores, as plain data, so that placement does not depend on the machine's type.
+/// Grid of a tiled machine's cores. It is plain data, so that placement does not depend on the machine's type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TiledMachineCoreGrid {
     /// Number of dies along x and along y.
     pub dies: [u32; 2],
-    /// Cores of a die along x and y.
+    /// Number of cores on a die along x and along y.
     pub cores: [u32; 2],
     /// Coordinates of faulty cores, which receive no rank.
     pub faulty: BTreeSet<[u32; 2]>,
@@ -71,7 +71,8 @@ fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     while places.len() < count {
         places.extend((least[0]..end[0]).map(|x| [x, least[1]]));
         places.extend((least[1] + 1..end[1]).map(|y| [end[0] - 1, y]));
-        // Walk back only if there are several rows (below: columns); otherwise, the same cores would be visited again.
+        // Walk back only if there are several rows (or several columns, below), because the same cores would otherwise
+        // be visited again.
         if end[1] - least[1] > 1 {
             places.extend((least[0]..end[0] - 1).rev().map(|x| [x, end[1] - 1]));
         }
@@ -148,7 +149,7 @@ impl ParallelismPlan {
         Ok(())
     }
 
-    /// Rejects explicit cores unless there is one per rank.
+    /// Rejects a list of explicit cores that does not have one core per rank.
     pub(in crate::generate) fn check_core_for_each_rank(&self) -> Result<(), PatternOptionError> {
         let CorePlacement::Cores(cores) = &self.tiles else {
             return match &self.tiles {

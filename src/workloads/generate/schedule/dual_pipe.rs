@@ -1,9 +1,9 @@
 //! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter the pipeline at
-//! both ends. A forward pass in one direction overlaps a backward pass in the other, and each hides the other's
-//! communication. Every part of the model has a copy on two stages. DualPipeV (Qi et al., 2025) is one half of
-//! DualPipe: stage i of S has the i-th part from the front and the i-th part from the back. A micro-batch passes first
-//! through the parts from the front, then through those from the back. Below, the two halves of a micro-batch's path
-//! are called directions.
+//! both ends. A forward pass in one direction overlaps a backward pass in the other, so that each hides the
+//! communication of the other. Every part of the model has a copy on two stages. DualPipeV (Qi et al., 2025) is one
+//! half of DualPipe: stage i of S has the i-th part from the front and the i-th part from the back. A micro-batch
+//! passes first through the parts from the front, then through those from the back. Below, the two halves of a
+//! micro-batch's path are called directions.
 //!
 //! Both DualPipe schedules have eight phases. h is a stage's distance from the nearer end, H is the number
 //! of stages up to the middle, and M is the number of micro-batches per direction. F is a forward pass, B
@@ -26,8 +26,8 @@ use super::{PassKind, PassOrOverlappingPair, PipelinePass};
 use crate::generate::{PatternOptionError, option_refused};
 use std::collections::VecDeque;
 
-/// Rejects odd numbers of stages or micro-batches, which cannot be divided between two directions. Also rejects fewer
-/// micro-batches than twice the stages.
+/// Rejects an odd number of stages or micro-batches, which two directions cannot share evenly. Also rejects plans with
+/// fewer micro-batches than twice the number of stages.
 pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), PatternOptionError> {
     if stages % 2 == 1 {
         let expected = "an even number with schedule = dualpipe, which has two directions";
@@ -43,7 +43,7 @@ pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), Pat
     Ok(())
 }
 
-/// Rejects fewer micro-batches than twice the stages.
+/// Rejects plans with fewer micro-batches than twice the number of stages.
 pub(super) fn check_dual_pipe_v(stages: u32, micro_batches: u32) -> Result<(), PatternOptionError> {
     let least = u64::from(stages) * 2;
     if u64::from(micro_batches) < least {
@@ -64,7 +64,7 @@ pub(super) fn dual_pipe_steps(
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
     let distance = if upper { stages - 1 - stage } else { stage };
-    // In the pipeline's second half, stages have the directions swapped.
+    // In the second half of the pipeline, the two directions of a stage are swapped.
     let chunk = |way: u32| way ^ u32::from(upper);
     build_eight_phases(distance, half, each, |kind, way, count| PipelinePass {
         kind,
@@ -190,7 +190,7 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepsBuilder<P> {
         }
     }
 
-    /// Appends a pair: a forward pass in direction `way`, and an overlapping backward pass in the other.
+    /// Appends a pair: a forward pass in direction `way`, and an overlapping backward pass in the other direction.
     fn push_overlapping_pair(&mut self, way: u32) {
         let pass = self.take_next_forward_pass(way);
         let beside = self.take_next_backward_pass(PassKind::Backward, 1 - way);

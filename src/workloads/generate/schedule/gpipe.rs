@@ -1,8 +1,8 @@
 //! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019). All
 //! forward passes precede all backward passes, so every stage stores the activations of every micro-batch.
 //!
-//! In the figure of Huang et al., the last micro-batch runs backward first. Here, the first one does, as in figure 3 of
-//! Narayanan et al. (SC'21); time and peak memory are the same.
+//! In the figure of Huang et al., the backward passes begin with the last micro-batch. Here, they begin with the first
+//! micro-batch, as in figure 3 of Narayanan et al. (SC'21). Time and peak memory are the same.
 
 use super::ScheduleParameters;
 

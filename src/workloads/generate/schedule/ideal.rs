@@ -3,7 +3,7 @@
 use super::PipelineSchedule;
 use chakram_base::units::Span;
 
-/// Durations of one micro-batch's passes through all chunks of a stage together.
+/// Durations of the passes of one micro-batch, summed over all chunks of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassDurations {
     /// Duration of a forward pass.
@@ -18,13 +18,12 @@ pub struct PassDurations {
 }
 
 impl PipelineSchedule {
-    /// Returns the step time by PALM's Eq. 1, without the weight update:
-    /// (m - 1) max(F + B) + sum(F + B). The maximum and the sum are over stages, and m is the
-    /// number of micro-batches. `stages` contains F + B of each stage, for one micro-batch and one
-    /// chunk; without backward passes, B is 0. With v chunks, v m replaces m.
+    /// Returns the step time without the weight update, as given by PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B). The
+    /// maximum and the sum are over stages, and m is the number of micro-batches. `stages` states F + B of each stage,
+    /// for one micro-batch and one chunk. Without backward passes, B is 0. With v chunks, v m replaces m.
     ///
     /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes (m - 1) (max F + max
-    /// B) + sum(F + B), which is never less. In 1F1B, the warm-up lets fast stages run ahead, so it can be slower or
+    /// B) + sum(F + B), which is never less. In 1F1B, fast stages run ahead during the warm-up, so it can be slower or
     /// faster than Eq. 1. Its time is at least v m (F + B) for every stage, and at least sum(F + B).
     ///
     /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the
@@ -43,10 +42,10 @@ impl PipelineSchedule {
     /// m) (SC'21, section 2.2.2). In layer-wise schedules with fewer micro-batches than stages, it is larger by (v - 1)
     /// (S - m) / (v m). This is not a fraction of the makespan, which is the computing time times (1 + the result).
     ///
-    /// For separate weight gradients or overlapping passes, the formula assumes that forward passes, input gradients
-    /// and weight gradients take equal times. It also assumes that two overlapping passes take the sum of their times.
-    /// Idle time ([`PipelineSchedule::stage_idle_time`]) is then a multiple of a third of a micro-batch's time on a
-    /// stage. `None` for orders from a file.
+    /// If weight gradients are separate or passes overlap, the formula assumes that forward passes, input gradients and
+    /// weight gradients take equal times. It also assumes that two overlapping passes take the sum of their times. Idle
+    /// time ([`PipelineSchedule::stage_idle_time`]) is then a multiple of a third of a micro-batch's time on a stage.
+    /// Returns `None` for orders from a file.
     pub fn bubble_fraction(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {
             let thirds = PassDurations {
@@ -58,15 +57,15 @@ impl PipelineSchedule {
             let idle = self.stage_idle_time(stages, split, thirds)?.0;
             return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
         }
-        // With passes of one unit of time, each time equals a number of passes.
+        // If each pass takes one unit of time, each time equals a number of passes.
         let all = Span(u64::from(stages));
         let waits = self.layer_wise_waiting_time(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;
         Some(idle as f64 / (f64::from(self.chunk_count()) * f64::from(micro_batches)))
     }
 
-    /// Returns a stage's idle time per step, if all S stages have v chunks and the durations `times`, and enough
-    /// micro-batches fill the pipeline:
+    /// Returns a stage's idle time per step if all S stages have v chunks and the durations `times`, and if there are
+    /// enough micro-batches to fill the pipeline:
     ///
     /// | schedule | idle |
     /// |---|---|
@@ -78,7 +77,7 @@ impl PipelineSchedule {
     /// | DualPipeV | (S - 1) (FB + B - 2 W) / 2 |
     ///
     /// The formulas are from Qi et al., 2024, and DeepSeek-AI, 2024. In the latter paper, B means the sum of B and W as
-    /// used here. `None` for schedules without a formula.
+    /// used here. Returns `None` for schedules without a formula.
     pub fn stage_idle_time(&self, stages: u32, split: bool, times: PassDurations) -> Option<Span> {
         let PassDurations {
             forward,
@@ -94,7 +93,7 @@ impl PipelineSchedule {
                 Some((forward + input).times(others))
             }
             Self::GPipe | Self::OneForwardOneBackward => Some(whole.times(others)),
-            // With a pair that takes as long as its passes, pairs do not change the waiting time.
+            // If a pair takes as long as its two passes, pairing does not change the waiting time.
             Self::Interleaved { chunks } | Self::InterleavedPairs { chunks } if !split => {
                 Some(Span(whole.times(others).0 / u64::from(*chunks)))
             }

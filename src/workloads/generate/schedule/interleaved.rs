@@ -6,7 +6,7 @@
 //! warm-up.
 //!
 //! With one more forward pass in the warm-up, the backward pass after a forward pass does not need its result, even on
-//! the last stage. The two passes can then overlap, so that one computes while the other exchanges tokens with experts
+//! the last stage. The two passes can then overlap: one computes while the other exchanges the tokens of experts
 //! (`overlap-moe-expert-parallel-comm` of Megatron-LM, `core/pipeline_parallel/combined_1f1b.py`).
 
 use super::{PassKind, PassOrOverlappingPair, PipelineStepIter, ScheduleParameters};
@@ -55,7 +55,7 @@ pub(super) fn interleaved_shape(
     }
 }
 
-/// Returns the steps of a stage in interleaved 1F1B with pairs of passes that overlap.
+/// Returns the steps of a stage in interleaved 1F1B with overlapping pairs of passes.
 pub(super) fn interleaved_pair_steps(
     chunks: u32,
     stage: u32,

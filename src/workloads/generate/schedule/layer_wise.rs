@@ -1,9 +1,9 @@
 //! Layer-wise execution (PALM, Table II: a pipeline of depth 1): all micro-batches pass through one layer before the
 //! next layer starts, in both forward and backward direction. Only one layer's weights are therefore in use at a time.
 //!
-//! Several stages share the layers round-robin, like the chunks of interleaved 1F1B. The first stage continues with its
-//! next layer when the last stage has processed the first micro-batch (Lamy-Poirier, "Breadth-first pipeline
-//! parallelism", 2022).
+//! If there are several stages, layers are assigned to them round-robin, like the chunks of interleaved 1F1B. The first
+//! stage continues with its next layer when the last stage has processed the first micro-batch (Lamy-Poirier,
+//! "Breadth-first pipeline parallelism", 2022).
 
 use super::ScheduleParameters;
 

@@ -1,5 +1,5 @@
-//! Orders of passes, read from a file in the format of PyTorch's pipelining: one line per stage,
-//! with commas between steps.
+//! Orders of passes, read from a file in the format of PyTorch's pipelining: each line is a stage, and commas separate
+//! its steps.
 //!
 //! | cell | |
 //! |---|---|
@@ -9,8 +9,7 @@
 //! | `(0F4;3B0)OVERLAP_F_B` | a forward pass that overlaps a backward pass |
 //! | nothing | the stage waits; ignored, because the replay determines waiting |
 //!
-//! A stage has the parts of the model that its line contains; every part must be on exactly one
-//! stage.
+//! A stage has the parts of the model that occur in its line. Every part must be on exactly one stage.
 
 use super::{PassKind, PassOrOverlappingPair, PipelinePass, mark_completed};
 use std::collections::BTreeMap;
@@ -32,7 +31,7 @@ pub struct StagePassOrders {
 /// An invalid cell, line or file of pass orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrderError {
-    /// Number of the invalid line, counting from 1. For an invalid file as a whole, the number of lines.
+    /// Number of the invalid line, counting from 1. If the file as a whole is invalid, this is the number of lines.
     pub line: usize,
     /// Number of the invalid cell in its line, from 1; `None` if no single cell is invalid.
     pub cell: Option<usize>,
@@ -99,7 +98,7 @@ fn parse_order_cell(text: &str) -> Option<(ModelPartPass, Option<ModelPartPass>)
 }
 
 impl StagePassOrders {
-    /// Parses a file whose first line is the first stage.
+    /// Parses a file in which the first line is the first stage.
     ///
     /// # Errors
     ///
@@ -117,7 +116,7 @@ impl StagePassOrders {
     ///
     /// # Errors
     ///
-    /// Fails like [`StagePassOrders::parse`].
+    /// Returns the errors of [`StagePassOrders::parse`].
     pub fn parse_stage_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderError> {
         let whole = |found: String, expected: String| PassOrderError {
             line: lines.len(),
@@ -235,15 +234,15 @@ impl StagePassOrders {
         Ok(orders)
     }
 
-    /// Checks that a stage runs each of its passes once, and only after the passes on the same
-    /// stage that it depends on.
+    /// Checks that a stage runs each of its passes once, and that each pass comes after the passes on the same stage on
+    /// which it depends.
     fn check_stage_order(
         &self,
         stage: usize,
         cells: &[OrderFilePassCell],
     ) -> Result<(), PassOrderError> {
-        // For each part and micro-batch, flags for completed passes: forward, input gradients,
-        // weight gradients.
+        // For each part and micro-batch, states which of its passes are complete: forward, input gradients, weight
+        // gradients.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
         // Check the backward pass of a pair first: it must not use the pair's forward pass, because the two run at the
         // same time.
@@ -300,7 +299,7 @@ impl StagePassOrders {
         cells: &[Vec<OrderFilePassCell>],
     ) -> Result<(), PassOrderError> {
         let mut next = vec![0; cells.len()];
-        // Passes that have ended; their results are available.
+        // Passes that have ended, so that their results are available.
         let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
         let last = self.places.len() as u32 - 1;
         loop {
@@ -381,7 +380,7 @@ impl StagePassOrders {
         self.steps[stage as usize].clone()
     }
 
-    /// Returns the part of the model that a stage has as chunk `chunk`.
+    /// Returns the index of the model part that a stage runs as chunk `chunk`.
     pub(super) fn part_of_chunk(&self, stage: u32, chunk: u32) -> u32 {
         self.parts[stage as usize][chunk as usize]
     }

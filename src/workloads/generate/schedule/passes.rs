@@ -13,7 +13,7 @@ enum ComputedOrListedStepIter {
     Listed(std::vec::IntoIter<PassOrOverlappingPair>),
 }
 
-/// Steps of a stage in a schedule that is defined by a [`ScheduleParameters`].
+/// Steps of a stage in a schedule that a [`ScheduleParameters`] defines.
 #[derive(Clone, Debug)]
 struct ParameterizedScheduleSteps {
     shape: ScheduleParameters,
@@ -72,7 +72,7 @@ impl ParameterizedScheduleSteps {
         }
         let i = self.next;
         self.next += 1;
-        // Until the last forward pass, forward and backward passes alternate, forward first.
+        // Until the last forward pass, forward and backward passes alternate, beginning with a forward pass.
         let (warm_up, forwards) = (self.shape.warm_up, self.forwards);
         let (kind, i) = match i {
             _ if i < warm_up => (PassKind::Forward, i),
@@ -84,7 +84,7 @@ impl ParameterizedScheduleSteps {
             _ => (PassKind::Backward, (i - warm_up) / 2),
         };
         let pass = self.shape.pass_with_index(kind, i);
-        // Micro-batches pass through a chunk in order, so the last one's pass is the chunk's last step.
+        // Micro-batches pass through a chunk in order, so the last micro-batch's pass is the chunk's last step.
         let last = pass.micro_batch + 1 == self.micro_batches;
         Some(PassOrOverlappingPair {
             pass,

@@ -77,7 +77,7 @@ fn one_f_one_b_alternates_after_a_warm_up() {
     assert_eq!(of(2), third);
     let last = "1a 1a' 2a 2a' 3a 3a' 4a 4a' 5a 5a' 6a 6a' 7a 7a' 8a 8a'";
     assert_eq!(of(3), last);
-    // The step has fewer micro-batches than the stage usually has warm-up passes.
+    // The step has fewer micro-batches than the stage normally runs in its warm-up.
     assert_eq!(order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
 }
 
@@ -154,7 +154,7 @@ fn activations_are_held_until_their_way_back() {
         assert_eq!(equal(schedule.clone(), 4, count, 1, 2).peaks, held);
         held
     };
-    // Stage i of S stores S - i passes, but never more than there are micro-batches.
+    // Stage i of S stores S - i passes, but never more than the number of micro-batches.
     assert_eq!(stored(ONE_F_ONE_B, 8), [4, 3, 2, 1]);
     assert_eq!(stored(ONE_F_ONE_B, 2), [2, 2, 2, 1]);
     assert_eq!(stored(PipelineSchedule::GPipe, 8), [8; 4]);
@@ -305,8 +305,8 @@ proptest! {
         stages in 1_u32..6,
         rounds in 1_u32..4,
     ) {
-        // Every pass depends on exactly one other, and at most one other needs its result. The exceptions are the
-        // forward passes of the first layers and the backward passes of the last layers.
+        // Every pass depends on exactly one other pass, and at most one other pass needs its result. The exceptions are
+        // the forward passes of the first layers and the backward passes of the last layers.
         let micro_batches = rounds * stages;
         let mut ends = 0;
         for stage in 0..stages {

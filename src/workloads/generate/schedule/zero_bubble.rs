@@ -1,5 +1,5 @@
 //! Zero-bubble schedules (Qi et al., "Zero bubble pipeline parallelism", 2024): separate passes compute weight
-//! gradients and fill the bubble. The previous stage waits only for input gradients, and so starts earlier.
+//! gradients and fill the bubble. The previous stage waits only for input gradients, so it starts earlier.
 
 use super::{PassKind, PipelinePass};
 
@@ -13,7 +13,7 @@ fn pipeline_pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
 
 /// Returns ZB-H1's steps: the order of 1F1B, with weight gradients postponed. Stage i of S computes a micro-batch's
 /// weight gradients i micro-batches later than its input gradients. Every stage therefore stores the activations of at
-/// most S micro-batches, as many as the first stage in 1F1B.
+/// most S micro-batches, which is as many as the first stage stores in 1F1B.
 pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let warm_up = micro_batches.min(stages - stage - 1);
     let mut order = Vec::new();
@@ -39,10 +39,10 @@ pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<P
 /// of a chunk. At the end, the stage computes the remaining weight gradients.
 pub(super) fn zb_v_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let mut order = Vec::new();
-    // For each kind of pass (forward, input gradients, weight gradients), the next micro-batch of
-    // each chunk.
+    // For each kind of pass (forward, input gradients, weight gradients), the micro-batch that each chunk processes
+    // next.
     let mut next = [[0_u32; 2]; 3];
-    // With few micro-batches, take the order of a full pipeline, and leave out those that do not exist.
+    // With few micro-batches, take the order of a full pipeline, and omit the micro-batches that do not exist.
     let enough = micro_batches.max(2 * stages - 1);
     let mut add = |kind: PassKind, chunk: u32, next: &mut [[u32; 2]; 3]| {
         let row = match kind {

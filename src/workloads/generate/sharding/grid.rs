@@ -1,5 +1,5 @@
-//! Grid of devices: determines each device's shard along every axis, and the groups of devices that
-//! differ only along some axes.
+//! Grid of devices. It determines each device's shard along every axis, and the groups of devices that differ only
+//! along some axes.
 //!
 //! With PALM's degrees `[8, 2]` on devices 0 to 15, the groups along the first axis are {0, 2, ..,
 //! 14} and {1, 3, .., 15}, and the groups along the last axis are {0, 1}, {2, 3} and so on.

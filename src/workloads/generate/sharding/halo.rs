@@ -26,14 +26,14 @@ impl SlidingWindowGeometry {
     }
 
     /// Returns the input rows that the windows of part `part` of `parts` cover: all rows from the first to the last,
-    /// including gaps between windows. Empty if all these windows are in the padding.
+    /// including gaps between windows. The range is empty if all these windows are in the padding.
     pub(super) fn rows_covered_by_windows(&self, part: u32, parts: u32) -> Range<u64> {
         let [inputs, kernel, stride, padding] =
             [self.inputs, self.kernel, self.stride.max(1), self.padding].map(u128::from);
         let each = u128::from(self.outputs) / u128::from(parts);
         let start = u128::from(part) * each;
-        // Window o covers rows from o stride - padding on, so it can be entirely outside the image. Find the first
-        // window that ends inside or after the image, and the last window that starts inside or before the image.
+        // Window o covers the rows from o stride - padding onwards, so it can be entirely outside the image. Find the
+        // first window that ends inside or after the image, and the last window that starts inside or before the image.
         let first = start.max((padding + 1).saturating_sub(kernel).div_ceil(stride));
         let last = (start + each - 1).min((inputs + padding - 1) / stride);
         if first > last {

@@ -5,8 +5,8 @@
 //! columns. Members that differ only in digits that the layout does not use have copies of the same shard. All shards
 //! of a result are equal, so sizes here are fractions of the result.
 //!
-//! Redistribution sends the minimum: each member receives exactly the elements that it needs and lacks.
-//! [`plan_redistribution`] returns the required communication. Some examples, with members 0, 1, …:
+//! A redistribution sends as little as possible: each member receives exactly the elements that it needs and does not
+//! have. [`plan_redistribution`] returns the required communication. Some examples, with members 0, 1, …:
 //!
 //! | from | to | members | transfers |
 //! |---|---|---|---|
@@ -44,7 +44,7 @@ impl MemberNumberDigit {
         stride: 1,
     };
 
-    /// Creates an axis sharded into `parts`, with neighbouring shards `stride` members apart.
+    /// Creates the digit of an axis with `parts` shards, in which members with neighbouring shards are `stride` apart.
     ///
     /// # Panics
     /// Panics if `parts` or `stride` is 0.
@@ -66,8 +66,7 @@ impl MemberNumberDigit {
 /// overlap.
 fn on_one_grid(digits: &[MemberNumberDigit], members: u32) -> bool {
     let mut cut: Vec<MemberNumberDigit> = digits.iter().copied().filter(|d| d.parts > 1).collect();
-    // In ascending order of strides, no digit may begin before the end of the previous one, because the two would
-    // overlap.
+    // In ascending order of strides, no digit may begin before the previous one ends, because the two would overlap.
     cut.sort_unstable_by_key(|digit| digit.stride);
     let mut below = 1;
     for digit in cut {
@@ -81,14 +80,14 @@ fn on_one_grid(digits: &[MemberNumberDigit], members: u32) -> bool {
 
 /// Layout of a result over the members of a group: how its samples, rows and columns are sharded.
 ///
-/// The digits belong to one numbering and do not overlap, so all shards have equally many copies.
+/// The digits belong to one numbering and do not overlap, so every shard has the same number of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SampleRowColumnSharding {
-    /// Sharding along the samples.
+    /// How the samples are sharded.
     pub samples: MemberNumberDigit,
-    /// Sharding along the rows of a sample.
+    /// How the rows of a sample are sharded.
     pub rows: MemberNumberDigit,
-    /// Sharding along the columns.
+    /// How the columns are sharded.
     pub columns: MemberNumberDigit,
 }
 

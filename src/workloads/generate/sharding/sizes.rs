@@ -4,17 +4,17 @@ use super::halo::SlidingWindowGeometry;
 use super::{OperatorShardAxis, PatternOptionError, option_refused};
 use crate::model::{DividingDegreeOrReason, OperatorAxesAndTensorsSpec};
 
-/// Names of the degrees along the axes, in error messages.
+/// Names that error messages use for the degrees along the axes.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
-/// Maximum number of candidates for a valid degree in an error's hint. Without it, rejecting absurd sizes would take a
-/// long time.
+/// Maximum number of candidates to try in search of a valid degree for an error's hint. Without this limit, rejecting
+/// absurd sizes would take a long time.
 const LOOK: usize = 1 << 20;
 
 /// Valid numbers of shards along an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AxisDivisorsOrUnsplittable {
-    /// Every common divisor of these sizes is valid; the strings name the sizes in error messages.
+    /// Every common divisor of these sizes is valid. Error messages use the strings as names of the sizes.
     Divisors(Vec<(u64, &'static str)>),
     /// The axis cannot be split; the string is the reason.
     Whole(&'static str),
@@ -56,8 +56,8 @@ pub(super) struct UnshardedOperatorTotals {
     pub flops: u128,
     /// Number of output elements that are summed over k.
     pub outputs: u128,
-    /// Number of elements in the input's gradient that are summed over n. 0 if n shards the input like the output, or
-    /// if the input is no other layer's output.
+    /// Number of elements in the input's gradient that are summed over n. It is 0 if n shards the input like the
+    /// output, or if the input is not the output of another layer.
     pub inputs: u128,
     /// For each weight tensor, its number of elements, and whether n and k shard it.
     pub weights: Vec<(u128, [bool; 2])>,
@@ -135,7 +135,7 @@ impl UnshardedOperatorTotals {
         if divides(degree) {
             return Ok(());
         }
-        // A common divisor never exceeds the smallest size.
+        // A common divisor is never greater than the smallest size.
         let most = sizes.iter().map(|&(size, _)| size).min().unwrap_or(0);
         let lower = (degree - 1).min(most);
         let below = (1..=lower).rev().take(LOOK).find(|&by| divides(by));

@@ -1,4 +1,5 @@
-//! Compares the announced reductions with small products computed shard by shard. Also tests error messages.
+//! Computes small products shard by shard, and compares the sums with the announced reductions. Also tests error
+//! messages.
 
 use super::*;
 use crate::model::{Model, PRESETS};
@@ -25,14 +26,14 @@ fn note(parts: &mut PartialSumsByElementAndDevice, device: u32, values: Values) 
     }
 }
 
-/// Returns a pseudo-random value from -512 to 511. They are small enough that sums do not overflow, and varied enough
-/// that wrong sums rarely equal correct ones.
+/// Returns a pseudo-random value from -512 to 511. These values are small enough that sums do not overflow, and varied
+/// enough that a wrong sum rarely equals the correct one.
 fn number(seed: u64) -> i64 {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as i64 - 512
 }
 
-/// Returns ranks that differ from their positions, so that a test fails if the code confuses them.
+/// Returns ranks that differ from their positions, so that a test fails if the code confuses ranks with positions.
 fn ranks(count: u32) -> Vec<Rank> {
     (0..count)
         .map(|position| Rank(3000 - 7 * position))
@@ -83,7 +84,7 @@ fn divisors(size: u64) -> Vec<u32> {
         .collect()
 }
 
-/// Returns range `index` of the `parts` equal ranges that divide `0..size`.
+/// Returns the range with index `index` among the `parts` equal ranges that divide `0..size`.
 fn part(size: u64, index: u32, parts: u32) -> Range<u64> {
     let each = size / u64::from(parts);
     u64::from(index) * each..u64::from(index + 1) * each
@@ -148,7 +149,7 @@ fn on_one_device_it_is_what_models_count() {
             let case = format!("{} {}", preset.name, operator.name);
             let found =
                 OperatorShardWorkAndSums::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
-            // A spec counts two FLOPs per multiplication, but a pooling has no multiplications.
+            // A spec counts two FLOPs per multiplication, but a pooling does not multiply.
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplication_count(), "{case}");
             }
@@ -198,8 +199,8 @@ fn a_convolution_numbers_devices_as_the_table_does() {
 
 #[test]
 fn operators_beyond_the_table() {
-    // Look-ups are products with one-hot vectors. The input, 4 samples with 8 tokens each, and a
-    // table of 16 x 32 are sharded by (2, 2, 2, 2).
+    // Look-ups are products with one-hot vectors. The input has 4 samples with 8 tokens each. The input and a table of
+    // 16 x 32 are sharded by (2, 2, 2, 2).
     let embedding = OperatorKind::Embedding {
         vocabulary: 16,
         width: 32,
@@ -305,7 +306,7 @@ fn parse_attention() -> OperatorKind {
 
 #[test]
 fn halos_of_known_layers() {
-    // If 8 rows are in 4 parts, windows of 3 x 3 with stride 1 and padding 1 need one row from each
+    // If 8 rows are divided into 4 parts, windows of 3 x 3 with stride 1 and padding 1 need one row from each
     // neighbour.
     let work = image::work([8, 8], 1, 1);
     let found = OperatorShardWorkAndSums::new(
@@ -320,9 +321,8 @@ fn halos_of_known_layers() {
         .collect();
     let expected = [[0..2, 0..3], [2..4, 1..5], [4..6, 3..7], [6..8, 5..8]];
     assert_eq!(rows, expected);
-    // ResNet's stem has 7 x 7 windows with stride 2 and padding 3, and its image has 224 rows in 2
-    // parts. Outputs 0..56 need rows up to 2 x 55 - 3 + 7 = 114, and outputs 56..112 need rows from
-    // 2 x 56 - 3 = 109 on.
+    // ResNet's stem has 7 x 7 windows with stride 2 and padding 3, and its image has 224 rows, divided into 2 parts.
+    // Outputs 0..56 need rows up to 2 x 55 - 3 + 7 = 114, and outputs 56..112 need rows from 2 x 56 - 3 = 109 onwards.
     let stem = OperatorKind::Convolution {
         inputs: 3,
         outputs: 64,

@@ -1,11 +1,11 @@
-//! Adapters, through which stages exchange data (PALM, Fig. 11). An adapter is a member of a tensor group that
-//! exchanges messages with other stages. It acts for its share of the group: itself and some other members.
+//! Adapters, through which stages exchange data with one another (PALM, Fig. 11). An adapter is a member of a tensor
+//! group that exchanges messages with other stages. It acts for its share of the group: itself and some other members.
 //!
 //! After a stage's last matrix product, each member has a partial sum. With [`AdapterSums::Source`], the whole group
 //! adds up the partial sums before its adapters send the result. Each adapter of the destination then broadcasts the
 //! result to its share of the group (PALM's Eq. 7). With [`AdapterSums::Destination`], each share of the source group
-//! sums its partial results on its adapter. They send these sums. The destination's adapters all-reduce them, and then
-//! broadcast the result (PALM's Eq. 8).
+//! sums its partial results on its adapter. The adapters then send these sums. The destination's adapters all-reduce
+//! the received sums, and then broadcast the result (PALM's Eq. 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramNodeOperation};
@@ -25,7 +25,7 @@ pub(super) struct InterStageAdapterGroups {
     sums: AdapterSums,
 }
 
-/// Division into shares of the tensor groups with one tensor-parallel degree.
+/// How the tensor groups with one tensor-parallel degree are divided into shares.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TensorGroupDivisionIntoShares {
     /// Number of members per share. The first member of a share is its adapter.
@@ -33,8 +33,8 @@ pub(super) struct TensorGroupDivisionIntoShares {
     /// Groups whose members form one share of a tensor group; `None` if each share is a single
     /// member.
     pub shares: Option<ParallelGroupKind>,
-    /// Group of the adapters in a tensor group; `None` if there is only one adapter, or if adapters
-    /// do not sum received data.
+    /// Group of the adapters in a tensor group. It is `None` if there is only one adapter, or if adapters do not sum
+    /// received data.
     pub summing: Option<ParallelGroupKind>,
 }
 
@@ -89,8 +89,8 @@ impl InterStageAdapterGroups {
     }
 }
 
-/// Returns the index in `program` of the tensor group's all-reduce that produces the program's result. `None` if
-/// another collective follows it, or a matrix product that does not compute weight gradients.
+/// Returns the index in `program` of the tensor group's all-reduce that produces the program's result. Returns `None`
+/// if it is followed by another collective, or by a matrix product that does not compute weight gradients.
 fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramNodeOperation| {
         matches!(
@@ -103,7 +103,7 @@ fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
         )
     };
     let sum = program.items.iter().rposition(|item| is_sum(&item.task))?;
-    // Weight gradients do not depend on it, so they may follow.
+    // Weight gradients do not depend on the all-reduce, so they may follow it.
     let finds_gradients = |item: usize| {
         let mut found = program.found.iter().flat_map(|found| &found.nodes);
         found.any(|&node| node as usize == item)
@@ -140,7 +140,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the sum in part `at` that adapters compute instead of the whole group. The result is the layer of the
-    /// sum, and the sum's index in the layer's program for `kind`. `None` if there is none.
+    /// sum, and the sum's index in the layer's program for `kind`. Returns `None` if there is no such sum.
     pub(super) fn sum_left_to_adapters(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers_of_part(at);

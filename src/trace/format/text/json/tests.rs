@@ -1,4 +1,4 @@
-//! Tests of JSON that the parser accepts or rejects.
+//! Tests which JSON texts the parser accepts and which it rejects.
 
 use super::*;
 

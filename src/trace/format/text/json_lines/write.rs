@@ -181,8 +181,8 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
             return Ok(false);
         };
         let (number, wire) = ((key >> 3) as u32, key & 7);
-        // In the writers' encoding, field numbers ascend, and the attribute has a single value, which is its last
-        // field.
+        // In the writers' encoding, fields are in ascending order of numbers, and the attribute has a single value in
+        // its last field.
         if number <= last || last > 2 || key > u64::from(u32::MAX) {
             return Ok(false);
         }

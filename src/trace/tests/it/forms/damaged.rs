@@ -17,7 +17,7 @@ use std::io::Write;
 use std::ops::Range;
 use testkit::wire::{WireMessage, encode_file};
 
-/// Returns a node that resembles captured nodes; the id determines the node's content.
+/// Returns a node that resembles a captured node. The id determines the node's content.
 fn node(id: u64) -> Node {
     let attribute = |name: &str, value| AttributeProto {
         name: name.to_owned(),
@@ -248,7 +248,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
         (Some(SchemaGeneration::V001), 20)
     );
     assert!(whole.1.is_whole(), "{:?}", whole.1);
-    // The file is truncated and also damaged at its start, where the generation is detected.
+    // The file is truncated, and it is also damaged at its start, from which the generation is detected.
     let mut damaged = contents[..contents.len() - 3].to_vec();
     damaged[1] = 0xff;
     let (bytes, report) = salvaged(&damaged, SalvageSchemaAndDanglingOptions::default());
@@ -312,7 +312,7 @@ fn streams_that_are_cut_give_what_they_hold() {
     assert!(decompress_partly(&contents).is_none());
 }
 
-/// Generates pseudo-random numbers that are equal in every run.
+/// Generates pseudo-random numbers that are the same in every run.
 struct DeterministicRandom(u64);
 
 impl DeterministicRandom {
@@ -385,7 +385,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
                 );
             }
         }
-        // Every changed node is reported, or it differs only in a number or name, which salvage cannot detect.
+        // Every changed node is reported, unless it differs only in a number or name, which salvage cannot detect.
         let before = found.iter().filter(|node| nodes.contains(node)).count();
         assert!(
             before + 2 >= found.len(),
@@ -399,7 +399,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
             assert!(!report.is_whole() || cut_between || dropped, "{label}");
         }
         lost += usize::from(!report.is_whole());
-        // If dangling dependencies were removed, the result can be loaded, unless a flipped bit created a cycle or an
+        // Once dangling dependencies are removed, the result can be loaded, unless a flipped bit created a cycle or an
         // invalid attribute.
         let (bytes, _) = salvaged(&damaged, SalvageSchemaAndDanglingOptions::default());
         if before == found.len() {

@@ -31,7 +31,7 @@ pub fn through(contents: &[u8]) -> Result<Vec<u8>, String> {
     from_lines(&try_lines(contents).map_err(|e| e.to_string())?)
 }
 
-/// Converts a text to a trace file. Reads the text as a whole and also line by line; both results must be equal.
+/// Converts a text to a trace file. Reads the text both as a whole and line by line. The two results must be equal.
 pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
     let whole = text::parse_text_trace(text.as_bytes(), JsonTraceFormat::JsonLines);
     let mut reader = JsonLineReader::new(text.as_bytes());
@@ -109,7 +109,7 @@ fn attribute() -> impl Strategy<Value = AttributeProto> {
     })
 }
 
-/// Returns the fields of the node `message` that are not in the schema, in order.
+/// Returns the fields of the node `message` that the schema does not define, in order.
 fn unknown_fields(message: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     let mut cursor = WireCursor::new(message, 0);
@@ -164,7 +164,7 @@ proptest! {
         in_inputs in unknown(),
     ) {
         let mut bytes = scattered(&node, unpacked, &order, &unknown);
-        // The attributes and the inputs contain fields that are not in the schema.
+        // The attributes and the inputs contain fields that the schema does not define.
         let inner = AttributeProto { name: "odd".into(), ..AttributeProto::default() }.encode_to_vec();
         prost::encoding::bytes::encode(10, &[inner, in_attribute].concat(), &mut bytes);
         prost::encoding::bytes::encode(8, &in_inputs, &mut bytes);
@@ -213,7 +213,7 @@ fn the_form_is_as_documented() {
 ";
     assert_eq!(to_lines(&file), text);
     assert_eq!(from_lines(text).unwrap(), file);
-    // Blank lines, other line ends and a missing last line end do not change the result.
+    // Blank lines, other line endings and a missing final line ending do not change the result.
     let loose = text.trim_end().replace('\n', "\r\n\r\n");
     assert_eq!(from_lines(&loose).unwrap(), file);
 }

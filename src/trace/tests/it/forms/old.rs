@@ -1,5 +1,5 @@
-//! Compares upgrades of every older generation with the expected result. The old files are written field by field
-//! from tables.
+//! Checks that a file of any older generation is upgraded to the expected result. The old files are written field by
+//! field from tables.
 
 use super::decoded;
 use chakram_trace::format::file::DecompressedTraceFile;
@@ -16,7 +16,7 @@ fn upgraded(contents: &[u8], generation: SchemaGeneration) -> Vec<u8> {
     let found = upgrade_contents(contents, None).expect("it is sound");
     let found = found.expect("it is old");
     assert_eq!(found.generation, generation);
-    // The result must be the same whether the generation is given or detected.
+    // The result must be the same for a given generation and for a detected one.
     let said = upgrade_contents(contents, Some(generation))
         .unwrap()
         .unwrap();
@@ -40,7 +40,7 @@ fn head(id: u64, name: &str, kind: u64, parents: &[u64]) -> WireMessage {
         .with_numbers(4, parents)
 }
 
-/// Numbers of node types since 0.0.3, indexed by the numbers before 0.0.3.
+/// Since 0.0.3, node types have other numbers. This table is indexed by the numbers before 0.0.3.
 const TYPES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 
 #[test]
@@ -247,13 +247,14 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
     };
     assert_eq!(said(SchemaGeneration::V002)[1].r#type, 4);
     assert_eq!(said(SchemaGeneration::V003A)[1].r#type, 3);
-    // The reader accepts nodes that are equal in all generations.
+    // The reader accepts nodes that have the same form in all generations.
     assert!(
         upgrade_contents(&encode_file([head(1, "n", 0, &[])]), None)
             .unwrap()
             .is_some()
     );
-    // Both generations of 0.0.3 read the attribute in the same way, except for the signedness of a positive number.
+    // Both generations of 0.0.3 read the attribute in the same way, except that a positive number is signed in one and
+    // unsigned in the other.
     let of = &ATTRIBUTES[1];
     let bool = of.fields[0].expect("it has it");
     let node = head(1, "n", 7, &[])
@@ -269,7 +270,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("0.0.3a or 0.0.3b"), "{error}");
-    // Each of the two records is valid in only one generation, and the two generations differ.
+    // Each of the two records is valid in only one generation, which is not the same for both.
     let mixed = encode_file([telling(&ATTRIBUTES[0], 1, 3), telling(&ATTRIBUTES[2], 2, 4)]);
     let error = upgrade_contents(&mixed, None).unwrap_err().to_string();
     assert!(

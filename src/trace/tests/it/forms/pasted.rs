@@ -1,4 +1,4 @@
-//! Tests traces as text from other tools, pasted by people.
+//! Tests traces that are texts from other tools, as people paste them.
 
 use super::decoded;
 use chakram_trace::format::file::DecompressedTraceFile;

@@ -1,4 +1,4 @@
-//! Converts attribute values for the oracle, without any of the fast reader's code.
+//! Converts attribute values for the oracle, and shares no code with the fast reader.
 
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::{Dtype, GroupName};

@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Checks an invariant of every graph: the rows and the degrees count the same edges.
+/// Checks an invariant of every graph: the rows contain as many edges as the degrees count.
 fn check_graph(graph: &Graph) {
     let mut degrees = vec![0; graph.len()];
     for node in graph.nodes() {

@@ -19,8 +19,8 @@ fn sensible(error: &TraceError) {
     assert!(!error.is_empty() && error.lines().count() < 20, "{error}");
 }
 
-/// Checks that the generated types accept all records of a converted file, and returns the number of records, including
-/// the metadata.
+/// Checks that the generated types accept all records of a converted file. Returns the number of records, including the
+/// metadata.
 fn current(contents: &[u8]) -> usize {
     let mut frames = FrameCursor::new(contents);
     let mut records = 0;
@@ -38,7 +38,7 @@ fn current(contents: &[u8]) -> usize {
     records
 }
 
-/// Checks that reading any form record by record gives the same records as the converted file.
+/// Checks that a file in any form yields the same records as the converted file when it is read record by record.
 fn streamed(data: &[u8], expected: &[u8]) {
     let mut source =
         TraceRecordReader::new(DecompressedStream::from_bytes(data).expect("bytes"), None)
@@ -114,7 +114,8 @@ fn round_trip(contents: &[u8]) {
         };
         match (writer.write_record(record), decoded) {
             (Ok(()), Ok(decoded)) => sound.push(decoded),
-            // JSON Lines also preserve content that is not in the schema, some of which the generated types reject.
+            // JSON Lines also preserve content that the schema does not define. The generated types reject some of this
+            // content.
             (Ok(()), Err(_)) => return,
             (Err(error), _) => return sensible(&error),
         }
@@ -203,7 +204,7 @@ pub fn salvaged(data: &[u8]) {
         assert_eq!(nodes, report.nodes);
         if report.generation.is_some() {
             assert_eq!(current(&bytes), nodes + 1);
-            // A salvaged file has no further damage.
+            // A salvaged file contains no damage that a second salvage would find.
             let again = SalvageSchemaAndDanglingOptions {
                 generation: Some(SchemaGeneration::V004),
                 keep_dangling: true,

@@ -10,7 +10,7 @@ use chakram_trace::format::{
 };
 use prost::Message;
 
-/// A reader's result for a node: the fields and the dependencies.
+/// What a reader returns for a node: the fields and the dependencies.
 #[derive(Debug, PartialEq)]
 pub struct ReadNodeFieldsAndDependencies<'a> {
     pub id: u64,
@@ -22,7 +22,7 @@ pub struct ReadNodeFieldsAndDependencies<'a> {
     pub wait_ps: u64,
     pub eager: bool,
     pub groups: Option<&'a str>,
-    /// Bytes allocated, then bytes freed; each list in the order weights, gradients, optimizer, activations, temporary
+    /// Bytes allocated, then bytes freed. Each list has the order weights, gradients, optimizer, activations, temporary
     /// buffers.
     pub memory: [[u64; 5]; 2],
     /// Bytes that the node allocates in remote memory.
@@ -156,7 +156,7 @@ impl<'a> NodeAttributeReader<'a> {
             .ok_or("an attribute that cannot be read")
     }
 
-    /// Readers decode the attributes that they know on nodes of every type, so an invalid attribute is always an error.
+    /// Readers decode known attributes on nodes of every type, so an invalid one is always an error.
     fn all_readable(&self) -> Result<(), NodeRejectionReason> {
         for name in COUNTS {
             self.last(&[name], count)?;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// Every attribute that a reader uses except `in_switch`, and some attributes that readers ignore.
+/// Every attribute that a reader uses, except `in_switch`. The list also has some attributes that readers ignore.
 const NAMES: [&str; 30] = [
     "is_cpu_op",
     "num_ops",
@@ -202,7 +202,7 @@ pub fn node() -> impl Strategy<Value = Node> {
     )
 }
 
-/// Generates fields that no version of the schema has, of any wire type, including groups.
+/// Generates fields that are in no version of the schema, with any wire type, including groups.
 pub fn unknown() -> impl Strategy<Value = Vec<u8>> {
     (33_u32..60, any::<u64>(), vec(any::<u8>(), 0..5), 0..5).prop_map(
         |(tag, number, bytes, kind)| {
@@ -242,8 +242,8 @@ pub fn scattered(
     bytes
 }
 
-/// Splits `node` into its fields; two fields may be reordered if their field numbers differ. Attributes and the unknown
-/// fields after them must keep their order.
+/// Splits `node` into its fields. Two fields may change places if their field numbers differ. Attributes and the
+/// unknown fields after them must keep their order.
 fn pieces(node: &Node, unpacked: bool) -> Vec<Vec<u8>> {
     let only = |keep: &dyn Fn(&mut Node)| {
         let mut piece = Node::default();

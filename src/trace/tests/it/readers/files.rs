@@ -87,7 +87,7 @@ fn a_large_file_is_mapped_and_reads_the_same() {
 #[test]
 fn a_cut_is_named_wherever_it_is() {
     let whole = chain();
-    // For each record in the file, the offset of its end.
+    // Offsets at which the file's records end.
     let mut ends = Vec::new();
     let mut frames = chakram_trace::format::wire::FrameCursor::new(&whole);
     while let Some(record) = frames.next_record().unwrap() {

@@ -1,5 +1,5 @@
-//! Tests graphs from files: the order of records does not matter, repairs are counted, and irreparable errors name the
-//! node's id.
+//! Tests graphs that are read from files: the order of records does not matter, repairs are counted, and errors that
+//! cannot be repaired name the node's id.
 
 use super::{attribute, file, kernel};
 use chakram_base::ids::NodeIndex;
@@ -306,7 +306,7 @@ fn cycles_are_named() {
         (edges(&data), data.repairs().cyclic_control),
         (vec![(1, 2)], 0)
     );
-    // The graph keeps control dependencies that close no cycle.
+    // The graph keeps control dependencies that do not close a cycle.
     let straight = [kernel(1, &[], &[]), kernel(2, &[], &[1])];
     assert_eq!(
         edges(&graph(&straight, EnforcedDependencyKinds::Auto)),
@@ -364,8 +364,8 @@ fn the_profiler_is_left_out_and_put_back() {
         node.attr.push(number("profiler_ns", profiler));
         node
     };
-    // The nodes' costs are: 300 ns of a 500 ns delay; a 500 ns delay and 200 ns of a 1,000 ns duration; 2,000 ns,
-    // limited to a 500 ns delay and a 1,000 ns duration; and nothing.
+    // The costs of the four nodes are: 300 ns of a 500 ns delay; a 500 ns delay and 200 ns of a 1,000 ns duration;
+    // 2,000 ns, limited to a 500 ns delay and a 1,000 ns duration; and nothing.
     let nodes = [
         node(1, 500, 300),
         node(2, 500, 700),

@@ -85,7 +85,7 @@ fn messages_in_parts_are_one() {
         name: String::new(),
         ..attribute("", Value::BoolList(BoolList { values }))
     };
-    // The mask 0b01 of two dimensions is split into two lists, [1] and [0], of one attribute.
+    // One attribute states the mask 0b01 of two dimensions as two lists, [1] and [0].
     let mut mask = attribute("involved_dim", Value::BoolVal(true)).encode_to_vec();
     mask.extend(list(vec![true]).encode_to_vec());
     mask.extend(list(vec![false]).encode_to_vec());
@@ -106,7 +106,7 @@ fn messages_in_parts_are_one() {
     };
     assert_eq!(dimensions, Some(0b01));
 
-    // The inputs of a metadata node are split over two fields: first values, then shapes.
+    // A metadata node's inputs are split into two fields: first the values, then the shapes.
     let io = |values: &str, shapes: &str| Node {
         inputs: Some(IoInfo {
             values: values.to_owned(),

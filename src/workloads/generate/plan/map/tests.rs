@@ -30,9 +30,9 @@ fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     all
 }
 
-/// The first dimension, of 4 NPUs, has pairs of tensor members and two stages; the second has the replicas. Tensor
-/// member t of replica d in stage p has index t + 2 p in the first dimension and d in the second, so its rank is t + 2
-/// p + 4 d.
+/// The first dimension has 4 NPUs, on which pairs of tensor members and two stages are placed; the second dimension has
+/// the replicas. Tensor member t of replica d in stage p has index t + 2 p in the first dimension and d in the second,
+/// so its rank is t + 2 p + 4 d.
 #[test]
 fn ranks_follow_from_where_axes_lie() {
     let plan = plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);

@@ -320,8 +320,7 @@ impl OptionValue for StagePassOrders {
         let lines = items.iter().map(|item| item.read_text(expected));
         let lines: Vec<&str> = lines.collect::<Result<_, _>>()?;
         Self::parse_stage_lines(&lines).map_err(|error| {
-            // Errors of the whole list are reported at its last line, or at the field if the list
-            // is empty.
+            // Errors that concern the whole list are reported at its last line, or at the field if the list is empty.
             let place = error
                 .line
                 .checked_sub(1)

@@ -59,7 +59,7 @@ fn orders_are_those_of_their_names() {
     );
 }
 
-/// In serpentine order on 4 x 4 cores, each half (eight consecutive cores) is a ring of neighbours.
+/// In serpentine order on 4 x 4 cores, each half of the order (eight consecutive cores) is a ring of neighbours.
 #[test]
 fn a_tensor_group_of_half_a_die_is_a_ring() {
     let all = grid([5, 4], [4, 4]).list_cores_in_order(TileOrder::Serpentine);

@@ -1,5 +1,5 @@
-//! Simulates a pipeline: each stage runs its passes in order, each as soon as its inputs are ready. Dependencies come
-//! from a chunk's position among all layers, not from the schedule under test.
+//! Simulates a pipeline. Each stage runs its passes in order, and starts each pass as soon as its inputs are ready.
+//! Dependencies come from a chunk's position among all layers, not from the schedule under test.
 
 use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 pub(super) struct PipelineTimeAndPeakMicroBatches {
     /// Time at which the last pass ended.
     pub time: u64,
-    /// For each stage, the maximum number of micro-batches that have run forward but not backward;
-    /// empty if there are no backward passes.
+    /// For each stage, the maximum number of micro-batches that have completed the forward pass but not yet the
+    /// backward pass; empty if there are no backward passes.
     pub peaks: Vec<u64>,
 }
 

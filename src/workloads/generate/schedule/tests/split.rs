@@ -9,7 +9,7 @@ type PassKindDurations = [u64; 4];
 /// Result of a simulated pipeline.
 struct SimulatedStepsResult {
     time: u64,
-    /// Idle time of each stage, until the last stage ends.
+    /// Idle time of each stage before the last stage ends.
     idle: Vec<u64>,
     /// Idle time of each stage between its first and its last pass.
     idle_within: Vec<u64>,
@@ -32,8 +32,8 @@ fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
     (0..stages).map(of).collect()
 }
 
-/// Simulates `schedule` on equal stages; `times` are the durations of one micro-batch's passes through all chunks of a
-/// stage. With `split`, an unsplit backward pass sends its input gradients before it computes weight gradients.
+/// Simulates `schedule` on equal stages. `times` are the durations of one micro-batch's passes, each through all chunks
+/// of a stage. With `split`, an unsplit backward pass sends its input gradients before it computes weight gradients.
 fn play_steps(
     schedule: &PipelineSchedule,
     stages: u32,
@@ -198,8 +198,8 @@ fn idle_time_is_what_formulas_say() {
                 ];
                 for (schedule, split) in all {
                     let is_dual = schedule.chunk_count() == 2;
-                    // With overlapping passes, the formula is exact only if input gradients and weight gradients take
-                    // equal times.
+                    // If passes overlap, the formula is exact only if input gradients and weight gradients take equal
+                    // times.
                     if is_dual && times[1] != times[2] {
                         continue;
                     }
@@ -224,7 +224,7 @@ fn idle_time_is_what_formulas_say() {
     assert_eq!(dual, Some(6.0 / 60.0));
 }
 
-/// With equal passes, no stage waits between its first and its last one.
+/// With equal passes, no stage waits between its first and its last pass.
 #[test]
 fn a_v_of_equal_passes_has_no_bubble() {
     for stages in 2..9 {
@@ -337,12 +337,13 @@ fn each_result_goes_where_it_is_needed() {
                 }
             }
         }
-        // Each micro-batch completes one forward path and one backward path through the pipeline.
+        // Each micro-batch passes through the whole pipeline once forward and once backward.
         assert_eq!(ends, 2 * count, "{schedule:?}");
     }
 }
 
-/// Each of the last stage's v m - K pairs takes FB instead of F + B, where K = (v - 1) S + 1 is the length of its warm-up.
+/// On the last stage, each of the v m - K pairs takes FB instead of F + B, where K = (v - 1) S + 1 is the length of
+/// this stage's warm-up.
 #[test]
 fn pairs_shorten_interleaved_steps_by_what_they_hide() {
     for (stages, chunks, count) in [

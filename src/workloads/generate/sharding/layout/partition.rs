@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct EqualSizedMemberGroups {
     /// Index of each member's group.
     group_of: Vec<u32>,
-    /// Members sorted by group, and in ascending order within a group.
+    /// Members, sorted by group and then in ascending order.
     members: Vec<u32>,
     size: u32,
 }
@@ -43,7 +43,7 @@ impl EqualSizedMemberGroups {
         Self::from_equal_keys(&keys).expect("all strides have one size")
     }
 
-    /// Creates one group for each distinct key. `None` if the groups would differ in size.
+    /// Creates one group for all members that have the same key. Returns `None` if the groups would differ in size.
     pub(super) fn from_equal_keys<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();
@@ -79,7 +79,7 @@ impl EqualSizedMemberGroups {
         self.group_of.len() as u32
     }
 
-    /// Number of groups.
+    /// Number of groups in the partition.
     pub fn group_count(&self) -> u32 {
         self.group_of.len() as u32 / self.size
     }

@@ -7,14 +7,14 @@
 //! t). A block of the whole result is a product of one block per axis.
 //!
 //! The communication is a collective if all axes are nested, and every member needs only elements from the block of its
-//! own shard. Then each member already has one fragment of the elements that it needs, and receives every other
-//! fragment from a member of its block. All fragments of a block have the same size. The members of one exchange
-//! together have each shard of the block exactly once. It is an all-gather of the needed elements if members with equal
-//! needs can form such groups; otherwise, it is an all-to-all. Members with the same shard join the groups in ascending
-//! order, one member per group.
+//! own shard. In this case, each member already has one fragment of the elements that it needs, and receives every
+//! other fragment from a member of its block. All fragments of a block have the same size. Together, the members of one
+//! exchange have each shard of the block exactly once. The collective is an all-gather of the needed elements if
+//! members with equal needs can form such groups. Otherwise, it is an all-to-all. Members with the same shard join the
+//! groups in ascending order, one member per group.
 //!
-//! If an axis is not nested, or a member has none of the elements that it needs, fragments may differ in size, so
-//! members exchange point-to-point messages.
+//! If an axis is not nested, or if a member has none of the elements that it needs, fragments may differ in size.
+//! Members then exchange point-to-point messages.
 
 use super::{EqualSizedMemberGroups, MemberNumberDigit, SampleRowColumnSharding, on_one_grid};
 use std::collections::BTreeMap;
@@ -31,11 +31,12 @@ pub enum Redistribution {
     AllGather {
         /// Groups of members; each group runs one all-gather.
         among: EqualSizedMemberGroups,
-        /// After the all-gather, each member has 1/share of the whole result.
+        /// Each member has 1/share of the whole result after the all-gather.
         share: u64,
     },
-    /// All-to-all: each member of a group has one fragment for every member including itself, all of the same size.
-    /// Elements that no member needs are not sent; an element that two members need is sent to both.
+    /// All-to-all: each member of a group has one fragment for every member of the group, including itself. All
+    /// fragments have the same size. Elements that no member needs are not sent; an element that two members need is
+    /// sent to both.
     AllToAll {
         /// Groups of members; each group runs one all-to-all.
         among: EqualSizedMemberGroups,
@@ -64,9 +65,9 @@ pub struct ShardMessage {
 
 /// Returns the communication that turns layout `from` into layout `to` among `members`.
 ///
-/// If several members have a fragment, the nearest one sends it; in a tie, the lower one. The module documentation
-/// explains how members form the groups of collectives. There are at most as many messages as members times shards of
-/// `from`.
+/// If several members have a fragment, the nearest one sends it. If two are equally near, the lower one sends it. The
+/// module documentation explains how members form the groups of collectives. The number of messages is at most the
+/// number of members times the number of shards of `from`.
 ///
 /// # Panics
 /// Panics if the digits of a layout do not belong to one grid of `members`, or overlap in it.
@@ -86,8 +87,8 @@ pub fn plan_redistribution(
     if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // Valid groups always exist: each shard of a block is on the same number of members, and members of other blocks
-    // have none of them.
+    // Valid groups always exist, because each shard of a block is on the same number of members, and members of other
+    // blocks have no shard of it.
     let among = change
         .partition_by_class(|member| change.block_of(member))
         .expect("members of a block have its parts");
@@ -95,7 +96,7 @@ pub fn plan_redistribution(
 }
 
 /// Returns the groups for a reduce-scatter that replaces both a sum over `over` and the redistribution from `from` to
-/// `to`; `None` if there is none.
+/// `to`. Returns `None` if there is no such reduce-scatter.
 ///
 /// Members that differ only in `over` have partial sums for the same shard of `from`. A reduce-scatter replaces both if
 /// `to` gives each of these members a distinct, equal part of that shard. For example, if four members sum and `to`
@@ -164,7 +165,7 @@ impl AxisShardCountChange {
         }
     }
 
-    /// Number of equal fragments along the axis, cut at the boundaries of both splits.
+    /// Number of equal fragments along the axis if it is cut at the boundaries of both splits.
     fn fragment_count(&self) -> u64 {
         self.from / self.blocks * self.to
     }
@@ -191,7 +192,7 @@ impl<'a> LayoutChange<'a> {
         }
     }
 
-    /// Number of equal fragments in the whole result, cut at the boundaries of both layouts.
+    /// Number of equal fragments in the whole result if it is cut at the boundaries of both layouts.
     fn fragment_count(&self) -> u64 {
         self.axes
             .iter()
@@ -233,7 +234,7 @@ impl<'a> LayoutChange<'a> {
     }
 
     /// Divides the members of each class into groups. Together, the members of a group have each `from` shard of a
-    /// block exactly once. `None` if this is impossible for some class.
+    /// block exactly once. Returns `None` if this is impossible for some class.
     fn partition_by_class(
         &self,
         class: impl Fn(u32) -> [u64; 3],

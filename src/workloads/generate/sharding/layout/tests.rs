@@ -1,5 +1,5 @@
-//! Tests individual cases with expected numbers. The modules `oracle` and `sums` test all small
-//! cases with explicit sets of elements.
+//! Tests individual cases with expected numbers. The modules `oracle` and `sums` use explicit sets of elements to test
+//! all small cases.
 
 use super::*;
 
@@ -52,8 +52,8 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     let change = plan_redistribution(&columns(4, 1), &SampleRowColumnSharding::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
-    // If the samples are split in two as well, there are two groups of four members, each of which has 1/2 of the
-    // result afterwards.
+    // If the samples are also split in two, there are two groups of four members, and each member ends with 1/2 of the
+    // result.
     let [before, after] = [4, 1].map(|parts| SampleRowColumnSharding {
         columns: MemberNumberDigit::new(parts, 1),
         ..samples(2, 4)
@@ -66,7 +66,7 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
 #[test]
 fn tables_of_dlrm_are_exchanged_for_samples() {
     // Member i has the columns of its own tables for all samples, which are 1/4 of the result. It needs all columns of
-    // its own samples, and so receives 1/16 of the result from each member.
+    // its own samples, so it receives 1/16 of the result from each member.
     let all = vec![vec![0, 1, 2, 3]];
     let forward = plan_redistribution(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
@@ -126,10 +126,9 @@ fn strangers_send_messages() {
     // one sends.
     let change = plan_redistribution(&columns(2, 1), &columns(2, 2), 4);
     assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
-    // If the columns are cut into sixths, even members have 0..3 and odd members have 3..6. Members
-    // 0 and 1 need 0..2, members 2 and 3 need 2..4, and members 4 and 5 need 4..6. Member 1 lacks
-    // both of its sixths, member 2 lacks sixth 3, member 3 lacks sixth 2, and member 4 lacks both
-    // of its sixths.
+    // If the columns are cut into sixths, even members have 0..3 and odd members have 3..6. Members 0 and 1 need 0..2,
+    // members 2 and 3 need 2..4, and members 4 and 5 need 4..6. Member 1 lacks both sixths that it needs, and so does
+    // member 4. Member 2 lacks sixth 3, and member 3 lacks sixth 2.
     let change = plan_redistribution(&columns(2, 1), &columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
     assert_eq!(messages(change), (expected, 6));
@@ -153,7 +152,7 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     // columns.
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
     // No reduce-scatter is possible in four cases: all members keep their shards, two summing members need the same
-    // part, they have different shards, or nothing is summed.
+    // part, the summing members have different shards, or nothing is summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&SampleRowColumnSharding::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);

@@ -25,8 +25,8 @@ fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> O
     }
 }
 
-/// Image sizes, window sizes, strides and paddings. Windows overlap, are adjacent, leave gaps, or extend past the
-/// neighbours' rows. If the padding exceeds the window, a device uses only rows of others.
+/// Different image sizes, window sizes, strides and paddings. Windows overlap, are adjacent, leave gaps, or extend past
+/// the neighbours' rows. If the padding exceeds the window, a device may use only rows of other devices.
 const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
     ([4, 3], [3, 3], 1, 1),
     ([6, 4], [5, 3], 1, 2),
@@ -61,7 +61,7 @@ struct ImageWindowGeometry {
 }
 
 impl ImageWindowGeometry {
-    /// Counts the windows along one side of the image, one by one.
+    /// Counts, one by one, the windows along one side of the image.
     fn count(&self, side: usize) -> u64 {
         let mut count = 0;
         while count * self.stride + self.kernel[side] <= self.size[side] + 2 * self.padding {
@@ -110,8 +110,8 @@ impl DeviceRowsUsed {
         [self.own.clone(), used]
     }
 
-    /// Returns the number of rows received before and the number received after the device's own rows. Assumes that it
-    /// receives all rows from the first to the last that it uses.
+    /// Returns how many rows the device receives before its own rows, and how many after them. Assumes that it receives
+    /// all rows between the first and the last row that it uses.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
@@ -143,9 +143,8 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
             }
         }
     }
-    // The factor in brackets has one term per image: the number of row degrees above 1 that divide
-    // the rows of both its output (4, 6, 4, 4, 4, 4, 6, 7 and 8) and its input (4, 6, 8, 8, 8, 8,
-    // 4, 6 and 8).
+    // The factor in brackets has one term per image: the number of row degrees above 1 that divide the number of rows
+    // of both its output (4, 6, 4, 4, 4, 4, 6, 7 and 8) and its input (4, 6, 8, 8, 8, 8, 4, 6 and 8).
     assert_eq!(cuts, 4 * (2 + 3 + 2 + 2 + 2 + 2 + 1 + 3));
 }
 
@@ -188,7 +187,7 @@ fn convolve(windows: ImageWindowGeometry, whole: &[Values; 3], [b, c, i, k]: [u3
         PartialSumsByElementAndDevice::new(),
         PartialSumsByElementAndDevice::new(),
     ];
-    // Gradients of other devices' rows, as (device, element, value); they must be sent to these devices.
+    // Gradients of other devices' rows, as (device, element, value), which must be sent to these devices.
     let mut sent = Vec::new();
     let mut device = 0;
     for ib in 0..b {
@@ -237,7 +236,7 @@ fn convolve(windows: ImageWindowGeometry, whole: &[Values; 3], [b, c, i, k]: [u3
                         "{case}: {device}"
                     );
                     // A device returns gradients only of received rows. If windows leave gaps between columns, some
-                    // have no gradient.
+                    // elements of these rows have no gradient.
                     let others = gradients
                         .keys()
                         .filter(|element| !own.contains(&element[2]));

@@ -1,4 +1,4 @@
-//! Tests `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients on devices that each have one shard.
+//! Tests `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients on devices that have one shard each.
 
 use super::*;
 
@@ -59,8 +59,8 @@ fn cut(degrees: OperatorAxisShardCounts, bias: bool) {
             for inn in 0..degrees.n {
                 for ik in 0..degrees.k {
                     let mut products = 0;
-                    // The device's partial sums by element: for the output, the input gradient and
-                    // the weight gradient.
+                    // The device's partial sums for each element of the output, the input gradient and the weight
+                    // gradient.
                     let mut own: [Values; 3] = Default::default();
                     for b in part(samples, ib, degrees.b) {
                         for m in part(rows, im, degrees.m) {
@@ -75,8 +75,8 @@ fn cut(degrees: OperatorAxisShardCounts, bias: bool) {
                                         dy(b, m, n) * x(b, m, k);
                                 }
                                 if bias {
-                                    // Devices that differ only in k have copies of the bias, which the index along k
-                                    // distinguishes.
+                                    // Devices that differ only in k have copies of the bias. The index along k tells
+                                    // these copies apart.
                                     let copy = [n, u64::from(ik), 1, 0];
                                     *own[2].entry(copy).or_default() += dy(b, m, n);
                                 }

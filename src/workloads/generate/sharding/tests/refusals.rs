@@ -50,7 +50,7 @@ fn what_does_not_divide_is_refused_with_what_would() {
 
 #[test]
 fn images_are_refused_in_the_letters_of_plans() {
-    // The output has 4 rows and the input has 8, so 8 shards do not divide the output.
+    // The output has 4 rows and the input has 8, so the number of output rows is not divisible by 8 shards.
     let work = image::work([8, 8], 2, 1);
     assert_eq!(
         refusal(

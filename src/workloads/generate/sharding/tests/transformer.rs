@@ -40,10 +40,9 @@ fn products() -> Vec<(OperatorKind, OperatorTensorParallelSplit)> {
     products.map(|one| (one.work, one.cut)).collect()
 }
 
-/// Returns the bytes that a device sums per layer by PALM's Eq. 6, in the forward pass, the
-/// backward pass and the update together. Each element has two bytes.
-/// `8 B S H Nm / N + 24 H^2 / Nm`. As in PALM, sums over one member count, and shards may have
-/// fractional sizes.
+/// Returns how many bytes a device sums per layer by PALM's Eq. 6, in the forward pass, the backward pass and the
+/// update together. Each element has two bytes. `8 B S H Nm / N + 24 H^2 / Nm`. As in PALM, a sum over one member
+/// counts too, and shards may have fractional sizes.
 fn volume(batch: f64, devices: f64, model: f64) -> f64 {
     let [tokens, hidden] = [TOKENS, HIDDEN].map(|size| size as f64);
     8.0 * batch * tokens * hidden * model / devices + 24.0 * hidden * hidden / model
@@ -84,7 +83,7 @@ fn a_transformers_sums_are_eq_6() {
             let found =
                 OperatorShardWorkAndSums::new(&work, 128, degrees(data, 1, n, k), 16).unwrap();
             flops += u128::from(found.flops);
-            // Each kind of product (row-parallel or column-parallel) needs a sum in only one pass; in the other,
+            // Each kind of product (row-parallel or column-parallel) needs a sum in only one pass. In the other pass,
             // devices have no partial sums.
             let row = cut == OperatorTensorParallelSplit::RowParallel;
             let linear = work.parameter_count() > 0;

@@ -9,8 +9,8 @@ use testkit::wire::WireMessage;
 /// Encoding of attributes in one generation.
 pub struct SchemaGenerationAttributeEncoding {
     pub generation: SchemaGeneration,
-    /// Field numbers of boolean, float, unsigned, signed and text values, in this order; the lists follow in the same
-    /// order.
+    /// Field numbers of boolean, float, unsigned, signed and text values, in this order. The field numbers of the lists
+    /// follow in the same order.
     pub fields: [Option<u64>; 5],
     kinds: u64,
 }

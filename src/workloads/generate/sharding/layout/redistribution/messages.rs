@@ -4,8 +4,8 @@ use super::{LayoutChange, Redistribution, ShardMessage};
 use std::ops::Range;
 
 impl LayoutChange<'_> {
-    /// Returns messages that send each member the elements that it needs and lacks. Each element comes from the nearest
-    /// member that has it.
+    /// Returns messages that send each member the elements that it needs and does not have. Each element comes from the
+    /// nearest member that has it.
     pub(super) fn messages_from_nearest_holders(&self) -> Redistribution {
         let mut by_cell: Vec<(u64, u32)> = (0..self.members)
             .map(|member| {
@@ -16,7 +16,7 @@ impl LayoutChange<'_> {
             })
             .collect();
         by_cell.sort_unstable();
-        // Each shard is on equally many members, so those with one shard form a slice of the sorted list.
+        // Each shard is on the same number of members, so the members with one shard form a slice of the sorted list.
         let copies = self.members as usize / self.from.shard_count() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {
@@ -65,7 +65,8 @@ impl LayoutChange<'_> {
     }
 }
 
-/// Returns the entry of `holders` (in ascending order) that is nearest to `member`; in a tie, the lower one.
+/// Returns the entry of `holders` (in ascending order) that is nearest to `member`. If two are equally near, returns
+/// the lower one.
 fn nearest_holder(holders: &[(u64, u32)], member: u32) -> u32 {
     let above = holders.partition_point(|&(_, holder)| holder < member);
     let (below, above) = (&holders[..above], &holders[above..]);

@@ -163,8 +163,8 @@ fn can_gather(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
     })
 }
 
-/// Returns true if an all-to-all is possible. Every member must already have some of the elements that it needs. It
-/// must have either none or a fixed number of the elements that any other member needs.
+/// Returns true if an all-to-all is possible. Every member must already have some of the elements that it needs. Of the
+/// elements that another member needs, it must have either none or a fixed number, which is the same for all members.
 fn all_equal(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
@@ -209,7 +209,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     let mut kinds = [0; 4];
     for members in 1..=12 {
         let layouts = layouts(members);
-        // Axes are interchangeable, so for more than 9 members only one order is tested.
+        // Axes are interchangeable, so only one order of axes is tested for more than 9 members.
         let ordered = |from: &&SampleRowColumnSharding| {
             from.samples >= from.rows && from.rows >= from.columns
         };

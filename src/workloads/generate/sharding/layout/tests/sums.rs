@@ -4,8 +4,8 @@ use super::oracle::{ElementBitSet, check_partition, layouts, radices, sets};
 use super::*;
 use std::collections::BTreeSet;
 
-/// For every grid and every choice of its digits, returns the chosen digits, and for each member
-/// its digits at all other positions.
+/// For every grid and every choice of its digits, returns the chosen digits. For each member, also returns its digits
+/// at all other positions.
 fn choices(members: u32) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec<u32>>)> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
