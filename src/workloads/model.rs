@@ -10,11 +10,11 @@
 //! Rules for counts:
 //!
 //! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights that two operators share
-//!   count only once, in the one that looks them up ([`OperatorKind::Embedding`]).
+//!   count only once, in the operator that looks them up ([`OperatorKind::Embedding`]).
 //! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward pass of one sample.
 //!   Each multiply-add is two FLOPs. Element-wise work (norms, activations, softmax, sums) does not count, as in most
 //!   papers. All token pairs in attention count, even with a causal mask, as in Megatron-LM's formulas. Kernels for
-//!   causal attention skip [`OperatorKind::causally_skipped_multiplications`] of them.
+//!   causal attention skip [`OperatorKind::causally_skipped_multiplications`] of these multiplications.
 //! - *Kept bytes* are the bytes that the forward pass saves for the backward pass ([`OperatorKind::saved_bytes`]).
 //!
 //! Counts are 64-bit integers that saturate at [`u64::MAX`]. A model file with a saturated count is rejected.
@@ -70,7 +70,7 @@ pub struct Model {
 pub struct ModelLayer {
     /// Name of the layer, such as `embedding`, `layer17`, `head` or `conv3_1`.
     pub name: String,
-    /// Position of the layer in the model: before, in or after the blocks. Plans treat these differently.
+    /// Position of the layer in the model: before, in or after the blocks. Plans treat these positions differently.
     pub role: LayerRole,
     /// Operators in execution order.
     pub operators: Vec<LayerOperator>,
@@ -85,7 +85,7 @@ pub enum LayerRole {
     /// A layer between input and output, such as a transformer block. A pipeline divides blocks
     /// evenly among its stages.
     Block,
-    /// A layer after the blocks: the last norm, logits or classifier, or the loss.
+    /// A layer after the blocks: the final norm, the logits or classifier, or the loss.
     Output,
 }
 
@@ -101,7 +101,7 @@ pub struct LayerOperator {
     /// True for an operator on the skip path, which joins the branch at an
     /// [`OperatorKind::Residual`].
     pub around: bool,
-    /// Says which of the operator's weights training changes.
+    /// Says which of the operator's weights are trained.
     pub training: TrainedOperatorWeights,
     /// Says whether the forward pass saves the operator's output, if a plan states this for each operator.
     pub saved: OutputSavedOrRecomputed,
@@ -110,7 +110,7 @@ pub struct LayerOperator {
 /// Says whether the forward pass saves an operator's output for the backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputSavedOrRecomputed {
-    /// The plan's policy of recomputation decides.
+    /// The plan's recomputation policy decides.
     #[default]
     ByPolicy,
     /// The output is saved.
@@ -139,15 +139,16 @@ pub enum TrainedOperatorWeights {
 /// 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorTensorParallelSplit {
-    /// Every member computes the whole operator. With sequence parallelism, it does so only for its own tokens.
+    /// Every member computes the whole operator. With sequence parallelism, each member does so only for its own
+    /// tokens.
     Replicated,
     /// Split by outputs: each member has some columns of the weights, and needs the whole input.
     /// The members sum the input's gradient.
     ColumnParallel,
     /// Split by inputs: each member has some rows of the weights. The members sum the outputs.
     RowParallel,
-    /// The operator is between one split by outputs and one split by inputs. Each member computes its own heads, or its
-    /// own columns of an activation.
+    /// The operator lies between an operator split by outputs and an operator split by inputs. Each member computes its
+    /// own heads, or its own columns of an activation.
     InsideRegion,
 }
 
@@ -170,7 +171,7 @@ pub enum OperatorKind {
     },
     /// Products of queries with keys, a softmax, and products of scores with values.
     Attention {
-        /// Number of tokens per sample, to whose keys and values queries can attend.
+        /// Number of tokens per sample whose keys and values queries can attend to.
         tokens: u64,
         /// Number of tokens that have queries: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
@@ -188,13 +189,13 @@ pub enum OperatorKind {
         /// True if queries and keys are first rotated by their positions (rotary embedding).
         rotary: bool,
         /// True if each query and key head is first normalized to length 1 and then scaled by a gain. All query heads
-        /// share one gain, and all key heads another.
+        /// share one gain, and all key heads share another.
         qk_norm: bool,
     },
-    /// Attention with at least one of three additions: values with another width than queries and keys, tokens that
-    /// attend only to some others, or an additional score per head (a sink).
+    /// Attention with at least one of three additions: values that are wider or narrower than queries and keys, tokens
+    /// that attend only to some others, or an additional score per head (a sink).
     ShapedAttention {
-        /// Number of tokens per sample, to whose keys and values queries can attend.
+        /// Number of tokens per sample whose keys and values queries can attend to.
         tokens: u64,
         /// Number of tokens that have queries: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
@@ -208,10 +209,10 @@ pub enum OperatorKind {
         /// Number of elements per value head.
         value_width: u64,
         /// Number of columns per query or key head that rotary embedding rotates. With latent vectors, all key heads
-        /// share one set of them.
+        /// share one set of these columns.
         turned: u64,
-        /// Number of elements in the latent vector that determines a token's keys and values; 0
-        /// without a latent vector.
+        /// Number of elements in the latent vector from which a token's keys and values are computed; 0 without a
+        /// latent vector.
         latent: u64,
         /// The earlier tokens to which a token attends.
         span: AttentionSpan,
@@ -236,7 +237,8 @@ pub enum OperatorKind {
         sizes: DeltaAttention,
     },
     /// The two up-projections of latent attention. The first computes the query heads from a latent vector of
-    /// `query_rank` elements, and the second the key and value heads from one of `kv_rank` elements.
+    /// `query_rank` elements, and the second computes the key and value heads from a latent vector of `kv_rank`
+    /// elements.
     LatentUp {
         /// Number of tokens per sample.
         rows: u64,
@@ -263,7 +265,7 @@ pub enum OperatorKind {
         experts: u64,
         /// Number of experts that each token chooses.
         chosen: u64,
-        /// The router's rule for choosing experts from scores.
+        /// The rule by which the router chooses experts from scores.
         form: ExpertScoringAndGroupRule,
     },
     /// One matrix product per expert. The experts divide `rows` copies of tokens evenly. Each expert multiplies by its
@@ -290,7 +292,7 @@ pub enum OperatorKind {
         chosen: u64,
     },
     /// Normalizes each row to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm). Multiplies the row
-    /// by a gain of `width` and, if `bias`, adds a bias of `width`.
+    /// by a gain of `width` elements and, if `bias`, adds a bias of `width` elements.
     Norm {
         /// Number of rows: tokens, or pixels.
         rows: u64,
@@ -300,7 +302,7 @@ pub enum OperatorKind {
         bias: bool,
     },
     /// An element-wise function. If `gated`, the input has `2 width` columns: the function is applied to one half, and
-    /// its result multiplied by the other.
+    /// its result is multiplied by the other half.
     Activation {
         /// The function, applied to each element.
         function: ActivationFunction,
@@ -321,7 +323,7 @@ pub enum OperatorKind {
         /// True if dropout is applied before the sum.
         dropout: bool,
     },
-    /// Looks up one row of a table per token: a word, a position or a token type.
+    /// Looks up one row of a table for each token, by its word, position or token type.
     Embedding {
         /// Number of rows of the table.
         vocabulary: u64,
@@ -420,12 +422,12 @@ impl AttentionSpan {
     }
 }
 
-/// A router's rule for choosing experts from scores.
+/// The rule by which a router chooses experts from scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ExpertScoringAndGroupRule {
     /// True if scores have a trained bias.
     pub bias: bool,
-    /// True if experts are chosen by scores plus a bias per expert. It balances the experts' loads, and has no
+    /// True if experts are chosen by scores plus a bias per expert. This bias balances the experts' loads, and has no
     /// gradient.
     pub correction: bool,
     /// True if scores are computed with the logistic function instead of a softmax.
@@ -446,7 +448,7 @@ pub enum ActivationFunction {
     Gelu,
     /// Multiplies x by the logistic function of x, as in SwiGLU.
     Silu,
-    /// As [`Self::Silu`], after both inputs are limited to a range, as in GPT-OSS.
+    /// Like [`Self::Silu`], but limits both inputs to a range first, as in GPT-OSS.
     #[serde(rename = "clamped-silu")]
     ClampedSilu,
     /// The logistic function, as in gates of attention.

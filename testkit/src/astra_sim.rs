@@ -42,7 +42,7 @@ const MOST_EVENTS: u64 = 200_000_000;
 pub struct SimulationAnswer {
     /// Completion time of each NPU, in ns; `None` if the NPU never completed.
     pub finish: Vec<Option<u64>>,
-    /// Part of each NPU's time in which no compute node runs on its device, in ns; 0 if the NPU never completed.
+    /// The time, in ns, in which no compute node runs on an NPU's device; 0 if the NPU never completed.
     pub exposed: Vec<u64>,
     /// Number of messages that were sent over the network.
     pub messages: u64,
@@ -66,12 +66,12 @@ struct NpuState<'c> {
     workload: NpuWorkload<'c>,
     queues: Vec<StreamQueue>,
     rotations: Vec<NextQueueIndexPerHalf>,
-    /// Number of phases that used a tree so far, by kind of collective and dimension, which determines the next phase's
-    /// tree.
+    /// Number of phases that have used a tree so far, by kind of collective and dimension; the next phase's tree
+    /// depends on it.
     trees: BTreeMap<(CollectiveOperation, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions, which becomes the next chunk's number. In ASTRA-sim's
-    /// own numbering, every chunk also counts for group 0.
+    /// Number of chunks so far, by group and set of dimensions; it becomes the next chunk's number. In ASTRA-sim's own
+    /// numbering, every chunk also counts for group 0.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::SharedBusSide; 4],
 }
@@ -89,11 +89,11 @@ struct OracleSimulator<'c> {
     numbering: OriginalOrSeparateChunkNumbering,
 }
 
-/// Numbering of the chunks of an NPU's collectives.
+/// How the chunks of an NPU's collectives are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OriginalOrSeparateChunkNumbering {
-    /// As in ASTRA-sim 2.x: counts a group's chunks per group, and counts chunks of all NPUs together with all other
-    /// chunks.
+    /// As in ASTRA-sim 2.x: counts a group's chunks per group, but counts the chunks of collectives of all NPUs
+    /// together with all other chunks.
     Original,
     /// Counts chunks separately for each group and each set of dimensions, so that earlier collectives of some NPUs do
     /// not block later ones.
@@ -118,7 +118,7 @@ pub fn run(config: &WholeSimulationInput) -> SimulationAnswer {
     simulate_config(config, OriginalOrSeparateChunkNumbering::Original)
 }
 
-/// Simulates until no event is left. Numbers chunks so that no NPU waits forever only because others have issued
+/// Simulates until no event is left. Numbers chunks so that no NPU waits forever merely because other NPUs have issued
 /// different numbers of chunks.
 pub fn simulate_with_own_numbering(config: &WholeSimulationInput) -> SimulationAnswer {
     simulate_config(config, OriginalOrSeparateChunkNumbering::Apart)

@@ -8,9 +8,9 @@
 //! # The job
 //!
 //! Every rank trains layers; a layer is a normalization and a perceptron with two matrices. A rank's thread runs its
-//! program in order. Durations are computed from tensor sizes and round-number constants (`cost.rs`). A factor of the
-//! rank and a pseudo-random part lengthen them. Collectives synchronize the ranks. A collective begins to transfer when
-//! its last member has started, and ends on all members within a few nanoseconds.
+//! program in order. Durations are computed from tensor sizes and round-number constants (`cost.rs`). A per-rank factor
+//! and a pseudo-random part lengthen them. Collectives synchronize the ranks. A collective begins to transfer when its
+//! last member has started, and ends on all members within a few nanoseconds.
 //!
 //! - On a CPU with Gloo, each group has two workers, which run collectives in order. Meanwhile, the
 //!   program's thread continues. At the end, it waits until the gradients are reduced. In a
@@ -21,12 +21,11 @@
 //!
 //! # Differences from PyTorch
 //!
-//! In the host's file, Gloo's workers record no operators, and their annotations are never parents
-//! of other events. Within a block, correlation and external ids have no gaps, and the allocator
-//! never gives freed storage to another tensor. Unlike real captures, generated captures lack the
-//! set-up of communicators, the rebuilding of buckets, clock drift, and records of GPU memory
-//! allocations. On GPUs, a capture has only the calls that the job needs: launches, copies, events,
-//! and one synchronization per step.
+//! In the host's file, Gloo's workers record no operators, and their annotations are never parents of other events.
+//! Within a block, correlation and external ids have no gaps, and the allocator never gives freed storage to another
+//! tensor. Unlike real captures, generated captures lack the set-up of communicators, the rebuilding of buckets, clock
+//! drift, and records of GPU memory allocations. On GPUs, a capture records only the calls that the job needs:
+//! launches, copies, events, and one synchronization per step.
 
 use cost::hash_parts;
 use layout::JobGroupsAndCommunications;
@@ -174,7 +173,7 @@ impl SimulatedJobCaptureWriter {
         create_clock(&self.options, rank)
     }
 
-    /// Returns the lead of `rank`'s clock over the shared clock, in ns.
+    /// Returns how far `rank`'s clock is ahead of the shared clock, in ns.
     fn clock_offset_ns(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {

@@ -24,8 +24,8 @@ use serde::Serialize;
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtendedTransformerModel {
-    /// The model without the parts in the other fields. If its block has experts, all layers that are not dense have
-    /// them.
+    /// The model without the parts in the other fields. If its block has experts, all layers except the dense ones have
+    /// experts.
     pub base: TransformerModel,
     /// Latent attention; if absent, keys and values are computed directly from the hidden state.
     pub latent: Option<LatentAttentionSizes>,
@@ -40,17 +40,17 @@ pub struct ExtendedTransformerModel {
     pub sinks: bool,
     /// The earlier tokens to which a token attends in layers without full attention.
     pub span: AttentionSpan,
-    /// Period of full attention, in layers: the last layer of each has it; 0 if none has.
+    /// Period of full attention, in layers: the last layer of each period has full attention. If 0, no layer has it.
     pub full_every: u64,
     /// True if attention and MLP each have a norm before and after them.
     pub sandwich_norm: bool,
     /// Intermediate size of the shared experts' MLP; 0 without shared experts.
     pub shared_ffn: u64,
-    /// The router's rule for choosing experts from scores.
+    /// The rule by which the router chooses experts from scores.
     pub router: ExpertScoringAndGroupRule,
     /// Number of layers without experts at the beginning of the model.
     pub dense_layers: u64,
-    /// Period of layers with experts: the last layer of each has experts, and the others are dense.
+    /// Period of layers with experts: the last layer of each period has experts, and the others are dense.
     pub experts_every: u64,
     /// Intermediate size of the MLP (feed-forward network) in dense layers.
     pub dense_ffn: u64,
@@ -68,7 +68,7 @@ pub struct LatentAttentionSizes {
     pub kv_rank: u64,
     /// Number of columns per query or key head without rotary embedding.
     pub plain: u64,
-    /// Number of columns per query or key head with rotary embedding. All key heads share one set of them.
+    /// Number of columns per query or key head with rotary embedding. All key heads share one set of these columns.
     pub turned: u64,
     /// Number of elements per value head.
     pub values: u64,
@@ -86,7 +86,7 @@ pub struct DeltaAttention {
     pub key_width: u64,
     /// Number of elements per value head.
     pub value_width: u64,
-    /// Number of tokens that the convolution combines: a token and those immediately before it.
+    /// Number of tokens that the convolution combines: a token and the tokens immediately before it.
     pub taps: u64,
     /// Bytes per element of the state.
     pub state_bytes: u64,
@@ -281,7 +281,7 @@ impl ExtendedTransformerModel {
         operators
     }
 
-    /// Returns true if block `index` has full attention, as the last of a period of `full_every` blocks.
+    /// Returns true if block `index` has full attention because it is the last in a period of `full_every` blocks.
     fn is_full(&self, index: u64) -> bool {
         self.full_every > 0 && (index + 1).is_multiple_of(self.full_every)
     }
@@ -447,8 +447,8 @@ impl ExtendedTransformerModel {
         perceptron.collect()
     }
 
-    /// Returns a block that predicts one more token. It has norms of the hidden state and of the token's embedding, a
-    /// matrix product that joins the two, a copy of the last block, and a norm before the logits.
+    /// Returns a block that predicts one more token. It consists of norms of the hidden state and of the token's
+    /// embedding, a matrix product that joins the two, a copy of the last block, and a norm before the logits.
     fn multi_token_prediction_layer(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);

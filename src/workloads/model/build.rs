@@ -40,7 +40,7 @@ impl ModelWithDefinitionProperties {
         )
     }
 
-    /// Like [`parse`](Self::parse), but the caller's `sizes` replace the sizes in the file.
+    /// Parses a model file as [`parse`](Self::parse) does, but uses the caller's `sizes` instead of the file's.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ fn check_counts_fit_64_bits(model: &Model, file: &str) -> Result<(), ModelError>
     }
 }
 
-/// Returns the caller's number of blocks or, without one, the file's.
+/// Returns the caller's number of blocks or, if the caller gives none, the file's.
 fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
     let field = root.require_field("layers", "the number of blocks")?;
     let own = field.read_integer_between(1, MOST_LAYERS)?;

@@ -30,7 +30,7 @@ impl OperatorKind {
     }
 
     /// The part of [`multiplications`](Self::multiplication_count) that a causal kernel skips: products of tokens with
-    /// later ones, which are `s (s - 1) / 2` of `s s` pairs.
+    /// later tokens, which are `s (s - 1) / 2` of `s s` pairs.
     pub fn causally_skipped_multiplications(&self) -> u64 {
         let spec = self.to_axes_and_tensors();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
@@ -39,8 +39,8 @@ impl OperatorKind {
         ))
     }
 
-    /// Number of elements per token in the KV cache: the token's keys and values, or the latent
-    /// vector and the rotary key that determine them.
+    /// Number of elements per token in the KV cache: either the token's keys and values, or the latent vector and the
+    /// rotary key from which they are computed.
     pub fn cached_elements(&self) -> u64 {
         match *self {
             Self::Attention {
@@ -69,8 +69,8 @@ impl OperatorKind {
     }
 
     /// Number of multiplications for each pair of a decoded token and an earlier token: query times key, and score
-    /// times value. With latent vectors, heads multiply directly by these, because the up-projections are merged into
-    /// the queries and the weighted sums.
+    /// times value. With latent vectors, heads multiply directly by these vectors, because the up-projections are
+    /// merged into the queries and the weighted sums.
     pub fn multiplications_per_decode_pair(&self) -> u64 {
         let [heads, keys, values] = match *self {
             Self::Attention { heads, width, .. } => [heads, width, width],
@@ -167,7 +167,7 @@ impl ModelLayer {
         sum(self.operators.iter().map(|o| o.work.table_weights()))
     }
 
-    /// Number of elements per sample that the layer reads from the previous one.
+    /// Number of elements per sample that the layer reads from the previous layer.
     pub fn input_elements(&self) -> u64 {
         let first = self.operators.first();
         first.map_or(0, |operator| operator.work.input_elements())
@@ -198,7 +198,7 @@ impl Model {
         self.sum_over_layers(ModelLayer::parameter_count)
     }
 
-    /// Number of weights that one token uses: all except those of experts that it does not choose.
+    /// Number of weights that one token uses: all weights except those of experts that the token does not choose.
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
         self.sum_over_layers(|layer| {

@@ -1,7 +1,7 @@
 //! Models as model files describe them.
 //!
-//! Every file has `name`, `source` and `kind`; unknown keys are rejected. The tables list the other
-//! keys, with defaults in parentheses.
+//! Every file has `name`, `source` and `kind`; unknown keys are rejected. The tables list the other keys, with their
+//! defaults in parentheses.
 //!
 //! A file with `kind = "transformer"` describes a transformer over tokens:
 //!
@@ -61,7 +61,7 @@
 
 use super::Model;
 
-/// A model, with properties that its file gives for the whole model.
+/// A model, with the properties that its file gives for the whole model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelWithDefinitionProperties {
     /// Form in which the file describes the model.
@@ -72,7 +72,7 @@ pub struct ModelWithDefinitionProperties {
     pub model: Model,
 }
 
-/// Sizes that replace those in a model file; `None` keeps the file's size.
+/// Sizes that replace the sizes in a model file; `None` keeps the file's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenAndLayerCountOverrides {
     /// Number of tokens per sample.

@@ -9,7 +9,7 @@ pub enum ModelError {
     /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A count of the model is too large: at least 2^64 - 1.
+    /// A count of the model is too large, that is, at least 2^64 - 1.
     #[error(
         "{file}: the model's {what} do not fit in 64 bits; found sizes whose product is 2^64 - 1 \
          or more, try smaller sizes"

@@ -20,9 +20,9 @@ pub(super) fn is_hub_name(name: &str) -> bool {
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
 }
 
-/// Returns the preset that matches `name`. Of several matches, returns the one with the most parts in its name. Without
-/// a match, returns the first preset whose name begins with the parts of `name`. If there is none either, returns the
-/// one with the most similar spelling.
+/// Returns the preset that matches `name`. If several presets match, returns the one with the most parts in its name.
+/// Without a match, returns the first preset whose name begins with the parts of `name`. If there is no such preset
+/// either, returns the preset with the most similar spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,

@@ -170,7 +170,7 @@ impl PresetOrModelFileText {
     }
 
     /// Returns the size that the key `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) gives for a
-    /// transformer over tokens or patches. `None` if it has no such size.
+    /// transformer over tokens or patches. Returns `None` if it has no such size.
     ///
     /// # Errors
     ///
@@ -200,12 +200,12 @@ impl Model {
             .model)
     }
 
-    /// Like [`Model::load_named`], but samples have `tokens` tokens. A position table keeps its size, so
-    /// it must have at least `tokens` rows.
+    /// Loads a model as [`Model::load_named`] does, but with `tokens` tokens per sample. A position table keeps its
+    /// size, so it must have at least `tokens` rows.
     ///
     /// # Errors
     ///
-    /// Fails like [`Model::load_named`], and also if the model's samples cannot have this number of
+    /// Returns the errors of [`Model::load_named`]; also fails if the model's samples cannot have this number of
     /// tokens.
     pub fn load_with_token_count(name: &str, tokens: u64) -> Result<Self, ModelError> {
         Ok(PresetOrModelFileText::find_source(name)?

@@ -1,13 +1,13 @@
 //! Activations that operators save for the backward pass.
 //!
-//! In a forward pass, each operator saves the data that its gradients need, unless another one saves them. These are
-//! its input, and internal data such as dropout masks. It does not save its output, which is the next operator's input.
-//! No tensor is therefore counted twice, and saved bytes can be summed over operators.
+//! In a forward pass, each operator saves the data that its gradients need, unless another operator saves them. These
+//! data are its input, and internal data such as dropout masks. It does not save its output, which is the next
+//! operator's input. No tensor is therefore counted twice, and saved bytes can be summed over operators.
 //!
 //! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves `s h (34 + 5 a s / h)` bytes
 //! (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, equation 1). This module
-//! adds them up operator by operator, like section 4.1 of that paper. As in Korthikanti et al., the means and variances
-//! of norms do not count. Nor do token ids, which are part of the sample.
+//! adds these bytes up operator by operator, as section 4.1 of that paper does. As in Korthikanti et al., the means and
+//! variances of norms do not count. Token ids do not count either, because they are part of the sample.
 //!
 //! Only one tensor is counted twice. In a ResNet block that changes the number of channels, two convolutions have the
 //! same input, and both count it.

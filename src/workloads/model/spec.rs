@@ -2,7 +2,7 @@
 //! tensors that are saved for the backward pass.
 //!
 //! Letters name axes, and sequences of letters name tensors, as in `einsum`: a linear operator multiplies `mk` by `kn`
-//! to `mn`. An operator is one entry of [`OperatorKind::to_axes_and_tensors`]. From it, other modules compute
+//! to `mn`. An operator is one entry of [`OperatorKind::to_axes_and_tensors`]. From this entry, other modules compute
 //! parameters, multiplications, elements, saved bytes, the volumes of PALM's Table III, shards, layouts and kernels.
 //!
 //! | operator | input | weights | output | products, and the axes summed over | kept |
@@ -26,10 +26,10 @@
 //! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
 //!
 //! Every input and output also has the sample axis `b`, which the table omits. Degrees exist only for the axes `b`,
-//! `m`, `n` and `k`. Any other axis is either whole, or divided by the degree of one of these. The degree of m divides
-//! the rows `h` of an image's output, the rows `i` of its input, and the copies `c` of tokens. The degree of n divides
-//! the KV heads `g` and, in linear attention, the query and key heads `q`. In a grouped convolution, a filter processes
-//! `c` channels instead of all `k`.
+//! `m`, `n` and `k`. Any other axis either stays whole, or is divided by the degree of one of these axes. The degree of
+//! m divides the rows `h` of an image's output, the rows `i` of its input, and the copies `c` of tokens. The degree of
+//! n divides the KV heads `g` and, in linear attention, the query and key heads `q`. In a grouped convolution, a filter
+//! processes `c` channels instead of all `k`.
 
 mod kernels;
 mod operators;
@@ -49,7 +49,7 @@ pub enum OperatorShardAxis {
     M,
     /// Columns of the output: features, channels or heads.
     N,
-    /// Columns of the input; matrix products sum over them.
+    /// Columns of the input; matrix products sum over these columns.
     K,
 }
 
@@ -69,11 +69,11 @@ pub struct TensorAxis {
     pub cut: DividingDegreeOrReason,
 }
 
-/// The degree that divides an axis, or why none does.
+/// The degree that divides an axis, or the reason why none does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DividingDegreeOrReason {
-    /// The degree of the given operator axis divides this one. The string is a plural noun for the axis's units, for
-    /// error messages.
+    /// The degree of the given operator axis also divides this axis. The string is a plural noun for the units along
+    /// this axis, for error messages.
     By(OperatorShardAxis, &'static str),
     /// The degree of the given operator axis must be 1, because this axis must stay whole. The string is the reason,
     /// for error messages.
@@ -92,7 +92,7 @@ pub struct WeightTensorAxes {
 }
 
 /// A product of tensors, summed over axes. Its number of multiplications is the product of the sizes of all axes, both
-/// the result's and the summed ones.
+/// the result's axes and the summed axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorContraction {
     /// Letters of the result's axes.
@@ -201,7 +201,7 @@ impl OperatorAxesAndTensorsSpec {
         self.axes.iter().any(|axis| axis.letter == letter)
     }
 
-    /// Size of the axis with the letter `letter`; 0 if there is none.
+    /// Size of the axis with the letter `letter`; 0 if there is no such axis.
     pub fn extent_of_axis(&self, letter: char) -> u64 {
         let found = self.axes.iter().find(|axis| axis.letter == letter);
         found.map_or(0, |axis| axis.extent)
@@ -316,7 +316,7 @@ impl OperatorAxesAndTensorsSpec {
         self.outputs.iter().map(each).fold(0, u64::saturating_add)
     }
 
-    /// Number of rows per sample that a degree can divide: tokens. `None` for rows of images.
+    /// Number of rows per sample that a degree can divide, which are tokens. Returns `None` for rows of images.
     pub fn divisible_token_rows(&self) -> Option<u64> {
         let mut sizes = self.sizes_along_axis(OperatorShardAxis::M);
         sizes
@@ -345,7 +345,8 @@ impl OperatorAxesAndTensorsSpec {
         own.map(|one| self.tensor_element_count(one.axes))
     }
 
-    /// Returns the bytes per sample of all saved tensors, and of those that selective recomputation recomputes.
+    /// Returns the bytes per sample of all saved tensors, and the bytes of the tensors that selective recomputation
+    /// recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &TensorKeptForBackward| {
             let each = one.bytes.unwrap_or(element);

@@ -35,7 +35,7 @@ pub struct TransformerBlock {
     pub hidden: u64,
     /// Number of query heads.
     pub heads: u64,
-    /// Number of key heads, and of value heads.
+    /// Number of key heads, which is also the number of value heads.
     pub kv_heads: u64,
     /// Number of elements per head.
     pub head_width: u64,
@@ -46,10 +46,10 @@ pub struct TransformerBlock {
     pub function: ActivationFunction,
     /// True if one half of the first matrix product's result gates the other half.
     pub gated: bool,
-    /// True if norms have a bias (LayerNorm), false if they have none (RMSNorm).
+    /// True if norms have a bias (LayerNorm); false for RMSNorm.
     pub norm_bias: bool,
-    /// True if norms follow the residual sums (post-norm, BERT), false if they precede attention and
-    /// MLP (pre-norm, GPT-2).
+    /// True if norms follow the residual sums (post-norm, BERT); false if they precede attention and MLP (pre-norm,
+    /// GPT-2).
     pub norm_after: bool,
     /// True if matrix products have biases.
     pub biases: bool,
@@ -93,7 +93,7 @@ pub enum OutputHead {
         /// True if the logits use the embedding's weights.
         tied: bool,
     },
-    /// Logits with tied weights and a bias, after one more matrix product, an activation and a norm, as in BERT's
+    /// Logits with tied weights and a bias, preceded by one more matrix product, an activation and a norm, as in BERT's
     /// prediction of masked words.
     Masked,
     /// A matrix product on the first token, as in BERT's pooler.
@@ -212,7 +212,7 @@ impl TransformerBlock {
         ]
     }
 
-    /// For each of an MLP's two matrix products, returns the number of inputs and of outputs.
+    /// Returns the number of inputs and the number of outputs of each of an MLP's two matrix products.
     fn perceptron_sizes(&self) -> [[u64; 2]; 2] {
         let halves = if self.gated { 2 } else { 1 };
         let up = self.ffn.saturating_mul(halves);
@@ -321,7 +321,7 @@ impl TransformerModel {
             };
             LayerOperator::new(name, work, cut)
         };
-        // The table is sharded by words: each member looks up its own words, and the group sums the
+        // The table is sharded by vocabulary entries: each member looks up its own entries, and the group sums the
         // results.
         let mut operators = vec![table(
             "tokens",

@@ -6,7 +6,7 @@ use chakram::extend::{
 };
 use chakram::units::{Bandwidth, Span, Time};
 
-/// A hub that all messages cross one after another, in the order in which they were sent.
+/// A hub that messages cross one after another, in the order in which they were sent.
 #[derive(Debug)]
 pub struct HubNetwork {
     rate: Bandwidth,

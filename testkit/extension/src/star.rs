@@ -5,7 +5,7 @@ use chakram::extend::{
     UserAlgorithmModel,
 };
 
-/// All members send their buffers to the first, which sends the sum back to each of them.
+/// All members send their buffers to the first member, which sends the sum back to each of them.
 #[derive(Debug)]
 pub struct StarAllReduce;
 

@@ -25,8 +25,8 @@ fn job(pattern: WorkloadPattern) -> Job {
     Job::generate_job(pattern).unwrap()
 }
 
-/// Four messages of 1,000 B cross the hub one after another at 0.5 GB/s. The last arrives after 4 x 2 us and the
-/// hub's latency of 1 us.
+/// Four messages of 1,000 B cross the hub one after another at 0.5 GB/s. The last message arrives after 4 x 2 us and
+/// the hub's latency of 1 us.
 #[test]
 fn messages_pass_a_hub_one_after_another() {
     let (machine, options) = (machine(), ReplayOptions::default());

@@ -1,8 +1,8 @@
 //! Keeps events in one list, sorted by time. Events of the same tick (ns) stay in insertion order.
 //!
 //! As in ASTRA-sim 2.x, an NPU has one group of delays for each tick in which delays end. Each group has one event, at
-//! the position of its first registered delay. The calls of a tick run in registration order. A call that another call
-//! adds to the same tick still runs in it.
+//! the position of its first registered delay. The calls of a tick run in registration order. If a call adds another
+//! call to the same tick, the added call still runs in that tick.
 
 use super::network::TransitMessage;
 use super::post::ArrivalHandler;
@@ -21,12 +21,12 @@ pub enum AgendaEvent {
     Received(ArrivalHandler),
 }
 
-/// Action of an NPU at the end of a delay.
+/// What an NPU does at the end of a delay.
 #[derive(Clone, Debug)]
 pub enum DelayedCall {
     /// A node of the workload ends.
     NodeEnds(u64),
-    /// A chunk of a broadcast ends, which only takes time and sends no messages.
+    /// A chunk of a broadcast ends; such a chunk only takes time and sends no messages.
     BroadcastEnds(u64),
     /// A packet has crossed the bus, and may need a reduction.
     Packet(StreamBusPacket),

@@ -22,7 +22,7 @@ pub enum AlgorithmEvent {
     Ended(u64),
 }
 
-/// Action of an algorithm.
+/// What an algorithm does next.
 #[derive(Clone, Copy, Debug)]
 pub enum AlgorithmAction {
     /// Moves data over the bus.
@@ -35,7 +35,7 @@ pub enum AlgorithmAction {
         src: usize,
         bytes: u64,
     },
-    /// Sends for a node of a custom algorithm, with the tag in the node's trace.
+    /// Sends a message for a node of a custom algorithm, with the tag in the node's trace.
     SendNode {
         node: u64,
         dst: usize,
@@ -74,7 +74,7 @@ pub struct MemoryMove {
 pub struct RingMembersAndOwnIndex {
     pub ids: Vec<usize>,
     pub me: usize,
-    /// `true` for a declared group, `false` for all NPUs of a dimension.
+    /// `true` for a declared group; `false` for all NPUs of a dimension.
     pub group: bool,
 }
 
@@ -88,7 +88,7 @@ impl RingMembersAndOwnIndex {
         }
     }
 
-    /// Returns the ring of the `n` NPUs that differ from `npu` only in the dimension with this
+    /// Returns the ring of the `n` NPUs whose coordinates differ from those of `npu` only in the dimension with this
     /// stride.
     pub fn from_dimension_line(npu: usize, n: usize, stride: usize) -> Self {
         let me = npu / stride % n;

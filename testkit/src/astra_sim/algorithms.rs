@@ -5,8 +5,7 @@ use std::fmt;
 /// A native algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NativeAlgorithm {
-    /// `true` if the algorithm runs in one logical ring of all NPUs, `false` if it runs in one
-    /// dimension.
+    /// `true` if the algorithm runs in one logical ring of all NPUs; `false` if it runs in one dimension.
     pub one: bool,
     pub style: AlgorithmStyle,
 }

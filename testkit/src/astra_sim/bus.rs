@@ -17,12 +17,12 @@ const NPU: usize = 0;
 const MEMORY: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_MEMORY: usize = 3;
-/// Number of transfers in a row before the other side goes first.
+/// Number of transfers in a row before the other side takes its turn.
 const FAIR: u64 = 8;
 /// Time per byte on the second bus, ns.
 const INNER_GAP: f64 = 0.0038;
 
-/// The end of a delay on the given side of a bus.
+/// A delay on the given side of a bus ends.
 #[derive(Clone, Copy, Debug)]
 pub enum EndedSendReceiveOrReduction {
     Sent(usize),
@@ -40,7 +40,7 @@ struct BusRequest {
     then: BusFollowUp,
 }
 
-/// Next step after a transfer.
+/// What happens after a transfer.
 #[derive(Clone, Debug)]
 enum BusFollowUp {
     Packet(StreamBusPacket),
@@ -125,7 +125,7 @@ impl OracleSimulator<'_> {
         self.send_next_bus_transfer(npu, side);
     }
 
-    /// Sends the next waiting transfer if the side is free and has the turn.
+    /// Sends the next waiting transfer if the side is free and it is its turn.
     fn send_next_bus_transfer(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
         if this.state != SharedBusSideState::Free || this.sends.is_empty() {

@@ -161,9 +161,8 @@ impl OracleSimulator<'_> {
         now
     }
 
-    /// Returns the NPUs that run a phase with `npu` in each dimension, for a collective of all
-    /// NPUs. The result has one entry per algorithm in the list. If an algorithm uses one ring of
-    /// all NPUs, the list ends there.
+    /// Returns, for each dimension, the NPUs that run a phase together with `npu`, for a collective of all NPUs. The
+    /// result has one entry per algorithm in the list. If an algorithm uses one ring of all NPUs, the list ends there.
     fn phase_members_by_dimension(
         &self,
         npu: usize,

@@ -65,14 +65,14 @@ pub type CustomAlgorithm = Vec<Vec<TraceNode>>;
 pub struct SystemConfig {
     pub policy: PriorityPolicy,
     pub local_bw_aware: bool,
-    /// Endpoint delay in ns, if the file contains one; otherwise, the delay is 10 ns and is not scaled.
+    /// Endpoint delay in ns, if the file gives one; otherwise, the delay is 10 ns and is not scaled.
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,
-    /// Algorithms of each kind of collective, one per dimension.
+    /// Algorithms for each kind of collective, one per dimension.
     pub algorithms: BTreeMap<CollectiveOperation, Vec<NativeAlgorithm>>,
     pub custom: BTreeMap<CollectiveOperation, CustomAlgorithm>,
-    /// Custom algorithms by the ids of their nodes in the workload.
+    /// Custom algorithms, by the ids of their nodes in the workload.
     pub custom_nodes: BTreeMap<u64, CustomAlgorithm>,
     /// Bandwidth of the local memory in 10^9 bytes per second.
     pub local_mem_bw: f64,
@@ -84,7 +84,7 @@ pub struct SystemConfig {
     pub reduction_delay: u64,
 }
 
-/// Assignment of memory servers to NPUs.
+/// How memory servers are assigned to NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryServerAssignment {
     None,
@@ -171,7 +171,7 @@ impl WholeSimulationInput {
         self.dims.iter().map(|d| d.n).product()
     }
 
-    /// Returns the endpoint delay in ns. The delay is scaled only if the file states it.
+    /// Returns the endpoint delay in ns. The delay is scaled only if the file gives it.
     pub fn endpoint_delay_ns(&self) -> u64 {
         match self.system.endpoint_delay {
             Some(ns) => (ns as f64 * self.injection_scale) as u64,

@@ -65,7 +65,7 @@ impl OracleSimulator<'_> {
             .add_delay(request.npu, ns, DelayedCall::MemoryNext(server));
     }
 
-    /// Serves the request that has waited longest.
+    /// Serves the request that has been waiting longest.
     pub fn serve_next_memory_request(&mut self, server: usize) {
         let waiting = &mut self.servers.entry(server).or_default().waiting;
         match waiting.pop_front() {

@@ -44,8 +44,8 @@ impl SimulatedNetwork {
         }
     }
 
-    /// Moves a message to its next device. Returns the message's key once the message has reached
-    /// its destination.
+    /// Moves a message to the next device on its path. Returns the message's key once the message has reached its
+    /// destination.
     pub fn advance_transfer(
         &mut self,
         mut transfer: TransitMessage,

@@ -1,5 +1,4 @@
-//! Matches sends with receives that have equal (tag, source, destination, bytes), in the order in
-//! which they are issued.
+//! Matches sends with receives of equal (tag, source, destination, bytes), in the order in which they are issued.
 //!
 //! As in ASTRA-sim 2.x, when a message arrives, the sender's handler runs first. Then the
 //! receiver's handler runs, if the receive is already posted. If a receive is posted after the
@@ -19,7 +18,7 @@ pub struct NumberedMessageKey {
     pub number: u64,
 }
 
-/// Action when a message arrives.
+/// What to do when a message arrives.
 #[derive(Clone, Debug)]
 pub enum ArrivalHandler {
     /// No action.
@@ -36,7 +35,7 @@ pub enum ArrivalHandler {
     PostReceive(UnnumberedMessageKey, Box<ArrivalHandler>),
 }
 
-/// Identity of a message without its index, which distinguishes messages with the same envelope.
+/// Identity of a message without its index; the index distinguishes messages with the same envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnnumberedMessageKey {
     pub tag: u64,

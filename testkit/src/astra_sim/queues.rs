@@ -7,7 +7,7 @@
 use super::OracleSimulator;
 use super::algorithm::AlgorithmEvent;
 
-/// A queue of streams, of which those at its front are running.
+/// A queue of streams; the streams at its front are running.
 #[derive(Debug, Default)]
 pub struct StreamQueue {
     list: Vec<usize>,

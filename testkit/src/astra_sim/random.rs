@@ -49,9 +49,9 @@ impl RandomGenerator {
     }
 }
 
-/// Returns a random configuration like [`create_random_config`], but with overlapping groups, and
-/// with collectives of only some NPUs of a dimension. NPUs therefore issue different numbers of
-/// collectives. In these configurations, a dimension usually has several queues.
+/// Returns a random configuration as [`create_random_config`] does, but with overlapping groups, and with collectives
+/// of only some NPUs of a dimension. NPUs therefore issue different numbers of collectives. In these configurations, a
+/// dimension usually has several queues.
 pub fn create_overlapping_config(seed: u64) -> WholeSimulationInput {
     let mut dice = RandomGenerator::new(seed ^ 0x0e_7a11);
     let mut config = machine::draw_machine(&mut dice);

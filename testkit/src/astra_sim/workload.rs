@@ -1,4 +1,4 @@
-//! Issues the nodes of an NPU, and releases the dependents of nodes that end.
+//! Issues the nodes of an NPU, and releases the dependents of each node that ends.
 //!
 //! As in ASTRA-sim 2.x, the workload lists the ready nodes in ascending order of ids, and issues each node whose
 //! resource is free. It does so at the start, and whenever a node ends. If a node ends immediately, its dependents must
@@ -32,7 +32,7 @@ fn slot_of_node(node: &TraceNode) -> Option<NodeResource> {
 #[derive(Debug, Default)]
 pub struct NpuGraph<'c> {
     pub nodes: BTreeMap<u64, &'c TraceNode>,
-    /// Dependencies that have not ended, for each waiting node; `waiters` has the dependents of each node.
+    /// Dependencies that have not ended, for each waiting node; `waiters` lists the dependents of each node.
     waits: BTreeMap<u64, BTreeSet<u64>>,
     waiters: BTreeMap<u64, Vec<u64>>,
     pub ready: BTreeSet<u64>,
@@ -40,7 +40,7 @@ pub struct NpuGraph<'c> {
 }
 
 impl<'c> NpuGraph<'c> {
-    /// Builds the graph of `nodes`. Of several nodes with the same id, it contains only the last.
+    /// Builds the graph of `nodes`. If several nodes have the same id, the graph contains only the last of them.
     pub fn new(nodes: &'c [TraceNode]) -> Self {
         let mut graph = Self::default();
         for node in nodes {
@@ -90,7 +90,7 @@ pub struct NpuWorkload<'c> {
     occupied: BTreeSet<NodeResource>,
     /// Total compute time of nodes on the device. Exposed communication is the remaining time.
     computed: u64,
-    /// Finish time, and the part of it without compute.
+    /// Finish time, and the part of it in which no compute node ran.
     pub finish: Option<(u64, u64)>,
 }
 

@@ -18,11 +18,11 @@ pub(super) struct StepProgramBuilder<'o> {
     pub options: &'o Options,
     pub layout: &'o JobGroupsAndCommunications,
     pub rank: u32,
-    /// The program's meetings (collectives and messages), each with its kind, its bytes, and the
-    /// number of earlier meetings of its group.
+    /// The program's meetings (collectives and messages), each with its kind, its bytes, and the number of its group's
+    /// earlier meetings.
     pub asked: Vec<(CommunicationOperation, u64, u32)>,
-    /// Operators that get the number of the last meeting (collective or message) along their axis,
-    /// each with this axis.
+    /// Operators that are given the number of the last meeting (collective or message) along their axis, each with this
+    /// axis.
     numbered: Vec<(u32, GroupAxis)>,
     counts: [u32; 3],
     device: String,
@@ -244,7 +244,7 @@ impl<'o> StepProgramBuilder<'o> {
         self.add_operator(operator_call(name), inputs, outputs, |_| {});
     }
 
-    /// Adds Python's time before the next operator.
+    /// Adds the time that Python takes before the next operator.
     pub(super) fn add_python_time(&mut self) {
         self.program.instrs.push(ThreadInstruction::Busy(PYTHON));
     }
@@ -281,7 +281,7 @@ impl<'o> StepProgramBuilder<'o> {
             CopyDirection::ToDevice => "Memcpy HtoD (Pinned -> Device)",
             CopyDirection::ToHost => "Memcpy DtoH (Device -> Pinned)",
         };
-        // Copies transfer 20 GB/s.
+        // Copies run at 20 GB/s.
         let ns = 1_000 + bytes.div_ceil(20);
         let rate = bytes * 1000 / ns;
         let (whole, part) = (rate / 1000, rate % 1000);
@@ -291,8 +291,8 @@ impl<'o> StepProgramBuilder<'o> {
         self.program.instrs.push(ThreadInstruction::Launch(kernel));
     }
 
-    /// Adds a meeting (collective or message) with the annotation `op`. The caller must add the
-    /// start of the meeting.
+    /// Adds a meeting (collective or message) with the annotation `op`. The caller must add the point at which the
+    /// meeting starts.
     pub(super) fn add_exchange(
         &mut self,
         exchange: CommunicationOperation,
@@ -314,21 +314,21 @@ impl<'o> StepProgramBuilder<'o> {
         (self.program.meets.len() - 1) as u32
     }
 
-    /// Gives the next operator the number of the next meeting (collective or message) along `axis`, and returns it.
+    /// Assigns the number of the next meeting (collective or message) along `axis` to the next operator, and returns
+    /// this number.
     pub(super) fn assign_next_communication_number(&mut self, axis: GroupAxis) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
         (self.counts[axis as usize], 0)
     }
 
-    /// Gives the next operator the number of the last meeting (collective or message) along `axis`
-    /// again.
+    /// Assigns the number of the last meeting (collective or message) along `axis` to the next operator again.
     pub(super) fn repeat_communication_number(&mut self, axis: GroupAxis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
     }
 
-    /// Adds an instruction to the program unchanged.
+    /// Adds an instruction to the program as it is.
     pub(super) fn push_instruction(&mut self, instr: ThreadInstruction) {
         self.program.instrs.push(instr);
     }

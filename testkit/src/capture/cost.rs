@@ -1,6 +1,6 @@
 //! Durations of actions on the simulated computer, in ns.
 //!
-//! The durations are similar to durations in real captures, but round, so that tests can derive a schedule by hand. A
+//! The durations resemble those in real captures, but are round numbers, so that tests can derive a schedule by hand. A
 //! rank's options scale the durations.
 
 use super::{Device, LaunchOrKernelBound, Options};
@@ -11,7 +11,7 @@ pub(super) const HEAD: u64 = 2_000;
 pub(super) const TAIL: u64 = 1_000;
 /// Time from an operator's end to the next event on its thread.
 pub(super) const BETWEEN: u64 = 500;
-/// Time that Python takes before it calls an operator.
+/// Time that Python spends before it calls an operator.
 pub(super) const PYTHON: u64 = 5_000;
 /// Duration of a call that launches work on a stream.
 pub(super) const LAUNCH: u64 = 4_000;
@@ -108,7 +108,7 @@ impl CommunicationOperation {
     }
 }
 
-/// Returns a pseudo-random number that depends on all of `parts`, computed by SplitMix64.
+/// Returns a pseudo-random number that depends on all of `parts`, computed with SplitMix64.
 pub(super) fn hash_parts(parts: [u64; 3]) -> u64 {
     parts.iter().fold(0, |state: u64, part| {
         let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);

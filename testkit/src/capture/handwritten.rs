@@ -48,7 +48,7 @@ impl HandwrittenEvent {
         Self { tid, ..self }
     }
 
-    /// Removes the event from the host's file, so that only Kineto has it.
+    /// Removes the event from the host's file, so that it appears only in Kineto's file.
     pub fn hide_from_host(self) -> Self {
         Self {
             on_host: false,
@@ -91,7 +91,7 @@ pub struct HandwrittenRank<'a> {
     pub events: &'a [HandwrittenEvent],
 }
 
-/// Returns a rank with these events, the only one of its job.
+/// Returns a rank with these events; it is the job's only rank.
 pub fn create_single_rank(events: &[HandwrittenEvent]) -> HandwrittenRank<'_> {
     HandwrittenRank {
         rank: 0,

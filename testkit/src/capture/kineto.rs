@@ -98,7 +98,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         self.out.write_str("\n  },\n");
     }
 
-    /// Writes an operator's fields from autograd.
+    /// Writes the fields of an operator that come from autograd.
     fn write_autograd_fields(&mut self, before: &str, seq: Option<u64>, forward: bool) {
         let Some(seq) = seq else { return };
         self.out.write_str(before);
@@ -125,7 +125,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         self.out.write_number(record.external);
         let seq = op.seq.map(|seq| sequence_number_of(program, seq, step));
         let forward = template.role == AutogradRole::Forward;
-        // Events with inputs list their arguments in a different order than events without inputs.
+        // Events with inputs list their arguments in a different order from events without inputs.
         if template.kineto[0].0.is_empty() {
             self.out.write_str(",\"Record function id\": ");
             self.out.write_number(record.rf);

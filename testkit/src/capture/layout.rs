@@ -78,8 +78,8 @@ impl JobGroupsAndCommunications {
             .filter(move |group| group.ranks.binary_search(&rank).is_ok())
     }
 
-    /// Converts the index of a meeting (collective or message) in the program of `rank` to its
-    /// index in the list for all ranks.
+    /// Converts the index of a meeting (collective or message) in the program of `rank` to the meeting's index in the
+    /// list for all ranks.
     pub(super) fn global_communication_index(
         &self,
         meet: &CommunicationMemberOperatorAndKernel,
@@ -91,8 +91,7 @@ impl JobGroupsAndCommunications {
         }
     }
 
-    /// Lists the meetings (collectives and messages) of a step, and stores in each program the
-    /// indices of its meetings in this list.
+    /// Lists the meetings (collectives and messages) of a step, and stores their indices in this list in each program.
     pub(super) fn list_communications_of_step(
         &mut self,
         options: &Options,
@@ -126,7 +125,7 @@ impl JobGroupsAndCommunications {
     }
 }
 
-/// Returns the name of a collective for NCCL and in PyTorch's records.
+/// Returns the name that NCCL and PyTorch's records use for a collective.
 pub(super) fn record_name(kind: CollectiveKind) -> &'static str {
     match kind {
         CollectiveKind::AllReduce => "allreduce",

@@ -1,5 +1,5 @@
-//! Computes the times of collectives and messages by running all ranks through the job until all
-//! members have arrived.
+//! Computes the times of collectives and messages: runs all ranks through the job, and lets each meeting end once all
+//! its members have arrived.
 
 use super::Options;
 use super::cost::{hash_parts, simulated_transfer_duration};
@@ -35,7 +35,7 @@ impl RankCommunicationHistory {
     }
 }
 
-/// Answers a rank's questions about meetings from its history, so that the rank can run again.
+/// Looks up a rank's meetings in its history, so that the rank can run again.
 pub(super) struct RankCommunicationHistoryReplay<'h>(pub &'h RankCommunicationHistory);
 
 impl CommunicationAccess for RankCommunicationHistoryReplay<'_> {
@@ -49,7 +49,7 @@ impl CommunicationAccess for RankCommunicationHistoryReplay<'_> {
     fn record_wait(&mut self, _: u32, _: u32, _: CommunicationWaiterKind, _: u64, _: u64) {}
 }
 
-/// Number of a rank's events, start of its first event, and end of its last event.
+/// Number of a rank's events, the start of its first event, and the end of its last event.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RankEventCountsAndLastEnd {
     pub ops: u64,
@@ -118,7 +118,7 @@ pub(super) struct SimulatedHistoriesAndTallies {
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
-/// Number of members that have arrived at a meeting in the current step, and their latest start.
+/// Number of members that have arrived at a meeting in the current step, and the latest start among them.
 #[derive(Clone, Default)]
 struct ArrivalCountAndLatestStart {
     arrived: u32,
@@ -142,7 +142,7 @@ pub(super) fn create_clock(options: &Options, rank: u32) -> SimulatedRankState {
     SimulatedRankState::new(draw_pace(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
 
-/// One rank's view of meetings (collectives and messages) while some of their ends are unknown.
+/// One rank's view of its meetings (collectives and messages) while the ends of some are unknown.
 struct LiveRankCommunicationAccess<'a> {
     history: &'a mut RankCommunicationHistory,
     rank: u32,
@@ -192,7 +192,7 @@ pub(super) fn simulate_job(
     programs: &[StepProgram],
 ) -> SimulatedHistoriesAndTallies {
     let ranks = options.ranks as usize;
-    // In the generated job, either all ranks have the same program, or each rank has its own.
+    // In the generated job, either all ranks run the same program, or each rank has its own.
     let program = |rank: usize| &programs[rank.min(programs.len() - 1)];
     let mut clocks: Vec<_> = (0..options.ranks)
         .map(|rank| create_clock(options, rank))
@@ -215,7 +215,7 @@ pub(super) fn simulate_job(
         tallies: vec![RankEventCountsAndLastEnd::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
-    // Members of each meeting: the member's rank, and the meeting's index in the rank's program.
+    // Members of each meeting: each entry gives a member's rank, and the meeting's index in that rank's program.
     let mut members: Vec<Vec<(u32, u32)>> = vec![Vec::new(); layout.meetings.len()];
     for rank in 0..options.ranks {
         for (m, meet) in program(rank as usize).meets.iter().enumerate() {

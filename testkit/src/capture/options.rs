@@ -54,19 +54,19 @@ impl Device {
     }
 }
 
-/// Division of the work among ranks, and the collectives that the ranks call.
+/// How the work is divided among ranks, and which collectives the ranks call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum JobParallelism {
     /// Replicas that call `c10d::allreduce_` for buckets, as in `DistributedDataParallel`.
     Ddp,
     /// Replicas that call `_c10d_functional` collectives and `wait_tensor`.
     Functional,
-    /// Pipeline stages that exchange messages with neighbours, and alternate between one forward
-    /// and one backward pass. Valid only on the CPU.
+    /// Pipeline stages that exchange messages with their neighbours, and alternate between one forward and one backward
+    /// pass. Valid only on the CPU.
     Pipeline,
 }
 
-/// The factor that limits a step's speed on a GPU.
+/// What limits a step's speed on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LaunchOrKernelBound {
     /// Kernels are shorter than their launches.

@@ -1,31 +1,31 @@
 //! Gradient buckets: sets of gradients that are reduced together.
 //!
 //! Gradients enter buckets in the order in which a backward pass computes them. A bucket ends with the gradient that
-//! fills it to the configured size. The last one in a model chunk has the remaining gradients, so it may be small. A
+//! fills it to the configured size. A model chunk's last bucket takes the remaining gradients, so it may be small. A
 //! chunk's first bucket may have a different size.
 //!
-//! Gradients that enter one by one give the buckets that PyTorch's `DistributedDataParallel` uses from the second step
-//! on. PyTorch's buckets follow the order in which the first step computed gradients (`Reducer::rebuild_buckets`,
+//! Adding gradients one by one gives the buckets that PyTorch's `DistributedDataParallel` uses from the second step on.
+//! PyTorch's buckets follow the order in which the first step computed gradients (`Reducer::rebuild_buckets`,
 //! `compute_bucket_assignment_by_size`):
 //!
 //! - Operators are processed from the last to the first. In a product with a bias, the bias gradient comes first: it is
-//!   accumulated directly, but the matrix gradient must first be transposed. In all other operators, the weight
-//!   gradient comes first. The order of a norm's two gradients has no effect, because they are equally large.
+//!   accumulated directly, whereas the matrix gradient must first be transposed. In all other operators, the weight
+//!   gradient comes first. The order of a norm's two gradients does not matter, because they are equally large.
 //! - PyTorch's `bucket_cap_mb` corresponds to the option `bucket`, in MiB. PyTorch's defaults correspond to `bucket =
 //!   "25 MiB"` and `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set, version 2.3 keeps 1 MiB for the first bucket,
 //!   but later versions (checked: 2.15) apply the new size to it too.
 //! - Buckets are reduced in this order, each as soon as its last gradient has been computed. A bucket's reduction
 //!   therefore waits only for the nodes up to its last gradient.
 //!
-//! With expert parallelism, gradients of experts have separate buckets, because fewer ranks have
-//! copies of experts. Expert buckets follow the same rules (`overlap_grad_reduce` in Megatron-LM,
-//! which has separate buffers for experts).
+//! With expert parallelism, the experts' gradients go into separate buckets, because fewer ranks hold copies of each
+//! expert. Expert buckets follow the same rules (`overlap_grad_reduce` in Megatron-LM, which has separate buffers for
+//! experts).
 //!
-//! Here, a model's matrix product has a single matrix and a single bias, even if implementations have several (for
-//! example one each for queries, keys and values). Events that occur only once per run are ignored: the first step, in
-//! which one bucket has all gradients; two broadcasts in which ranks agree on new buckets; and the broadcasts of the
-//! initial weights. So are broadcasts of untrained buffers, such as the running means of a batch norm before a forward
-//! pass.
+//! Here, a model's matrix product has a single matrix and a single bias, even where implementations split them, for
+//! example into one each for queries, keys and values. Events that occur only once per run are ignored: the first step,
+//! which puts all gradients into one bucket; two broadcasts in which ranks agree on new buckets; and the broadcasts of
+//! the initial weights. Broadcasts of untrained buffers, such as the running means of a batch norm before a forward
+//! pass, are also ignored.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;
@@ -35,10 +35,10 @@ use crate::model::OperatorKind;
 pub(super) struct GradientBucket {
     /// The layer that computes the bucket's last gradient.
     pub layer: usize,
-    /// Number of operators, counted from the layer's last, whose gradients must be complete before
-    /// the bucket is complete.
+    /// Number of the layer's operators, counted from the last, whose gradients must be ready before the bucket is
+    /// complete.
     pub operators: u32,
-    /// True if the first of these operators (the last in backward order) also has gradients in the next bucket.
+    /// True if the first of these operators (the last in backward order) also puts gradients into the next bucket.
     pub divided: bool,
     /// Number of weights whose gradients are in the bucket.
     pub weights: u64,
@@ -74,8 +74,8 @@ impl BucketAssigner {
     }
 
     /// Returns the buckets of a model chunk; `among` is the group that reduces them. `layers` has one entry per layer,
-    /// from the last layer to the first. An entry contains the layer and its number of weights. For each operator from
-    /// the last to the first, it also contains the number of weights in each gradient that the operator computes.
+    /// from the last layer to the first. An entry gives the layer and its number of weights. It also lists, for each
+    /// operator from the last to the first, the number of weights in each gradient that the operator computes.
     pub fn assign_buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         among: ParallelGroupKind,
@@ -154,9 +154,8 @@ mod tests {
 
     #[test]
     fn a_bucket_is_filled_by_the_gradient_with_which_it_has_enough() {
-        // A bucket limit of 72 B is 36 weights. The buckets contain, in order: a bias and its
-        // matrix (36 weights); both halves of a norm (16) with the next bias and matrix (36); and
-        // the last norm (16).
+        // A bucket limit of 72 B is 36 weights. The buckets are, in order: a bias and its matrix (36 weights); both
+        // halves of a norm (16) with the next bias and matrix (36); and the last norm (16).
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
         // A first bucket of 8 B contains only the bias. The matrix gradient of the same operator
@@ -164,9 +163,9 @@ mod tests {
         // bucket has 32 + 8 + 8 = 48 weights, and the next has 4 + 32 + 8 + 8 = 52 weights.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
-        // With a bucket limit of 37 weights, the first bucket has 4 + 32 weights and half of the
-        // norm's weights (8). The second bucket has the norm's other half (8 weights), the next
-        // bias (4) and the next matrix (32). The third bucket has the last norm.
+        // With a bucket limit of 37 weights, the first bucket holds 4 + 32 weights and half of the norm's weights (8).
+        // The second bucket holds the norm's other half (8 weights), the next bias (4) and the next matrix (32). The
+        // third bucket holds the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }

@@ -70,7 +70,7 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, P
     Ok(micro_batches)
 }
 
-/// If a stage has both the model's first and last part, with a shared tied matrix, checks that it completes the first
+/// If a stage has both the model's first and last parts, which share a tied matrix, checks that it completes the first
 /// part's gradients last. The tied matrix's gradients are summed when the first part is complete, so the last part's
 /// gradients must be complete by then.
 fn check_tied_gradients_last(
@@ -102,9 +102,8 @@ fn check_tied_gradients_last(
     Err(option_refused("pass_orders", "others", expected))
 }
 
-/// Rejects plans for which SRAM cannot store the smallest tile of a matrix product: a row of inputs, a column of
-/// weights, and their result. If a product sums over K values, each core of a tensor group with t cores has at least K
-/// / t of them.
+/// Rejects plans whose smallest matrix-product tile does not fit into SRAM: a row of inputs, a column of weights, and
+/// their result. If a product sums over K values, each core of a tensor group with t cores has at least K / t of them.
 fn check_smallest_tile_fits(
     model: &Model,
     plan: &ParallelismPlan,
@@ -156,8 +155,8 @@ pub(super) fn max_nodes_per_rank(
         (_, Some(_)) => u128::from(MOST_PIECES),
     };
     let waits = accesses.min(1);
-    // Each expert has kernels for casts, for a matrix product and its two gradients, and additional kernels of these
-    // products.
+    // Each expert has kernels for casts, for a matrix product and its two gradients, and the additional kernels that
+    // these products need.
     let experts = match plan.expert_products {
         ExpertProducts::OneByOne => {
             let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
@@ -176,7 +175,7 @@ pub(super) fn max_nodes_per_rank(
         ContextExchange::Ring => 24 * u128::from(plan.context),
         ContextExchange::AllGather | ContextExchange::AllToAll => 0,
     };
-    // Each of an operator's two gradients may have a sum over copies of its shard, and each block may store and load
+    // Each of an operator's two gradients may be summed over the copies of its shard, and each block may store and load
     // its activations.
     let copies = if plan.copies_shards() { 2 } else { 0 };
     let copies = copies + if plan.offload_activations { 2 } else { 0 };
@@ -415,8 +414,9 @@ fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), Patte
     Err(option_refused("stages", format!("{said} layers"), expected))
 }
 
-/// Rejects stages that are not consecutive ranges of layers, and a wrong number of stages. [`check_total_layers`] has
-/// already checked that they contain all layers, so consecutive ranges end with the last layer.
+/// Rejects stages that are not consecutive ranges of layers, and plans with the wrong number of stages.
+/// [`check_total_layers`] has already checked that the stages cover all layers, so consecutive ranges end with the last
+/// layer.
 fn check_stage_layer_ranges(
     plan: &ParallelismPlan,
     count: usize,
@@ -543,7 +543,7 @@ fn check_operator_degrees(model: &Model, plan: &ParallelismPlan) -> Result<(), P
     Ok(())
 }
 
-/// Checks that the messages of a tensor group need no more tags than exist, and the nodes of a rank no more ids.
+/// Checks that a tensor group's messages need no more tags than exist, and that a rank's nodes need no more ids.
 pub(super) fn check_messages(
     model: &Model,
     plan: &ParallelismPlan,

@@ -11,12 +11,12 @@
 //! | `ring` (Liu et al., "Ring Attention", 2023; Transformer Engine) | `s / c` queries, and in each of `c` steps the keys of one rank | `c - 1` times keys and values to the next rank, `2 d B (s / c) v w` each | the same again, and `c - 1` times their gradients |
 //!
 //! In a ring, the first step uses the rank's own keys. The transfer for each later step overlaps the previous step's
-//! kernel. A rank has two pieces of the sequence. With a causal mask, a rank's queries attend to half of another rank's
-//! keys. If the other rank is earlier in the context group, all `s / c` queries attend to its first piece. If the other
-//! rank is later, half of the queries attend to both of its pieces. In both cases, there are `(s / c)^2 / 2` query-key
-//! pairs. The plan treats every rank as in the first case, which the last rank has in all steps. A `merge` kernel adds
-//! the result of each step to the results of earlier steps. The backward pass begins with the keys that arrived last.
-//! Each rank therefore ends with the summed gradients of its own keys and values.
+//! kernel. Each rank holds two pieces of the sequence. With a causal mask, a rank's queries attend to half of another
+//! rank's keys. If the other rank is earlier in the context group, all `s / c` queries attend to its first piece. If
+//! the other rank is later, half of the queries attend to both of its pieces. In both cases, there are `(s / c)^2 / 2`
+//! query-key pairs. The plan treats every rank as if it were always in the first case, which is true only of the last
+//! rank. A `merge` kernel adds the result of each step to the results of earlier steps. The backward pass begins with
+//! the keys that arrived last. Each rank therefore ends with the summed gradients of its own keys and values.
 //!
 //! Gathered keys and values are freed after attention. A sequence is divided into `2 c` pieces. Rank `i` has the `i`-th
 //! piece from the start and the `i`-th piece from the end of the sequence, so that all ranks compute the same number of
@@ -160,7 +160,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
         ContextExchange::AllGather | ContextExchange::Ring => {
             let tokens = spec.extent_of_axis('m');
             let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
-            // With a causal mask, each rank needs two pieces, because single pieces would mean unequal work.
+            // With a causal mask, each rank needs two pieces, because one piece per rank would make the work unequal.
             let pieces = if causal { 2 * shards } else { shards };
             (!tokens.is_multiple_of(pieces)).then(|| match causal {
                 true => format!(

@@ -61,7 +61,7 @@ pub(super) struct KernelCostParameters {
     pub dropout: bool,
     /// Number format of linear layers' operands, if it differs from the plan's format.
     pub linear: Option<Dtype>,
-    /// Method that chooses the scales for matrix products in 8 bits.
+    /// Method for choosing the scales of 8-bit matrix products.
     pub scaling: ScalingRecipe,
     /// Implementation of all kernels except matrix products.
     pub elementwise: ElementwiseKernels,
@@ -100,7 +100,7 @@ impl KernelCostParameters {
             self.linear,
             self.casts_operands(),
         ) {
-            // The backward pass uses the cast tensor, so this is saved instead of the original.
+            // The backward pass uses the cast tensor, so that tensor is saved instead of the original.
             kernels.keeps = kernels.keeps / (2 * self.number) * bytes_of_two_numbers(dtype);
         }
         if let OperatorKind::Activation {
@@ -224,7 +224,7 @@ impl KernelCostParameters {
         }
     }
 
-    /// Returns the number of rows per micro-batch; each sample has `of_sample` rows.
+    /// Returns the number of rows per micro-batch, with `of_sample` rows per sample.
     fn row_count(&self, of_sample: u128) -> u128 {
         u128::from(self.samples).saturating_mul(of_sample)
     }

@@ -3,11 +3,11 @@
 //! The first applicable rule of this list determines an operator's sharding:
 //!
 //! 1. the degrees that the plan gives for this operator;
-//! 2. the model's tensor parallelism ([`OperatorTensorParallelSplit`]): by outputs or by inputs, into one shard per member. If neither
-//!    the model nor the plan specifies it, it is derived. A product is then split by inputs if its input is split by
-//!    columns. Otherwise, a product is split by outputs or, if the number of outputs does not divide evenly, by inputs.
-//!    Tables that sum their rows are split by columns, because a gather of columns moves half as many bytes as a sum
-//!    over rows;
+//! 2. the model's tensor parallelism ([`OperatorTensorParallelSplit`]): by outputs or by inputs, into one shard per
+//!    member. If neither the model nor the plan specifies it, it is derived. In that case, a product is split by inputs
+//!    if its input is split by columns. Otherwise, a product is split by outputs or, if the number of outputs does not
+//!    divide evenly, by inputs. Tables that sum their rows are split by columns, because a gather of columns moves half
+//!    as many bytes as a sum over rows;
 //! 3. with sequence parallelism, shards of tokens, if the tokens divide evenly;
 //! 4. the layout of the operator's input: split by samples, and by rows too if they divide evenly. The columns stay
 //!    split only if the operator treats columns independently (activations, residuals, pools, norms over the channels
@@ -16,13 +16,13 @@
 //! An input that arrives in a different layout is redistributed before the operator
 //! ([`plan_redistribution`](crate::generate::sharding::plan_redistribution)).
 //!
-//! The skip path around a branch has the previous residual sum. If a layer begins with a norm or an activation, these
-//! are part of the branch (GPT-2, Llama). Otherwise, they come after the sums, and the skip path has their output
-//! (BERT, ResNet). The tables of an embedding have separate results until a sum uses all of them. The tables of
-//! embedding bags have separate results until an interaction uses them. A residual passes its gradient to each of its
-//! inputs, where it is redistributed separately.
+//! The skip path around a branch carries the previous residual sum. If a layer begins with a norm or an activation,
+//! norms and activations are part of the branch (GPT-2, Llama). Otherwise, they follow the sums, and the skip path
+//! carries their output (BERT, ResNet). An embedding's tables keep separate results until a sum combines all of them.
+//! The tables of embedding bags keep separate results until an interaction combines them. A residual passes its
+//! gradient to each of its inputs, where it is redistributed separately.
 //!
-//! A layout describes the fraction of a result that a member has, not the individual elements that an operator needs.
+//! A layout describes the fraction of a result that a member holds, not the individual elements that an operator needs.
 //! So an operator that needs only the first token, such as a classifier after a transformer, receives all tokens if
 //! they are sharded. Norms over the channels of images use only the member's own samples and rows, as BatchNorm does
 //! without synchronized statistics.
@@ -45,7 +45,7 @@ use crate::model::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
     pub layout: SampleRowColumnSharding,
-    /// Digit in which members with different partial sums differ, if these have not been added up yet.
+    /// Digit that distinguishes members with different partial sums, if these sums have not been added up yet.
     pub partial_over: Option<MemberNumberDigit>,
     /// Number of elements per sample, summed over all members.
     pub elements: u64,
@@ -73,8 +73,8 @@ pub(super) struct ShardedOperator<'l> {
     pub inputs: Vec<OperatorInputLayoutChange>,
     /// For each input, the index of the operator that produces it; `None` for the layer's input.
     pub sources: Vec<Option<usize>>,
-    /// Index of the branch within the layer: 0 is the chain of operators, and 1 is the skip path.
-    /// If an input has several tables, each table has its own branch.
+    /// Index of the branch within the layer: 0 is the chain of operators, and 1 is the skip path. If the model's input
+    /// goes through several tables, each table has its own branch.
     pub branch: u32,
     /// For an image sharded by rows, the sharding of the operator's windows, which determines the rows that they cover.
     pub windows: Option<OperatorShardWorkAndSums>,
@@ -91,10 +91,9 @@ pub(super) struct ShardedLayerOperatorsAndOutput<'l> {
 struct ActivationsForNextOperator {
     main: Option<ShardedActivation>,
     around: Option<ShardedActivation>,
-    /// Results outside the chain, which wait until an operator uses them all, for example those of several tables.
+    /// Results outside the chain, such as the results of several tables, which wait until one operator uses them all.
     side: Vec<ShardedActivation>,
-    /// True if norms and activations come after residual sums, so that the next skip path has their
-    /// output.
+    /// True if norms and activations follow residual sums, so that the next skip path carries their output.
     behind: bool,
 }
 
@@ -182,7 +181,7 @@ impl<'p> ActivationLayoutTracer<'p> {
             last = Some(gives);
         }
         // If the layer's last operator is outside the chain, its result is not the layer's output, so return the
-        // chain's.
+        // chain's result.
         let end = way
             .main
             .or(last)
@@ -197,7 +196,7 @@ impl<'p> ActivationLayoutTracer<'p> {
     }
 
     /// Returns the layout of a layer's output. With sequence parallelism, a reduce-scatter replaces a sum over all
-    /// members, so that each gets its own tokens.
+    /// members, so that each member receives only its own tokens.
     fn output_layout(&self, held: &ShardedActivation) -> SampleRowColumnSharding {
         let all = MemberNumberDigit::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
@@ -432,8 +431,8 @@ impl ActivationsForNextOperator {
         }
     }
 
-    /// Makes the output of `operator` the current result. Returns the operator's inputs. Each has the layout in which
-    /// it arrives and the one that the operator needs.
+    /// Makes the output of `operator` the current result. Returns the operator's inputs. Each input has the layout in
+    /// which it arrives and the layout that the operator needs.
     fn advance_past_operator(
         &mut self,
         operator: &LayerOperator,
@@ -495,7 +494,7 @@ impl ActivationsForNextOperator {
 }
 
 /// Marks the pending sum of `held` as complete before a second operator uses it, because the redistribution for the
-/// first has computed it. If the sum was a reduce-scatter, its result is sharded among the members.
+/// first operator has already added it up. If the sum was a reduce-scatter, its result is sharded among the members.
 fn complete_sum(
     held: &mut Option<ShardedActivation>,
     need: &SampleRowColumnSharding,
@@ -510,7 +509,7 @@ fn complete_sum(
 }
 
 /// Returns true if a layer that begins with `operator` applies a norm before each branch, as GPT-2 and Llama do. In
-/// BERT and ResNet, it follows a residual sum, and the next skip path has its output.
+/// BERT and ResNet, the norm follows a residual sum, and the next skip path carries its output.
 fn has_norm_before_branch(operator: &LayerOperator) -> bool {
     operator.work.to_axes_and_tensors().is_elementwise()
 }

@@ -37,7 +37,7 @@ fn check_input_unsharded(
     Ok(())
 }
 
-/// The distinct layers of a model; for each layer of the model, the index of its distinct layer.
+/// The distinct layers of a model and, for each layer of the model, the index of its distinct layer.
 pub(super) struct DistinctLayers {
     pub lowered: Vec<LoweredLayer>,
     pub lowered_of: Vec<u32>,

@@ -1,9 +1,9 @@
 //! Emits the nodes of a rank, in the order in which the host would launch them.
 //!
-//! All kernels of a rank form one chain: each waits for the previous one, and passes are in the schedule's order. The
-//! only exceptions are weight gradients that overlap a sum over the tensor group; they are outside this chain. A pass
-//! begins with a receive from the previous stage, for which its kernels wait. It ends with a send, for which no node
-//! waits. Gradient reductions and parameter gathers have their own lanes.
+//! All kernels of a rank form one chain: each kernel waits for the previous one, and passes follow the schedule's
+//! order. The only kernels outside this chain are those for weight gradients that overlap a sum over the tensor group.
+//! A pass begins with a receive from the previous stage, for which its kernels wait. It ends with a send, for which no
+//! node waits. Gradient reductions and parameter gathers have their own lanes.
 
 use super::TrainingGenerator;
 use super::program::{
@@ -62,17 +62,17 @@ pub(super) struct RankEmitter<'w, 's> {
     chain_tail: Vec<u64>,
     /// Nodes on which the current program depends.
     entry: Vec<u64>,
-    /// Ids of the nodes that the current (or else the last) program has emitted, by item.
+    /// Ids of the nodes that the current program (or, between programs, the last one) has emitted, by item.
     ids: Vec<u64>,
-    /// Layer and item of the sum that adapters compute in the current pass instead of the group, if
-    /// any.
+    /// Layer and item of the sum that adapters, instead of the group, compute in the current pass; `None` if there is
+    /// no such sum.
     handed: Option<(usize, usize)>,
     /// Prefix of the node names in the current program.
     common: String,
     /// Dependencies of the next node; one buffer is reused for all nodes.
     data: Vec<u64>,
     /// Nodes that have computed gradients, but have no reduction waiting for them yet. The first list is for weights
-    /// that all replicas have, and the second for experts' weights.
+    /// that every replica has, and the second is for experts' weights.
     unreduced_producers: [Vec<u64>; 2],
     /// Nodes of the gradient reductions of the current step.
     reduced: Vec<u64>,
@@ -168,8 +168,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.emit_remaining_frees()
     }
 
-    /// Frees memory that no later node frees. It remains if the plan omits all kernels of the layers that would free
-    /// it.
+    /// Frees memory that no later node frees. Such memory remains if the plan omits all kernels of the layers that
+    /// would free it.
     fn emit_remaining_frees(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
@@ -247,7 +247,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
     }
 
-    /// Returns the stage of `other`. `None` for the same stage, which needs no message.
+    /// Returns the stage of `other`. Returns `None` for the same stage, which needs no message.
     fn other_stage_of_pass(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
@@ -309,7 +309,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 .extend(gathers.ids.get(k).into_iter().flatten());
             self.chain_tail.extend(loads[k]);
             if forward {
-                // Only the first micro-batch needs to wait for the gathers, because later ones run after it.
+                // Only the first micro-batch needs to wait for the gathers, because later micro-batches run after it.
                 self.chain_tail
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
@@ -327,7 +327,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 };
             let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
             if reduces && plan.shares_gradients() {
-                // Each member has all gradients until they are reduced.
+                // Each member holds all gradients until they are reduced.
                 let whole = plan.gradient_bytes(layer);
                 add_bytes(
                     &mut self.pending_memory.allocates,
@@ -399,8 +399,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.data.clear();
             self.add_program_dependencies(&item.after);
             let mut memory = item.memory;
-            // Earlier layers without nodes may have memory changes. Attach them here, because
-            // memory can change only at nodes.
+            // Earlier layers without nodes may have left memory changes. Attach them here, because memory can change
+            // only at nodes.
             if i == 0 {
                 merge_memory_changes(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
@@ -502,7 +502,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ProgramNodeOperation::Collective { bytes, .. } if handed => {
                 let shares = plan.adapter_shares_of_stage(self.place.stage);
                 let shares = shares.and_then(|own| own.shares);
-                // A share of one member needs no sum.
+                // An adapter share with a single member needs no sum.
                 let reduce =
                     |family| self.create_collective_op(CollectiveKind::Reduce, bytes, family);
                 (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))
@@ -581,7 +581,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Returns a tag that is unique among messages between the same ranks. `slots` is the number of messages per layer,
-    /// and `slot` is the index of this one.
+    /// and `slot` is this message's index among them.
     fn message_tag(&self, layer: usize, [slots, slot]: [u32; 2], pass: PipelinePass) -> i32 {
         let plan = self.plan;
         let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
@@ -630,8 +630,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Emits a node that loads or gathers the parameters `at`, and that depends on the nodes in
-    /// `self.data`.
+    /// Emits a node that loads or gathers the parameters `at`; it depends on the nodes in `self.data`.
     fn emit_gather(
         &mut self,
         at: LayerParameterGather,
@@ -679,7 +678,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 continue;
             }
             for (among, bytes) in plan.gathered_parts(layer) {
-                // For an all-gather, `comm_size` is a single member's shard.
+                // For an all-gather, `comm_size` is the size of a single member's shard.
                 let shard = bytes.div_ceil(plan.copies_among(among).into());
                 let mut memory = MemoryChanges::default();
                 memory.allocates[TensorClass::Temporary as usize] = bytes;
@@ -735,8 +734,8 @@ struct PassParameterGatherNodes {
     order: Vec<usize>,
     /// True if an earlier pass of the step has gathered the parameters that stay gathered.
     is_later: bool,
-    /// For each layer, the nodes of its gathers, if they are emitted already. The list of a layer whose parameters are
-    /// still gathered is empty.
+    /// For each layer, the nodes of its gathers, if they have already been emitted. The list of a layer whose
+    /// parameters are still gathered is empty.
     ids: Vec<Vec<u64>>,
 }
 

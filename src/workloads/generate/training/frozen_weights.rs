@@ -18,8 +18,8 @@
 //!
 //! If a tensor group shards the product by outputs, the group shards `B`, and every member has `A`. If it shards the
 //! product by inputs, it shards `A`, and every member has `B`. Products are linear, so the frozen product's sums over
-//! the group include the adapter's part without further communication. For the matrix that every member has, each
-//! computes only a part of the gradient, which the group therefore sums once per step.
+//! the group include the adapter's part without further communication. Each member computes only a part of the gradient
+//! of the matrix that all members have, so the group sums this gradient once per step.
 
 use crate::generate::plan::{OperatorNamePattern, ParallelismPlan};
 use crate::generate::{PatternOptionError, option_refused};
@@ -29,7 +29,7 @@ use crate::model::{
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Returns `model`, in which each operator records which of its weights `plan` trains.
+/// Returns `model` with a record in each operator of the weights that `plan` trains.
 pub(super) fn freeze_weights<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,
@@ -133,7 +133,7 @@ fn has_adapter(work: &OperatorKind) -> bool {
     )
 }
 
-/// Rejects a frozen table that shares weights with a trained matrix product, and the reverse.
+/// Rejects a table and a matrix product that share weights if one is frozen and the other is trained.
 fn check_tied_weights_agree(model: &Model) -> Result<(), PatternOptionError> {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let tied = operators
@@ -157,7 +157,7 @@ fn check_tied_weights_agree(model: &Model) -> Result<(), PatternOptionError> {
     }
 }
 
-/// Returns the two matrix products of the adapter of `work`; `None` if it has no adapter.
+/// Returns the two matrix products of the adapter of `work`, or `None` if it has no adapter.
 pub(super) fn adapter_products(
     training: TrainedOperatorWeights,
     work: &OperatorKind,

@@ -20,7 +20,7 @@ pub(super) struct LayerLoweringOptions {
     pub sequence: bool,
     /// Number of ranks that divide a layer's experts.
     pub expert: u64,
-    /// Kernels that compute the experts' matrix products.
+    /// Kind of kernels that compute the experts' matrix products.
     pub expert_products: ExpertProducts,
     /// How ranks exchange tokens with ranks that have other experts.
     pub exchange: ExpertExchangeForm,
@@ -28,7 +28,7 @@ pub(super) struct LayerLoweringOptions {
     pub exchange_dtype: Option<Dtype>,
     /// Number of token copies exchanged between ranks with different experts, relative to balanced loads.
     pub loads: RelativeExpertExchangeLoads,
-    /// True if experts' gradients and other gradients are summed over different groups of ranks.
+    /// True if experts' gradients are summed over other groups of ranks than the remaining gradients.
     pub experts_apart: bool,
     /// Exchange among the ranks that share a sequence's tokens; `None` without context parallelism.
     pub context: Option<ContextExchange>,
@@ -77,8 +77,8 @@ pub(super) struct LoweredLayer {
     pub parameters: AllAndTrainedWeightCounts,
     /// Number of experts' weights on one member, if ranks have different experts.
     pub expert_parameters: AllAndTrainedWeightCounts,
-    /// For weights with partial gradients (each member uses only its own samples or tokens): the
-    /// group that sums these gradients, and the number of weights.
+    /// For weights with partial gradients, because each member uses only its own samples or tokens: the group that sums
+    /// these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
     /// The matrix tied to the embedding.
     pub tied: Option<MatrixTiedToEmbedding>,
@@ -100,14 +100,14 @@ impl LoweredLayer {
             PassKind::InputGradient => &self.apart[0],
             PassKind::WeightGradient => &self.apart[1],
         };
-        // If the program is the same for all members, the list has a single program.
+        // If all members run the same program, the list has only one entry.
         &programs[member as usize % programs.len()]
     }
 }
 
 impl LayerLoweringOptions {
-    /// Returns the parameters that determine the kernel costs in `layer`. Products outside blocks, mainly the logits',
-    /// always have the plan's number format.
+    /// Returns the parameters that determine the kernel costs in `layer`. Products outside blocks, mainly the product
+    /// that computes the logits, always use the plan's number format.
     pub fn sizes_of(&self, layer: &ModelLayer) -> KernelCostParameters {
         let linear = self.sizes.linear;
         KernelCostParameters {

@@ -9,7 +9,7 @@
 //!
 //! With balanced routing, a rank with `t` tokens and `c` copies per token sends `t c` copies and receives as many. Its
 //! own experts process the received copies. Expert parallelism therefore divides the weights among ranks, but does not
-//! change a rank's number of rows. With skewed routing, every rank gets the row count of the fullest rank
+//! change a rank's number of rows. With skewed routing, every rank is given the row count of the fullest rank
 //! ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
@@ -83,7 +83,7 @@ pub(super) fn scale_count(count: u128, factor: f64) -> u128 {
     }
 }
 
-/// Returns the number of experts in a layer, and of experts per token; `None` if the layer has no experts.
+/// Returns the number of experts in a layer and the number of experts per token; `None` if the layer has no experts.
 fn expert_routing_counts(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     operators.iter().find_map(|one| match one.work {
         OperatorKind::ExpertDispatch {
@@ -107,7 +107,7 @@ fn fullest_expert_rank_load_ratio(operators: &[LayerOperator], plan: &Parallelis
     })
 }
 
-/// Loads, as numbers of token copies divided by the number that a rank's experts process under equal loads.
+/// Loads, as numbers of token copies divided by the number that a rank's experts would process if all loads were equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RelativeExpertExchangeLoads {
     /// Copies that the experts on the fullest rank process.
@@ -171,8 +171,8 @@ pub(super) fn load_and_exchange_ratios(
 }
 
 /// Returns true if the host must know the number of tokens that each expert receives: to launch one kernel per expert,
-/// or to size the buffers of an all-to-all. With a capacity factor, they are known in advance. Fused kernels read them
-/// from the device's memory.
+/// or to size the buffers of an all-to-all. With a capacity factor, these numbers are known in advance. Fused kernels
+/// read the numbers from the device's memory.
 pub(super) fn counts_on_host(plan: &ParallelismPlan) -> bool {
     let sizes_buffers = plan.expert > 1 && plan.expert_exchange != ExpertExchangeForm::AllGather;
     plan.capacity_factor.is_none()

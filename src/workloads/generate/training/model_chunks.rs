@@ -22,8 +22,7 @@ pub(super) struct ModelPartsAndGradientBuckets {
     ends: Vec<Range<usize>>,
     /// For each part, the bytes that a rank sends to the next part.
     boundaries: Vec<u64>,
-    /// Number of trained tied weights, of which the first and the last stage each have a copy. `None` without tied
-    /// weights.
+    /// Number of trained tied weights; the first and last stages each have a copy of them. `None` without tied weights.
     tied: Option<u64>,
 }
 
@@ -66,14 +65,14 @@ impl ModelPartsAndGradientBuckets {
             let common = of_experts(false);
             let common =
                 common.map(|(layer, own, found)| (layer, weights[layer].trained - own, found));
-            // Skip a layer with frozen weights, for which the last bucket would otherwise wait.
+            // Skip a layer with frozen weights; otherwise, the last bucket would wait for it.
             let common = common.filter(|(_, weights, _)| *weights > 0 || !plan.freezes());
             let mut filled = Vec::new();
             if plan.copy_count() > 1 {
                 filled = filling.assign_buckets(plan.sharding_group(), common);
             }
             if plan.expert_copies() > 1 {
-                // Skip a layer without experts, for which the last expert bucket would otherwise wait.
+                // Skip a layer without experts; otherwise, the last expert bucket would wait for it.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
                 filled.extend(filling.assign_buckets(ParallelGroupKind::ExpertData, own));
                 filled.sort_by_key(|bucket| (Reverse(bucket.layer), bucket.operators));
@@ -126,8 +125,7 @@ impl ModelPartsAndGradientBuckets {
         self.boundaries[below as usize]
     }
 
-    /// Number of trained tied weights, of which the first and the last stage each have a copy. `None` without tied
-    /// weights.
+    /// Number of trained tied weights; the first and last stages each have a copy of them. `None` without tied weights.
     pub fn tied_weights(&self) -> Option<u64> {
         self.tied
     }

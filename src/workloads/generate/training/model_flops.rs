@@ -15,8 +15,8 @@
 //! count `s s` for both. A fused backward kernel may recompute scores, which count only as hardware FLOPs. Operators
 //! that the plan omits do not count.
 //!
-//! The ranks' kernels execute at least the model FLOPs. Further FLOPs come from padded heads, replicated operators, and
-//! recomputation.
+//! The ranks' kernels execute at least the model FLOPs. The additional FLOPs come from padded heads, replicated
+//! operators, and recomputation.
 
 use super::TrainingGenerator;
 use super::frozen_weights::adapter_products;
@@ -69,8 +69,8 @@ impl TrainingGenerator {
                 let of_weights = operator.training == TrainedOperatorWeights::All;
                 u128::from(of_weights) + u128::from(input_gradient)
             }
-            // If both factors of a matrix product are results, either both need gradients or neither does. The gains of
-            // attention's norms have gradients too, which depend on those of both factors.
+            // If both factors of a matrix product are results of other operators, either both need gradients or neither
+            // does. The gains of attention's norms also have gradients, which depend on the gradients of both factors.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }

@@ -35,7 +35,7 @@ pub(super) struct RecomputedOperatorPart {
     pub kernels: Vec<LoweredKernel>,
     /// Bytes freed after the forward pass, because the backward pass recomputes them.
     pub dropped: u64,
-    /// Bytes that the operator keeps in addition, because the plan saves its input.
+    /// Additional bytes that the operator keeps, because the plan saves its input.
     pub kept: u64,
 }
 

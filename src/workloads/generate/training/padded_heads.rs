@@ -1,10 +1,10 @@
-//! Pads attention heads to a multiple of the tensor degree, so that members have equally many whole heads.
+//! Pads attention heads to a multiple of the tensor degree, so that all members have the same number of whole heads.
 //!
-//! With `v` KV heads and `a` query heads before padding, `t` members together have `v' = t ⌈v / t⌉` KV heads and
-//! `a' = v' ⌈a / v'⌉` query heads. The matrix products before and after attention grow accordingly. If a head has
-//! `w` columns, the product before attention has `(a' + 2 v') w` outputs, and the product after attention has `a' w`
-//! inputs. Padding is computed and communicated like real heads. Each member therefore takes as long as the fullest one
-//! would with unpadded heads.
+//! With `v` KV heads and `a` query heads before padding, `t` members together have `v' = t ⌈v / t⌉` KV heads and `a' =
+//! v' ⌈a / v'⌉` query heads. The matrix products before and after attention grow accordingly. If a head has `w`
+//! columns, the product before attention has `(a' + 2 v') w` outputs, and the product after attention has `a' w`
+//! inputs. Padding is computed and communicated like real heads. Each member therefore takes as long as the fullest
+//! member would with unpadded heads.
 
 use crate::generate::plan::ParallelismPlan;
 use crate::generate::{PatternOptionError, option_refused};

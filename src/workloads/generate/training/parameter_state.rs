@@ -26,16 +26,15 @@ pub struct MemoryPerParameter {
     pub weight: u64,
     /// Number of bytes per weight gradient.
     pub gradient: u64,
-    /// The optimizer, which determines the optimizer state and the bytes that a step moves.
+    /// The optimizer, on which the optimizer state and the bytes that a step moves depend.
     pub optimizer: Optimizer,
     /// True if the optimizer keeps a single-precision master copy of the weights.
     pub mixed: bool,
-    /// The ZeRO stage, which determines the state that replicas shard.
+    /// The ZeRO stage, which says what state the replicas shard.
     pub zero: ZeroStage,
     /// Number of replicas that shard the state.
     pub replicas: u32,
-    /// Bytes per parameter that a step moves outside the optimizer's kernel, for example in
-    /// gradient clipping.
+    /// Bytes per parameter that a step moves outside the optimizer's kernel, such as those for gradient clipping.
     pub passes: u64,
 }
 
@@ -105,7 +104,7 @@ impl MemoryPerParameter {
         }
     }
 
-    /// Bytes of gradient per parameter; 0 if no optimizer needs gradients.
+    /// Gradient bytes per parameter; 0 if no optimizer needs gradients.
     pub fn gradient_bytes(&self) -> u64 {
         match self.optimizer {
             Optimizer::None => 0,
@@ -149,8 +148,8 @@ mod tests {
 
     #[test]
     fn a_parameter_has_the_bytes_of_its_formats() {
-        // Each row has the settings, then the bytes per parameter of weights, gradients and
-        // optimizer state, and finally the bytes that a step moves per parameter.
+        // Each row lists the settings, then the bytes per parameter of weights, gradients and optimizer state, and
+        // finally the bytes that a step moves per parameter.
         let expected = [
             ((2, Optimizer::Adam, true), [2, 2, 12], 2 + 2 + 24),
             ((4, Optimizer::Adam, false), [4, 4, 8], 4 + 24),

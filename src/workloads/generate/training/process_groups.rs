@@ -61,7 +61,7 @@ impl TrainingGenerator {
         roles
     }
 
-    /// Returns the ranks of each pipeline (through which a micro-batch passes), in order of stages.
+    /// Returns, for each pipeline, the ranks through which a micro-batch passes, in order of stages.
     pub(super) fn ranks_by_pipeline(&self) -> Vec<Vec<u32>> {
         let places =
             (0..self.placement.rank_count()).map(|rank| self.placement.coordinates_of_rank(rank));

@@ -27,7 +27,7 @@ pub(super) enum ProgramNodeOperation {
         /// The operator's operands, if this kernel counts their loads and stores.
         operands: Option<OperatorOperandBytes>,
     },
-    /// A collective of the tensor group, or of a part of it; its bytes are defined like `comm_size`.
+    /// A collective of the tensor group or of a part of it; its bytes follow the definition of `comm_size`.
     Collective {
         kind: CollectiveKind,
         bytes: u64,
@@ -41,8 +41,8 @@ pub(super) enum ProgramNodeOperation {
         bytes: u64,
         slot: u32,
     },
-    /// A message to the next rank of a context group, or from the previous rank; `slot`
-    /// distinguishes the messages of the same layer.
+    /// A message to the next rank of a context group, or from the previous rank; `slot` distinguishes the messages
+    /// within a layer.
     RingMessage {
         receive: bool,
         bytes: u64,
@@ -71,8 +71,8 @@ pub(super) struct ProgramNode {
     pub after: Vec<ProgramPredecessorsOrNodeDependency>,
     /// True for nodes that compute weight gradients, or whose results only such nodes use.
     pub of_weights: bool,
-    /// Bytes of output gradients that the node reads. If the node runs in a separate pass, they stay allocated until
-    /// then.
+    /// Bytes of output gradients that the node reads. If the node runs in a separate pass, these gradients stay
+    /// allocated until then.
     pub holds: u64,
     pub memory: MemoryChanges,
     pub inputs: String,
@@ -107,12 +107,12 @@ pub(super) struct OperatorWeightGradients {
 
 impl LayerProgram {
     /// Splits the program in two: the second has the nodes for weight gradients, and the first has all others. If a
-    /// node of the first depends on a node of the second, it depends on that node's dependencies instead. In the second
-    /// program, each kernel waits for the previous one.
+    /// node of the first program depends on a node of the second, it depends on that node's dependencies instead. In
+    /// the second program, each kernel waits for the previous one.
     pub fn split_weight_gradients(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
-        // `numbers` contains each node's index in its new program. `stands` contains the nodes that
-        // replace a node as a dependency in the first program.
+        // `numbers` gives each node's index in its new program. `stands` lists, for each node, the nodes that replace
+        // it as a dependency in the first program.
         let mut numbers = Vec::with_capacity(self.items.len());
         let mut stands: Vec<Vec<ProgramPredecessorsOrNodeDependency>> =
             Vec::with_capacity(self.items.len());
@@ -152,7 +152,7 @@ impl LayerProgram {
             }
             own.after.sort_unstable();
             own.after.dedup();
-            // The second program still reads `item`'s output gradients, so the first frees none of them.
+            // The second program still reads `item`'s output gradients, so the first program frees none of them.
             let held = match inputs.items.last_mut() {
                 Some(last) => &mut last.memory,
                 None => &mut inputs.rest,
@@ -205,8 +205,8 @@ impl LayerProgram {
     }
 }
 
-/// Adds `bytes` of the class `class` to `sums`. The sum saturates, because layers without nodes add bytes in every pass
-/// without a limit.
+/// Adds `bytes` of the class `class` to `sums`. The sum saturates, because layers without nodes keep adding bytes in
+/// every pass, without limit.
 pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
@@ -345,7 +345,7 @@ impl LayerProgramBuilder {
 
     pub fn finish_program(mut self) -> LayerProgram {
         self.program.exit = self.front;
-        // No further node will be added, so attach the pending allocations to the last node.
+        // No further node will be added, so attach the pending memory changes to the last node.
         if let Some(last) = self.program.items.last_mut() {
             let rest = std::mem::take(&mut self.program.rest);
             merge_memory_changes(&mut last.memory, &rest);

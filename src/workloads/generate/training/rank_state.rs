@@ -2,7 +2,7 @@
 //! updates.
 //!
 //! ZeRO shards the state of common weights among all replicas. The state of experts is sharded among the replicas that
-//! have the same ones.
+//! have the same experts.
 
 use super::layer::AllAndTrainedWeightCounts;
 use super::{TrainingGenerator, cost};
@@ -21,14 +21,15 @@ impl TrainingGenerator {
         )
     }
 
-    /// Returns the number of expert weights of a rank; fewer replicas have copies of these than of other weights.
+    /// Returns the number of expert weights of a rank; fewer replicas have copies of expert weights than of other
+    /// weights.
     fn stage_expert_weight_counts(&self, stage: u32) -> AllAndTrainedWeightCounts {
         let layers = self.stage_layers(stage);
         sum_weight_counts(layers.map(|layer| self.lowered_layer(layer).expert_parameters))
     }
 
-    /// Returns four kinds of state, each with its number of weights on `stage`: trained and frozen
-    /// weights that all replicas have, then trained and frozen expert weights.
+    /// Returns four kinds of state, each with its number of weights on `stage`: trained and frozen weights that every
+    /// replica has, then trained and frozen expert weights.
     fn parameter_memories_of_stage(&self, stage: u32) -> [(MemoryPerParameter, u64); 4] {
         let experts = self.stage_expert_weight_counts(stage);
         let all = self.stage_weight_counts(stage);
@@ -91,7 +92,7 @@ impl TrainingGenerator {
         if self.plan.elementwise.is_pytorch() {
             // Unfused Adam works on lists of single-precision tensors. Its kernels move these bytes per parameter:
             // decay (8), first moment (12), second moment (8 + 12), root, correction and epsilon (8 each), weights
-            // (16). Together, these are 80 bytes, against 28 for a fused kernel.
+            // (16). Together, these are 80 bytes; a fused kernel moves only 28.
             if self.plan.optimizer == Optimizer::Adam {
                 bytes += 52;
             }
@@ -100,8 +101,7 @@ impl TrainingGenerator {
             }
         }
         if self.sizes.casts_operands() {
-            // The casts read the weights, and write them in the operands' format, both as stored
-            // and transposed.
+            // The casts read the weights, and write them in the operands' format, once as stored and once transposed.
             let linears = self.plan.linears.map_or(0, cost::bytes_of_two_numbers);
             bytes += self.sizes.number + linears;
         }
@@ -121,7 +121,8 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the bytes of a rank's state in remote memory, and the most bytes of offloaded activations there.
+    /// Returns the bytes of a rank's state in remote memory, and the largest number of bytes of offloaded activations
+    /// there.
     pub(super) fn offloaded_bytes(&self, stage: u32) -> u64 {
         let [all, resident] = [self.state_bytes(stage), self.resident_bytes(stage)];
         let layers = self.stage_layers(stage);
@@ -180,7 +181,7 @@ impl TrainingGenerator {
         };
         let kept = MemoryPerParameter::kept_bytes_per_parameter;
         match self.plan.offload {
-            // Of the bytes that a step moves, half are loads and half are stores.
+            // Half of the bytes that a step moves are loads, and half are stores.
             OffloadedState::None => {
                 let moved = self.optimizer_step_bytes(stage);
                 [moved.div_ceil(2), moved / 2]

@@ -43,9 +43,10 @@ impl TrainingGenerator {
         peaks.max_by_key(|peak| peak.bytes).unwrap_or_default()
     }
 
-    /// Returns the coordinates of the representative of the rank at `place`; the nodes of the two differ only in peers
-    /// and groups. In general, one rank represents all ranks of a stage. With adapters, these and other ranks have
-    /// different representatives. If a tensor group's members exchange messages, each member represents itself.
+    /// Returns the coordinates of the rank that represents the rank at `place`; the nodes of the two ranks differ only
+    /// in peers and groups. In general, one rank represents all ranks of a stage. With adapters, adapter ranks and
+    /// other ranks have different representatives. If a tensor group's members exchange messages, each member
+    /// represents itself.
     fn representative_rank_of(
         &self,
         place: TensorDataStageCoordinates,
@@ -61,9 +62,8 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the index of the representative at `like` in the list of node counts. Without
-    /// adapters and without messages in tensor groups, member 0 represents every member, so each
-    /// stage has one entry.
+    /// Returns where the node count of the representative at `like` stands in the list of node counts. Without adapters
+    /// and without messages in tensor groups, member 0 represents every member, so each stage has one entry.
     fn kind_of(&self, like: TensorDataStageCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize
     }
@@ -72,7 +72,7 @@ impl TrainingGenerator {
 /// Node counts of ranks with identical nodes, computed on first use.
 #[derive(Debug, Default)]
 pub(super) struct CachedNodeCountAndLowerBound {
-    /// The exact count, which takes long because it generates all nodes.
+    /// The exact count, which takes long to compute because all nodes must be generated.
     all: OnceLock<u64>,
     /// A lower bound: the sum of the programs' lengths, without messages, reductions, loads and stores.
     least: OnceLock<u64>,
@@ -132,7 +132,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
-        // Stages have different numbers of members, so only whole replicas do the same work.
+        // Stages have different numbers of members, so only whole replicas do equal work.
         if self.plan.is_uneven() {
             let of = |data| TensorDataStageCoordinates {
                 tensor: 0,
@@ -146,9 +146,8 @@ impl TraceGenerator for TrainingGenerator {
             };
             return replicas.map(replica).collect();
         }
-        // If members of a tensor group exchange messages, an independent copy is a replica. If
-        // ranks of a context group exchange messages, an independent copy consists of all replicas
-        // in one context group.
+        // If members of a tensor group exchange messages, each independent copy of the job is one replica. If ranks of
+        // a context group exchange messages, each independent copy consists of all replicas in one context group.
         let members = match (self.slots > 0, self.ring_slots > 0) {
             (_, true) => self.plan.tensor * self.plan.context,
             (true, false) => self.plan.tensor,
@@ -176,7 +175,7 @@ impl TraceGenerator for TrainingGenerator {
                     * self.members_per_stage_adapter(peer.stage)
             };
             let stage = peer.stage;
-            // In a ring, every rank has the same distance to its peer as the representative, which
+            // In a ring, every rank is as far from its peer as the representative is from its own; the representative
             // is the first rank of its ring.
             let members = self.plan.context;
             let index = (own.data % members + peer.data) % members;

@@ -11,13 +11,13 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! If weights would fit, and activations would too, but not both together, the stage keeps the kind that causes less
+//! If either the weights or the activations would fit, but not both together, the stage keeps the kind that saves more
 //! traffic. If it keeps neither, an operator divides one of its operands into parts that fit (at least one part), and
 //! loads the other operand once for each part. These rules are Algorithm 1 of Fang et al. (PALM) with five corrections.
-//! The printed algorithm has these faults: the second branch (ΣWSG ≤ C) is never taken, because its condition
-//! implies the first one's (ΣW ≤ C); ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the
-//! operand that stays in SRAM is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the algorithm
-//! as printed.
+//! The printed algorithm has these faults: the second branch (ΣWSG ≤ C) is never taken, because its condition implies
+//! the first branch's condition (ΣW ≤ C); ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand
+//! that stays in SRAM is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the algorithm as
+//! printed.
 //!
 //! A larger SRAM never causes more traffic. If only weights or only activations are kept, an
 //! operator moves at most W + I + O bytes, which is the minimum without SRAM.
@@ -79,9 +79,9 @@ impl SramPolicy {
         [load, store].map(|bytes| bytes.min(MOST_WORK))
     }
 
-    /// Returns the tensors that a stage keeps in SRAM. The stage's weights have `weights` bytes;
-    /// together with gradients and optimizer state, they have `state` bytes. `operands` contains
-    /// the operands of each forward operator of the stage.
+    /// Returns the tensors that a stage keeps in SRAM. The stage's weights take `weights` bytes; together with
+    /// gradients and optimizer state, they take `state` bytes. `operands` lists the operands of each forward operator
+    /// of the stage.
     pub fn choose_kept_tensors(
         &self,
         weights: u64,
@@ -95,8 +95,8 @@ impl SramPolicy {
         if self.rule == ResidencyRule::AsPrinted {
             return match (fits(weights), fits(state)) {
                 (true, _) => TensorsKeptInSram::Weights,
-                // `(false, true)` is unreachable: `state` includes the weights, so if it fits, so do they, and the
-                // first arm applies.
+                // `(false, true)` is unreachable: `state` includes the weights, so if the state fits, the weights fit
+                // too, and the first arm applies.
                 (false, true) => TensorsKeptInSram::Activations,
                 (false, false) => TensorsKeptInSram::Neither,
             };
@@ -119,7 +119,7 @@ impl SramPolicy {
 }
 
 impl TrainingGenerator {
-    /// Returns the SRAM and the residency rule; `None` if the plan has no rule.
+    /// Returns the SRAM and the residency rule, or `None` if the plan has no rule.
     pub(super) fn sram_policy(&self) -> Option<SramPolicy> {
         (self.plan.residency != ResidencyRule::None).then(|| SramPolicy {
             rule: self.plan.residency,
@@ -168,8 +168,8 @@ mod tests {
         }
     }
 
-    /// Tests a stage that has two operators. Each operator has 50 B of weights and 30 B of inputs;
-    /// the weights of both operators, with gradients and state, have 400 B.
+    /// Tests a stage with two operators. Each operator has 50 B of weights and 30 B of inputs; the weights of both
+    /// operators, with gradients and state, take 400 B.
     fn kept_events(capacity: u64) -> TensorsKeptInSram {
         parse_policy(capacity).choose_kept_tensors(100, 400, &[OPERATOR; 2])
     }
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// An operator without weights loads its input once. A look-up has only weights, and loads each row once.
+    /// An operator without weights loads its input once. A look-up reads only weights, and loads each row once.
     #[test]
     fn what_is_not_there_is_one_part() {
         let of = |input, weights| OperatorOperandBytes {

@@ -1,6 +1,6 @@
-//! Recomputation by tensor: the plan names the operators whose outputs the forward pass saves (`saved`), as
-//! rematerialization policies of JAX do (`jax.checkpoint_policies.save_only_these_names`). The backward pass of a block
-//! first computes the other outputs again, from the block's input and the saved outputs.
+//! Recomputation by tensor: the plan names the operators whose outputs the forward pass saves (`saved`), as JAX's
+//! rematerialization policies do (`jax.checkpoint_policies.save_only_these_names`). The backward pass of a block first
+//! recomputes the other outputs from the block's input and the saved outputs.
 //!
 //! | operator | recomputed | kept of its input |
 //! |---|---|---|
@@ -8,8 +8,8 @@
 //! | others before the block's last matrix product | all | the same |
 //! | the last product, and operators after it | | the same |
 //!
-//! The last product is not recomputed, because no gradient needs its output. The saved output of a product before a
-//! residual sum is kept for this sum, which otherwise keeps none of its inputs.
+//! The last product is not recomputed, because no gradient needs its output. If a product before a residual sum has a
+//! saved output, this output is kept for the sum, which otherwise keeps none of its inputs.
 
 use super::cost::{KernelCostParameters, OperatorKernels};
 use super::operator_recompute::RecomputedOperatorPart;

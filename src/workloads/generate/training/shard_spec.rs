@@ -5,7 +5,7 @@ use crate::model::{
     ImageWindowStrideAndPadding, OperatorAxesAndTensorsSpec, OperatorKind, OperatorShardAxis,
 };
 
-/// Sharding of an operator: for each axis, the digit of a member's number that selects its shard.
+/// Sharding of an operator: for each axis, the digit of a member's number that selects the member's shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct OperatorAxisShardDigits {
     pub samples: MemberNumberDigit,
@@ -56,15 +56,15 @@ impl OperatorAxisShardDigits {
         }
     }
 
-    /// Returns the digit in which members with different partial sums of the output differ; `None`
-    /// if there are no partial sums.
+    /// Returns the digit that distinguishes members with different partial sums of the output, or `None` if there are
+    /// no partial sums.
     pub fn partial_sum_axis(&self) -> Option<MemberNumberDigit> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
-    /// Returns one member's part of `work`, for one sample. An image is divided by rows, so that members get equally
-    /// many windows. A member's part is a separate image with the same padding. Sizes that do not divide evenly are
-    /// rounded up, as Megatron-LM rounds up the vocabulary.
+    /// Returns one member's part of `work`, for one sample. An image is divided by rows, so that every member computes
+    /// the same number of windows. A member's part is a separate image with the same padding. Sizes that do not divide
+    /// evenly are rounded up, as Megatron-LM rounds up the vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.to_axes_and_tensors();

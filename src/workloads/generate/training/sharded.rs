@@ -27,8 +27,8 @@
 //!
 //! With Megatron-LM's split, the sums are the same as in Megatron-LM (Shoeybi et al., 2019). An all-reduce follows a
 //! matrix product split by inputs. An all-reduce of the gradient precedes a matrix product split by outputs. With
-//! sequence parallelism (Korthikanti et al., 2022, section 4.2.2), operators without a split have shards of the tokens,
-//! and each all-reduce becomes an all-gather and a reduce-scatter:
+//! sequence parallelism (Korthikanti et al., 2022, section 4.2.2), operators without a split work on shards of the
+//! tokens, and each all-reduce becomes an all-gather and a reduce-scatter:
 //!
 //! | | forward | backward |
 //! |---|---|---|
@@ -40,15 +40,16 @@
 //! twice.
 //!
 //! With expert parallelism, ranks of different tensor groups exchange token copies, and each rank sends all its copies
-//! in one collective. Each copy has `d` bytes per element; a token has one copy per chosen expert, or one copy per rank
-//! with a chosen expert. In the forward pass, one all-to-all follows the operator that makes the copies, and another
-//! precedes the operator that combines the results. In the backward pass, each is on the opposite side of its operator.
+//! in one collective. Each copy has `d` bytes per element; a token has either one copy per chosen expert, or one copy
+//! per rank with a chosen expert. In the forward pass, one all-to-all follows the operator that makes the copies, and
+//! another precedes the operator that combines the results. In the backward pass, each all-to-all is on the opposite
+//! side of its operator.
 //!
 //! With context parallelism, ranks exchange keys and values, or heads, before and after attention
 //! ([`context_shards`](super::context_shards)).
 //!
-//! A tied matrix has the same sharding as its table. On the same stage, the two have a single gradient, which is summed
-//! once.
+//! A tied matrix has the same sharding as its table. On the same stage, the matrix and the table share a single
+//! gradient, which is summed once.
 
 use super::super::PatternOptionError;
 use super::buckets;
@@ -91,8 +92,8 @@ use ring::RingAttentionStepKernels;
 pub(super) use module_recompute::check_recomputed_modules;
 
 /// Maximum number of nodes in the programs of all distinct members and layers. The limit matters if members exchange
-/// messages, because each then has its own programs. A node takes about 200 bytes, so all programs together take at
-/// most about 1.7 GB.
+/// messages, because each member then has its own programs. A node takes about 200 bytes, so all programs together take
+/// at most about 1.7 GB.
 const MOST_ITEMS: u64 = 1 << 23;
 
 /// Builds the programs of one member of a tensor group.
@@ -117,7 +118,8 @@ pub(super) struct ShardedLayerLowerer {
     pub context: LayerLoweringOptions,
     /// True if both the first and the last stage have a copy of a tied matrix.
     pub copies: bool,
-    /// Partitions of a tensor group into groups; a partition's index is the number in [`ParallelGroupKind::Operator`].
+    /// Partitions of a tensor group into groups; a partition's index here is the number in
+    /// [`ParallelGroupKind::Operator`].
     pub partitions: Vec<EqualSizedMemberGroups>,
     /// Maximum number of messages that one layer sends from one member to another.
     pub slots: u32,
@@ -150,8 +152,8 @@ pub(super) struct MemberOperator<'s> {
     of_experts: bool,
     /// Size of the operator's output, in bytes.
     pub(super) output_bytes: u64,
-    /// Numbers of elements exchanged among ranks with different experts, and among nodes before that. The latter is 0
-    /// if nodes are not distinguished.
+    /// Numbers of elements exchanged among ranks with different experts, and among nodes before that exchange. The
+    /// number for nodes is 0 if nodes are not distinguished.
     exchanged: [u64; 2],
     /// Kernels that sort received copies by expert, and kernels that sort results by receiver.
     orders: [Vec<LoweredKernel>; 2],
@@ -199,10 +201,10 @@ impl ShardedLayerLowerer {
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// For a matrix product split by outputs, returns the number of shards of its input. `None` unless members gather
-    /// the input again in the backward pass. With sequence parallelism, they do, because each keeps only its own tokens
-    /// (Korthikanti et al., 2022, section 4.2.2). Token copies for experts are not gathered again, as in Megatron-LM's
-    /// dispatcher.
+    /// For a matrix product split by outputs, returns the number of shards of its input. Returns `None` unless members
+    /// gather the input again in the backward pass. They do so with sequence parallelism, because each member keeps
+    /// only its own tokens (Korthikanti et al., 2022, section 4.2.2). Token copies for experts are not gathered again,
+    /// as in Megatron-LM's dispatcher.
     fn regathered_elements(
         &self,
         step: &ShardedOperator<'_>,
@@ -217,8 +219,8 @@ impl ShardedLayerLowerer {
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
-    /// Returns the numbers of elements (of tokens or token copies) that a member exchanges with ranks that have other
-    /// experts, and among nodes. `spec` describes the member's shard of an operator.
+    /// Returns the number of elements (of tokens or token copies) that a member exchanges with ranks that have other
+    /// experts, and the number that it exchanges among nodes. `spec` describes the member's shard of an operator.
     fn exchanged_elements(
         &self,
         spec: &OperatorAxesAndTensorsSpec,
@@ -301,7 +303,7 @@ impl ShardedLayerLowerer {
         self.context.bytes_kept_for_backward(&one.kernels) - one.again.dropped
     }
 
-    /// Lowers `layer`; `flow` contains the shardings of the layer's operators.
+    /// Lowers `layer`; `flow` gives the shardings of the layer's operators.
     pub fn lower_layer(
         &mut self,
         layer: &ModelLayer,
@@ -358,7 +360,7 @@ impl ShardedLayerLowerer {
                 weights,
                 is_trained: training == TrainedOperatorWeights::All,
             }));
-            // A tied matrix and its table on one stage share one gradient, which is summed with the table.
+            // If a tied matrix and its table are on one stage, they share one gradient, which is summed with the table.
             let copy =
                 tied_weights.filter(|_| self.copies && training == TrainedOperatorWeights::All);
             let gradient = trained.saturating_add(copy.unwrap_or(0));
@@ -371,8 +373,8 @@ impl ShardedLayerLowerer {
                 true => cutting.outputs,
                 false => MemberNumberDigit::WHOLE,
             };
-            // Members with different outputs share the adapter's first matrix, and so sum its gradient. Members with
-            // different inputs do the same with the second matrix.
+            // Members with different outputs share the adapter's first matrix, so they sum its gradient. Members with
+            // different inputs likewise share the second matrix and sum its gradient.
             let gradients = match training {
                 TrainedOperatorWeights::Adapter { .. } => {
                     vec![(of_a, cutting.outputs), (of_b, cutting.inputs)]

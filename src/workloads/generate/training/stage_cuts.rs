@@ -40,9 +40,9 @@ pub(super) fn first_layers_of_parts(model: &Model, plan: &ParallelismPlan) -> Ve
     }
 }
 
-/// Divides `counts` into `parts` runs so that the largest sum of a run is minimal. Returns the start of each run and,
-/// as the last entry, the end of the last one. Later runs are filled first, which keeps the first run small: the first
-/// stage has the most micro-batches in flight.
+/// Divides `counts` into `parts` consecutive runs so that the largest sum of any run is as small as possible. Returns
+/// the start of each run, followed by the end of the last run. Later runs are filled first, which keeps the first run
+/// small: the first stage has the most micro-batches in flight.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -135,12 +135,12 @@ mod tests {
         }
     }
 
-    /// The counts are units of work; Llama's head takes more than a block, so its stage gets fewer blocks.
+    /// The counts are units of work; Llama's head takes more work than a block, so its stage gets fewer blocks.
     #[test]
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];
         // A total of 30 is divided into three parts. Some part therefore has at least three blocks (12), or at least
-        // two blocks and the head (14). If none exceeds 12, the last part has the head and one block, the second has
+        // two blocks and the head (14). If no part exceeds 12, the last part has the head and one block, the second has
         // three blocks, and the first has the other two.
         assert_eq!(min_max_partition(&counts, 3), [0, 3, 6, 8]);
     }

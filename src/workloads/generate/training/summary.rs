@@ -25,7 +25,7 @@ pub struct PlanSummary {
     pub micro_batches: u32,
     /// Number of parameters in the model, without adapters and independent of the plan.
     pub parameters: u64,
-    /// Number of parameters with gradients: all, the unfrozen ones, or the adapters'.
+    /// Number of parameters with gradients: all parameters, the unfrozen ones, or the adapters'.
     pub trained_parameters: u64,
     /// Model FLOPs per step, without recomputation.
     pub model_flops: u128,
@@ -33,7 +33,7 @@ pub struct PlanSummary {
     pub attention: Option<CountedAttention>,
     /// FLOPs that all ranks together execute per step.
     pub flops: u128,
-    /// The recomputation policy in the generated traces; `as-needed` is replaced by chakram's choice.
+    /// The recomputation policy in the generated traces; chakram's choice replaces `as-needed`.
     pub recompute: super::RecomputePolicy,
     /// Modules of blocks that are recomputed by themselves.
     pub recompute_modules: super::RecomputedModules,
@@ -42,8 +42,7 @@ pub struct PlanSummary {
     pub bubble: Option<f64>,
     /// Process groups of the job, by kind.
     pub groups: Vec<ParallelGroupsOfOneKind>,
-    /// For every member of a tensor group in every replica, the ranks through which its activations pass, one per
-    /// stage.
+    /// For every member of a tensor group in every replica, the ranks that its activations pass through, one per stage.
     pub pipelines: Vec<Vec<u32>>,
     /// Totals of one rank on each stage.
     pub stages: Vec<StageRankTotals>,
@@ -75,8 +74,8 @@ pub struct StageRankTotals {
     pub peak: u64,
     /// Bytes of a rank's state that the plan keeps in remote memory.
     pub remote: u64,
-    /// True if the rank accesses remote memory. With a residency rule, this memory stores what does
-    /// not fit into the NPU's own memory.
+    /// True if the rank accesses remote memory. With a residency rule, remote memory stores what does not fit into the
+    /// NPU's own memory.
     pub streams: bool,
     /// Bytes in use at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
@@ -92,13 +91,13 @@ pub struct StageRankTotals {
 pub struct CommunicationKindTotals {
     /// Name of the operation: a collective such as `all-reduce`, or `send`.
     pub kind: String,
-    /// Kind of the groups; `stages` for messages between pipeline stages.
+    /// Kind of the groups, or `stages` for messages between pipeline stages.
     pub family: &'static str,
-    /// Phase of the step (such as forward); `None` if nodes have no phase.
+    /// Phase of the step, such as the forward pass; `None` if nodes have no phase.
     pub phase: Option<TrainingPhase>,
     /// Number of calls in all steps.
     pub calls: u64,
-    /// Bytes of all calls; each collective call counts its whole buffer.
+    /// Bytes of all calls; each call of a collective counts its whole buffer.
     pub bytes: u128,
 }
 
@@ -130,8 +129,8 @@ struct RankTallySink<'p> {
 }
 
 impl RankTallySink<'_> {
-    /// Returns the kind of a group. The group of all ranks has one only if some kind of group in the plan includes all
-    /// ranks.
+    /// Returns the kind of a group. The group of all ranks has a kind only if some kind of group in the plan includes
+    /// all ranks.
     fn group_kind(
         &self,
         group: GroupName<'_>,
@@ -184,7 +183,7 @@ impl Sink for RankTallySink<'_> {
                     (GroupName::World, _) | (_, None) => self.plan.placement.rank_count(),
                     (_, Some(family)) => self.plan.placement.group_size_at(family, self.place),
                 };
-                // `comm_size` may be one member's shard, but the totals count whole buffers.
+                // `comm_size` may be the size of one member's shard, but the totals count whole buffers.
                 let bytes = kind.buffer_bytes(bytes, members).unwrap_or(bytes);
                 let word = family.map_or("all ranks", |one| self.plan.placement.kind_name(one));
                 (kind.to_string(), word, bytes)

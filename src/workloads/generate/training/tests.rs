@@ -64,8 +64,8 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
-/// With adapters, each stage has two kinds of traces, regardless of its number of members: for adapters, and for other
-/// members.
+/// With adapters, each stage has two kinds of traces, regardless of its number of members: one for adapters, and one
+/// for other members.
 #[test]
 fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     use plan::AdapterSums;
@@ -98,8 +98,8 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     }
 }
 
-/// SRAM capacity and access size are limited to one tile, so nearly every load and store is split into as many accesses
-/// as allowed. An operator then has more than 80 nodes, more than with unsplit accesses.
+/// The limits on SRAM capacity and access size allow only one tile, so nearly every load and store is split into as
+/// many accesses as allowed. An operator then has more than 80 nodes, which is more than with unsplit accesses.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
     // GPT-2's widest tile has 2 x 3072 + 1 values of 2 B.
@@ -233,7 +233,7 @@ fn a_bucket_can_end_within_an_operator() {
     for (after, _) in &found {
         assert_eq!(after, &["mb1/layer9/bwd/mlp.down.wgrad"]);
     }
-    // The last stage has a copy of the first stage's word table (50257 words).
+    // The last stage has a copy of the first stage's embedding table (50257 words).
     for (rank, of, finder) in [
         (2, "head/logits", "logits.wgrad"),
         (0, "embedding/tokens", "tokens"),

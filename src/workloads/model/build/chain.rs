@@ -1,5 +1,5 @@
-//! Parses `kind = "layers"`, which lists every operator. The sizes of an operator's input follow
-//! from the previous operators.
+//! Parses `kind = "layers"`, which lists every operator. The sizes of an operator's input follow from the operators
+//! before it.
 
 use super::operator::{self, ActivationShape, LayerShapeCursor};
 use super::{MOST, MOST_LAYERS, parse_size, reject_sequence_change};

@@ -1,6 +1,6 @@
 //! Models from Hugging Face's `config.json`.
 //!
-//! The parser reads the keys that determine the model's sizes. It ignores keys that are known not to affect sizes. It
+//! The parser reads the keys on which the model's sizes depend. It ignores keys that are known not to affect sizes. It
 //! rejects every other key by name.
 
 use super::MOST_LAYERS;
@@ -104,7 +104,7 @@ impl KeyTrackingHubConfig<'_> {
         }
     }
 
-    /// Returns the value of `key`; `None` if the key is missing or its value is null.
+    /// Returns the value of `key`, or `None` if the key is missing or its value is null.
     fn value_of(&self, key: &str) -> Option<&Value> {
         self.known.borrow_mut().insert(key.to_owned());
         self.keys.get(key).filter(|value| !value.is_null())
@@ -166,7 +166,7 @@ impl KeyTrackingHubConfig<'_> {
         }
     }
 
-    /// Returns the size at the first of `keys` that the file has.
+    /// Returns the size given by the first of `keys` that is in the file.
     fn read_first_size(&self, keys: &[&str]) -> ConfigRead<Option<u64>> {
         let found: ConfigRead<Vec<_>> = keys.iter().map(|key| self.read_size(key)).collect();
         Ok(found?.into_iter().flatten().next())
@@ -193,8 +193,7 @@ impl KeyTrackingHubConfig<'_> {
     }
 }
 
-/// Parses the model in `text`. Error messages call the text `file`. Returns the model's hidden size
-/// and the model.
+/// Parses the model in `text`. Error messages call the text `file`. Returns the hidden size and the model.
 pub(super) fn parse_model(
     text: &str,
     file: &str,
@@ -333,7 +332,7 @@ fn read_architecture(
         qk_norm: kind.starts_with("qwen3"),
         experts,
     };
-    // These norms of heads have no gains, hence no weights; this call only marks the key as read.
+    // These norms of heads have no gains, and so no weights; this call only marks the key as read.
     config.value_of("use_qk_norm");
     let base = TransformerModel {
         layers,
@@ -416,8 +415,8 @@ fn read_delta_attention(config: &KeyTrackingHubConfig<'_>) -> ConfigRead<Option<
     }))
 }
 
-/// Returns the period of full attention, in layers. The last layer of each has full attention, and the others have
-/// linear attention.
+/// Returns the period of full attention, in layers. The last layer of each period has full attention, and the others
+/// have linear attention.
 fn full_attention_interval(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     config.value_of("sliding_window");
     if config.read_flag("use_sliding_window", false)? {
@@ -519,7 +518,7 @@ fn read_router_rule(
     })
 }
 
-/// Returns the period of experts, in layers; the last layer of each has experts.
+/// Returns the period of experts, in layers; the last layer of each period has experts.
 fn experts_every(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     let keys = [
         "interleave_moe_layer_step",
@@ -550,7 +549,7 @@ fn experts_every(config: &KeyTrackingHubConfig<'_>, layers: u64) -> ConfigRead<u
 }
 
 /// Returns the attention span of layers without full attention, and the period of full attention in layers. The last
-/// layer of each period has it.
+/// layer of each period has full attention.
 fn read_attention_span(
     config: &KeyTrackingHubConfig<'_>,
     kind: &str,

@@ -27,7 +27,7 @@ pub(super) enum ActivationShape {
 }
 
 impl ActivationShape {
-    /// Returns the number of rows and of columns; for an image, of pixels and of channels.
+    /// Returns the number of rows and of columns or, for an image, the number of pixels and of channels.
     fn rows_and_columns(self) -> (u64, u64) {
         match self {
             Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
@@ -95,7 +95,7 @@ enum OperatorKeyword {
     ExpertCombine,
 }
 
-/// Keyword of each operator, and the keys that it has in addition to the common keys.
+/// The keyword of each operator, and the keys that the operator accepts in addition to the common keys.
 const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     (
         OperatorKeyword::Linear,
@@ -199,7 +199,7 @@ pub(super) fn parse_operator(
         (_, true) => state.around = shape,
         (_, false) => state.main = shape,
     }
-    // After a residual sum or an embedding, a new skip path starts.
+    // A new skip path starts after a residual sum or an embedding.
     if matches!(op, OperatorKeyword::Residual | OperatorKeyword::Embedding) {
         state.around = state.main;
     }
@@ -318,7 +318,7 @@ fn parse_attention(
     let (tokens, columns) = require_sequence_shape(table, shape)?;
     let heads = parse_size(table, "heads")?;
     let kv_heads = read_size_or_default(table, "kv_heads", 1, heads)?;
-    // The input's columns contain the queries, keys and values, in this order.
+    // The input's columns are the queries, keys and values, in this order.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
     if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
         return Err(table.invalid_table_error(

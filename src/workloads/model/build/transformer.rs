@@ -63,7 +63,8 @@ pub(super) const KEYS: &[&str] = &[
     "tied",
 ];
 
-/// Activations of the MLP, each with its name in files. Each is a function, and a flag that is true if it is gated.
+/// Activations of the MLP, each with its name in model files. Each entry has a function, and a flag that is true if the
+/// activation is gated.
 const ACTIVATIONS: [((ActivationFunction, bool), &str); 5] = [
     ((ActivationFunction::Gelu, false), "gelu"),
     ((ActivationFunction::Relu, false), "relu"),
@@ -72,7 +73,7 @@ const ACTIVATIONS: [((ActivationFunction, bool), &str); 5] = [
     ((ActivationFunction::Gelu, true), "geglu"),
 ];
 
-/// Norms, each with its name in files; the flag is true if the norm has a bias.
+/// Norms, each with its name in model files; the flag is true if the norm has a bias.
 const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
 /// Returns the number of tokens per sample, the hidden size, and the layers.
@@ -83,7 +84,7 @@ pub(super) fn parse_layers(
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;
     let sequence = parse_size(root, "sequence")?;
-    // The position table keeps the file's number of rows, even for samples of another length.
+    // The position table keeps the file's number of rows, even if samples have another length.
     let rows = read_size_or_default(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
@@ -372,7 +373,7 @@ pub(super) fn parse_head_counts(
         ));
     }
     if root.get("kv_rank").is_some() {
-        // With latent attention, other keys determine the widths of heads, so nothing uses this one.
+        // With latent attention, other keys give the widths of heads, so nothing uses this number.
         return Ok((heads, heads, 1));
     }
     if let Some(field) = root.get("head_width") {

@@ -27,7 +27,7 @@ use chakram_trace::format::MemoryBoundKernelClass::{
     self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
 };
 
-/// Bytes per element of a tensor, if the plan determines the number formats.
+/// Bytes per element of a tensor, if they depend on the plan's number formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatDependentElementBytes {
     /// Number of values in the model's number format.
@@ -52,7 +52,7 @@ impl FormatDependentElementBytes {
 pub struct MemoryBoundKernelSpec {
     /// Suffix of the kernel's name after the operator's name, including a dot.
     pub suffix: &'static str,
-    /// Class of the kernel, which determines the memory bandwidth that it reaches.
+    /// Class of the kernel; the memory bandwidth that the kernel reaches depends on it.
     pub class: MemoryBoundKernelClass,
     /// Axes of the tensor that the kernel reads, and the bytes read per element.
     pub reads: (&'static str, FormatDependentElementBytes),
@@ -75,8 +75,7 @@ pub enum OperatorKernelSpec {
     /// Three kernels: one each for the matrix product, the input's gradient, and the weights'
     /// gradient.
     Products,
-    /// Products of queries with keys and of scores with values, in one fused kernel or in several
-    /// kernels.
+    /// Products of queries with keys and of scores with values, either in one fused kernel or in several kernels.
     Attention {
         /// True if queries and keys are rotated by their positions first.
         rotary: bool,
@@ -100,7 +99,7 @@ pub enum OperatorKernelSpec {
     Moving {
         /// Kernels that fuse all operations that can be fused.
         fused: MemoryBoundKernelsByPass,
-        /// Kernels with one framework operation each; `None` if they equal `fused`.
+        /// Kernels that perform one framework operation each; `None` if they are the same as `fused`.
         one_by_one: Option<MemoryBoundKernelsByPass>,
     },
 }
@@ -186,7 +185,7 @@ impl OperatorKernelSpec {
     );
 
     /// RMSNorm in single precision between two casts, composed as in PyTorch. Casts, and products with one value per
-    /// row or column, reach the memory bandwidth of copies. Sums of rows reach that of a softmax.
+    /// row or column, reach the memory bandwidth of copies. Sums of rows reach the memory bandwidth of a softmax.
     pub(super) const RMS_NORM: Self = Self::NORM.with_unfused_alternative(
         &[
             elementwise_kernel(

@@ -123,7 +123,7 @@ fn create_undividable_axis(letter: char, extent: u64) -> TensorAxis {
 }
 
 /// Number of tokens per chunk in linear attention (`chunk_gated_delta_rule` in flash-linear-attention). A chunk passes
-/// only the state to the next one.
+/// only the state to the next chunk.
 pub const DELTA_CHUNK: u64 = 64;
 
 /// Number of unordered pairs among `n` elements.
@@ -185,7 +185,7 @@ impl OperatorKind {
                         "a query needs the keys and values of every token",
                     ),
                     create_undividable_axis('t', tokens),
-                    // Each part must have whole KV heads, because members do not copy these.
+                    // Each part must consist of whole KV heads, because members do not copy KV heads.
                     create_divisible_axis('n', heads, N, "heads"),
                     create_divisible_axis('g', kv_heads, N, "heads of keys and values"),
                     create_whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
@@ -202,8 +202,8 @@ impl OperatorKind {
                         .with_product("nmt", "w")
                         .with_product("nmw", "t");
                 if causal {
-                    // A kernel for causal attention skips products of tokens with later ones, which are s (s - 1) / 2
-                    // of s s pairs. All shards of a sequence skip equally many pairs.
+                    // A kernel for causal attention skips products of tokens with later tokens, which are s (s - 1) / 2
+                    // of s s pairs. All shards of a sequence skip the same number of pairs.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
@@ -249,7 +249,7 @@ impl OperatorKind {
                     true => span.causal_pairs(tokens),
                     false => u128::from(tokens) * u128::from(tokens),
                 };
-                // All shards of a sequence have equally many pairs.
+                // All shards of a sequence have the same number of pairs.
                 let met = met * u128::from(queries) / u128::from(tokens.max(1));
                 let all = u128::from(tokens) * u128::from(queries);
                 let axes = vec![
@@ -417,7 +417,7 @@ impl OperatorKind {
                     ),
                     create_whole_axis('n', width, N, "a token's scores need all its columns"),
                     create_undividable_axis('e', experts),
-                    // In the letters of weight tensors, a leading `e` marks experts' weights.
+                    // A leading `e` among the letters of a weight tensor marks experts' weights.
                     create_undividable_axis('z', 1),
                 ];
                 let mut spec = OperatorAxesAndTensorsSpec::new(
@@ -525,8 +525,8 @@ impl OperatorKind {
                 )
                 .with_kernels(kernels);
                 match function {
-                    // Save nothing more: the next operator saves this output as its input, and it shows which inputs
-                    // are positive.
+                    // Save nothing more: the next operator saves this output as its input, and the output shows which
+                    // inputs are positive.
                     ActivationFunction::Relu if !gated => spec,
                     _ => spec.with_inputs_kept(),
                 }
@@ -690,8 +690,8 @@ impl OperatorKind {
         self
     }
 
-    /// Returns mutable references to the sizes that degrees divide, each with its axis. For an image, they include the
-    /// number of input rows.
+    /// Returns mutable references to the sizes that degrees divide, each with the axis that it belongs to. For an
+    /// image, they include the number of input rows.
     pub fn divisible_sizes_mut(&mut self) -> Vec<(OperatorShardAxis, &mut u64)> {
         use OperatorShardAxis::{K, M, N};
         match self {

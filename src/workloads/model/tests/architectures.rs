@@ -33,8 +33,8 @@ fn released_models_have_their_published_counts() {
     // weights, and the last norm has h weights. With h = 2560 and f = 9728, the count is 36
     // (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);
-    // The models below follow the same formula as Qwen3. Version 0.3 of Mixtral 8x22B has 32768 vocabulary entries
-    // instead of 32000, which adds 2 x 768 x 6144 weights.
+    // The models below follow Qwen3's formula. Version 0.3 of Mixtral 8x22B has 32768 vocabulary entries instead of
+    // 32000, which adds 2 x 768 x 6144 weights.
     for (name, h, l, heads, f, copies) in [
         ("qwen3-0.6b", 1024, 28, 16, 3072, 1),
         ("qwen3-1.7b", 2048, 28, 16, 6144, 1),
@@ -60,11 +60,10 @@ fn sum(model: &Model, layer: &str, prefix: &str) -> u64 {
     own.map(|one| one.parameter_count()).sum()
 }
 
-/// Three of every four blocks have linear attention. Such a block has h (2 K k + 2 V v + 2 V)
-/// weights before attention, V v h after attention, t (2 K k + V v) in convolutions, 2 V in decays,
-/// and v in the norm. Every fourth block has full attention, and a gate with the same number of
-/// columns as its queries. According to Qwen's table, the models have 80 and 397 billion
-/// parameters, of which 3 and 17 billion are active.
+/// Three of every four blocks have linear attention. Such a block has h (2 K k + 2 V v + 2 V) weights before attention,
+/// V v h after attention, t (2 K k + V v) in convolutions, 2 V in decays, and v in the norm. Every fourth block has
+/// full attention, and a gate with the same number of columns as its queries. Qwen's table says that the models have 80
+/// and 397 billion parameters, of which 3 and 17 billion are active.
 #[test]
 fn linear_attention_has_the_weights_of_its_formula() {
     for (name, h, l, [heads, values], f, words, published) in [
@@ -112,18 +111,17 @@ fn linear_attention_has_the_weights_of_its_formula() {
             billions(all(10) - words * h).abs_diff(published[1]) <= 1,
             "{name}"
         );
-        // A quarter of the blocks cache the keys and values of 2 heads with 256 columns each. Each other block stores
-        // the last three inputs of the convolutions and, for each value head, a state of 128 x 128 values in single
-        // precision.
+        // A quarter of the blocks cache the keys and values of 2 heads with 256 columns each. Each of the other blocks
+        // stores the last three inputs of the convolutions and, for each value head, a state of 128 x 128 values in
+        // single precision.
         assert_eq!(model.cached_elements(), l / 4 * 2 * 2 * 256, "{name}");
         let state = values * k * v * 4 + 3 * 2 * (2 * keys * k + values * v);
         assert_eq!(model.sequence_state_bytes(2), l / 4 * 3 * state, "{name}");
     }
 }
 
-/// For each token and value head, products within chunks of 64 tokens take 64 (3 k + 2 v)
-/// multiplications, and products with states take 3 k v. The convolutions take t multiplications
-/// per column.
+/// For each token and value head, products within chunks of 64 tokens take 64 (3 k + 2 v) multiplications, and products
+/// with states take 3 k v multiplications. The convolutions take t multiplications per column.
 #[test]
 fn linear_attention_multiplies_in_chunks_and_by_states() {
     let model = preset("qwen3-next-80b-a3b");
@@ -184,8 +182,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         11_610_068_224
     );
     assert_eq!(more.layers.len(), v3.layers.len() + 1);
-    // One matrix computes both predicted tokens' logits, and the loss covers both, so the number of multiplications
-    // doubles.
+    // One matrix computes the logits of both predicted tokens, and the loss covers both, so the number of
+    // multiplications doubles.
     let logits = |model: &Model| model.layers.last().unwrap().multiplication_count();
     assert_eq!(logits(&more), 2 * logits(&v3));
 }

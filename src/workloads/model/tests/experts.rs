@@ -72,9 +72,9 @@ fn qwens_are_those_that_were_released() {
 
 #[test]
 fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
-    // In Mixtral 8x7B, a token uses 12,879,925,248 weights: all except six experts in each layer, 6 x 32 x 3 h f. Of
-    // these, V h are looked up and (2 x 32 + 1) h are gains. Neither the table nor the gains are factors of matrix
-    // products. In each of 32 layers, attention takes 2 A d multiplications per token pair.
+    // In Mixtral 8x7B, a token uses 12,879,925,248 weights: all weights except those of six experts in each layer, 6 x
+    // 32 x 3 h f. Of these weights, V h are looked up and (2 x 32 + 1) h are gains. Neither the table nor the gains are
+    // factors of matrix products. In each of 32 layers, attention takes 2 A d multiplications per token pair.
     let (h, s) = (4096_u64, 32_768);
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;
     assert_eq!(active, 12_879_925_248);
@@ -84,10 +84,9 @@ fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
 
 #[test]
 fn experts_keep_copies_of_tokens() {
-    // For t tokens with values of 2 B, a block saves these bytes after attention: the inputs of the
-    // norm (2 th) and of the router (2 th); 8 scores of 4 B per token; two copies of each token (2
-    // x 2 th), with the halves of a gate for each copy (2 x 2 x 2 tf); the input of the last
-    // product (2 x 2 tf); and the results that are summed (2 x 2 th).
+    // For t tokens with values of 2 B, a block saves these bytes after attention: the inputs of the norm (2 th) and of
+    // the router (2 th); 8 scores of 4 B per token; two copies of each token (2 x 2 th), with the halves of a gate for
+    // each copy (2 x 2 x 2 tf); the input of the last product (2 x 2 tf); and the results to be summed (2 x 2 th).
     let model = preset("mixtral-8x7b");
     let (t, h, f) = (32_768, 4096, 14_336);
     let block = model
@@ -134,8 +133,8 @@ fn experts_in_files_are_read_or_refused() {
         "experts = 1",
         "key `experts`: found the number 1, expected a whole number from 2",
     );
-    // The block is defined operator by operator, for 5 tokens. It has 4 x 3 weights in the router, and 3 experts with 4
-    // x 6 + 6 and 3 x 4 weights each; a gate halves the 6 columns.
+    // The block is defined operator by operator and runs with 5 tokens. It has 4 x 3 weights in the router, and 3
+    // experts with 4 x 6 + 6 and 3 x 4 weights each; a gate halves the 6 columns.
     let layers = |combine: u64| {
         parse(&format!(
             r#"

@@ -97,7 +97,7 @@ fn sizes_that_cannot_be_are_refused() {
         );
     }
     // Each size is valid by itself, but their product is too large. The 32 layers have 32 x 3 x 4096 x 10^12
-    // parameters, which fit into 64 bits; with 8192 tokens, the number of multiplications does not fit.
+    // parameters, a count that fits into 64 bits; with 8192 tokens, the number of multiplications does not fit.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit in 64 bits"),
@@ -131,7 +131,7 @@ fn tokens_fit_the_positions() {
             "{found}"
         );
     }
-    // The table may have more positions than a sample has tokens.
+    // The position table may have more rows than a sample has tokens.
     let text = text("gpt2-small").replace(
         "positions = \"learned\"",
         "positions = \"learned\"\nposition_rows = 2048",

@@ -105,7 +105,7 @@ fn files_of_released_models_are_their_presets() {
     assert!(half.sequence_state_bytes(2) < eight.sequence_state_bytes(2));
     // In Qwen2.5-7B, only the products before attention have biases.
     assert_eq!(read(QWEN2).parameter_count(), 7_615_616_512);
-    // Even for samples of another length, the file gives the preset's operators.
+    // The file gives the preset's operators, even for samples of another length.
     let at = |tokens| {
         ModelWithDefinitionProperties::parse(GPT_OSS, "config.json", Some(tokens))
             .unwrap()

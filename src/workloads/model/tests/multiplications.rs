@@ -1,4 +1,4 @@
-//! Compares the multiplications of presets with LIGHTSPEED's Table 5.2, and with the simulator behind it.
+//! Checks the multiplications of presets against LIGHTSPEED's Table 5.2, and against the simulator behind that table.
 
 use super::{over, preset};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
@@ -15,8 +15,8 @@ fn networks_on_images_have_the_published_counts() {
     ] {
         assert_eq!(preset(name).multiplication_count(), published, "{name}");
     }
-    // Counted by hand, a convolution of VGG-11 has 9 c k multiplications per pixel, and the last
-    // three layers have 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
+    // Counted by hand, a convolution of VGG-11 takes 9 c k multiplications per pixel, and the last three layers take
+    // 25088 x 4096 + 4096 x 4096 + 4096 x 1000 multiplications.
     let sides = [(3, 64, 224), (64, 128, 112), (128, 256, 56), (256, 256, 56)];
     let small = [
         (256, 512, 28),
@@ -37,8 +37,7 @@ fn networks_on_images_have_the_published_counts() {
 
 #[test]
 fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
-    // The model has l (12 h^2 s + 2 s^2 h) + V h s = 1,671,010,713,600 + 82,341,068,800
-    // multiplications.
+    // The model takes l (12 h^2 s + 2 s^2 h) + V h s = 1,671,010,713,600 + 82,341,068,800 multiplications.
     let model = preset("gpt2-xl");
     assert_eq!(
         model.multiplication_count(),
@@ -71,21 +70,20 @@ fn core(layer: &ModelLayer) -> u64 {
 
 #[test]
 fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
-    // Blocks with 512 tokens have 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The published count is
-    // higher by 29,056 h, as if each weight in the table of cased words were one multiplication. It also omits the
-    // operators after the blocks.
+    // Blocks with 512 tokens take 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The published count is
+    // higher by 29,056 h, as if each weight in the embedding table for the cased vocabulary were one multiplication. It
+    // also omits the operators after the blocks.
     let model = preset("megatron-bert");
     let blocks = over(&model, LayerRole::Block, ModelLayer::multiplication_count);
     assert_eq!(blocks, 167_503_724_544);
     let words = model.layers[0].operators[0].work.table_weights();
     assert_eq!(blocks + words, 167_533_477_888);
-    // The head has s h^2 multiplications, and the logits have s V h.
+    // The head takes s h^2 multiplications, and the logits take s V h.
     assert_eq!(
         model.multiplication_count() - blocks,
         512 * (1024 * 1024 + 29_056 * 1024)
     );
-    // BERT large with a pooler has the same blocks, but only one product with h^2 multiplications
-    // after them.
+    // BERT large with a pooler has the same blocks, followed by only one product with h^2 multiplications.
     assert_eq!(
         preset("bert-large").multiplication_count(),
         167_503_724_544 + 1_048_576
@@ -106,8 +104,8 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
 
 #[test]
 fn dlrm_counts_its_perceptrons_and_pairs() {
-    // DLRM has 154,112 + 605,952 multiplications in MLPs, and dot products of 351 pairs of vectors with 64 elements.
-    // The source counts every table weight as a multiplication, but not the pairs.
+    // DLRM takes 154,112 + 605,952 multiplications in MLPs, and also computes the dot products of 351 pairs of vectors
+    // with 64 elements. The source counts every table weight as a multiplication, but does not count the pairs.
     let model = preset("dlrm");
     assert_eq!(model.multiplication_count(), 760_064 + 351 * 64);
     assert_eq!(model.table_weights() + 760_064, 2_505_926_848);
@@ -132,7 +130,7 @@ fn megatron_s_flops_follow() {
 #[test]
 fn other_sequences_change_tokens_and_keep_weights() {
     // For s tokens, Llama-3 8B takes s multiplications for each weight in its products, plus 2 l s^2 h. These products
-    // include neither the word table's V h weights nor the norms' gains.
+    // include neither the embedding table's V h weights nor the norms' gains.
     let (l, h, v) = (32, 4096, 128_256);
     let weights = 8_030_261_248 - v * h - (2 * l + 1) * h;
     for s in [1, 1000, 8192, 131_072] {

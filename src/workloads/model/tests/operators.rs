@@ -20,7 +20,7 @@ fn convolution(
     }
 }
 
-/// Counts the positions of a window along a side, by moving it through a padded image in steps of the stride.
+/// Counts the positions of a window along a side, by moving it one stride at a time through a padded image.
 fn begins(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let mut count = 0;
     let mut at = 0;
@@ -68,8 +68,8 @@ fn attention_multiplies_what_the_loops_do() {
     for _head in 0..heads {
         for query in 0..tokens {
             for key in 0..tokens {
-                // A pair needs a dot product of `width` elements, and then scales a row of `width` values. Each takes
-                // `width` multiplications.
+                // A pair takes a dot product of `width` elements, and then scales a row of `width` values. Each of
+                // these steps takes `width` multiplications.
                 all += 2 * width;
                 later += if key > query { 2 * width } else { 0 };
             }

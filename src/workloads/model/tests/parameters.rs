@@ -1,4 +1,4 @@
-//! Tests the number of weights of each preset.
+//! Checks the number of weights of each preset.
 
 use super::preset;
 use crate::model::PRESETS;
@@ -10,7 +10,7 @@ fn found(name: &str) -> u64 {
 #[test]
 fn megatrons_are_those_of_equation_2_and_a_last_norm() {
     // Equation 2 of Narayanan et al. (2021) is P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), which equals 12 l
-    // h^2 + 13 l h + (V + s) h. It omits 2 h weights: the last norm's gain and bias.
+    // h^2 + 13 l h + (V + s) h. It omits 2 h weights: the final norm's gain and bias.
     let table = [
         ("1.7b", 24, 2304, 17),
         ("3.6b", 30, 3072, 36),
@@ -45,7 +45,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
 
 #[test]
 fn gpts_are_those_that_were_released() {
-    // A block of GPT has 4 h^2 + 4 h weights in attention, 8 h^2 + 5 h in the MLP, and 4 h in its
+    // A block of GPT has 4 h^2 + 4 h weights in attention, 8 h^2 + 5 h weights in the MLP, and 4 h weights in its
     // norms.
     let gpt = |l: u64, h: u64, s: u64| 50_257 * h + s * h + l * (12 * h * h + 13 * h) + 2 * h;
     for (name, l, h, released) in [
@@ -69,8 +69,8 @@ fn gpts_are_those_that_were_released() {
     ] {
         assert_eq!(found(name), gpt(l, h, 2048), "{name}");
     }
-    // Words, positions, 96 blocks and the last norm have 617,558,016 + 25,165,824 + 96 x
-    // 1,812,099,072 + 24,576 weights.
+    // The embedding table, positions, 96 blocks and the final norm have 617,558,016 + 25,165,824 + 96 x 1,812,099,072 +
+    // 24,576 weights.
     assert_eq!(found("gpt3-175b"), 174_604_259_328);
 }
 
@@ -88,8 +88,8 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
     let text = super::files::text("bert-base").replace("\"pooler\"", "\"masked\"");
     let masked = super::files::parse(&text).unwrap();
     assert_eq!(masked.parameter_count(), 109_514_298);
-    // Megatron's BERT has 29,056 words, a last norm instead of the embedding norm, and h^2 + h + 2
-    // h + 29,056 weights in the head.
+    // Megatron's BERT has 29,056 words, a final norm instead of the embedding norm, and h^2 + h + 2 h + 29,056 weights
+    // in the head.
     let h = 1024;
     let tables = (29_056 + 512 + 2) * h;
     let blocks = 24 * (12 * h * h + 13 * h);
@@ -101,9 +101,8 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
 
 #[test]
 fn llamas_are_those_that_were_released() {
-    // Llama has two tables with V h weights each. A block has h (2 h + 2 kv h / a) weights in
-    // attention, 3 h f in the MLP, and two gains. After the blocks, there is a final gain with h
-    // weights.
+    // Llama has two tables with V h weights each. A block has h (2 h + 2 kv h / a) weights in attention, 3 h f weights
+    // in the MLP, and two gains. After the blocks, there is a final gain with h weights.
     let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
         2 * v * h + l * (2 * h * h + 2 * h * (h / a * kv) + 3 * h * f + 2 * h) + h
     };
@@ -146,8 +145,8 @@ fn llamas_are_those_that_were_released() {
 
 #[test]
 fn models_of_images_are_those_of_torchvision() {
-    // A ViT has 3 p^2 h + h weights for patches, a class token with h weights, positions, 12 h^2 +
-    // 13 h weights per block, a last norm, and 1000 (h + 1) weights in the classifier.
+    // A ViT has 3 p^2 h + h weights for patches, a class token with h weights, positions, 12 h^2 + 13 h weights per
+    // block, a final norm, and 1000 (h + 1) weights in the classifier.
     let vit = |l: u64, h: u64, p: u64| {
         let tokens = (224 / p) * (224 / p) + 1;
         3 * p * p * h + h + h + tokens * h + l * (12 * h * h + 13 * h) + 2 * h + 1000 * (h + 1)
@@ -174,7 +173,7 @@ fn models_of_images_are_those_of_torchvision() {
     }
     // Counted by hand, ResNet-18's stem has 9,408 + 128 weights, a block has 2 x 9 w^2 + 4 w, and the classifier has
     // 512,000 + 1,000. A block that doubles the channels has 9 w^2 / 2 fewer weights in its first convolution, and w^2
-    // / 2 + 2 w more on the skip path.
+    // / 2 + 2 w additional weights on the skip path.
     let same = |w: u64| 18 * w * w + 4 * w;
     let wider = |w: u64| same(w) - 9 * w * w / 2 + w * w / 2 + 2 * w;
     let blocks: u64 = [128, 256, 512].iter().map(|&w| same(w) + wider(w)).sum();
@@ -184,11 +183,12 @@ fn models_of_images_are_those_of_torchvision() {
 #[test]
 fn dlrm_has_tables_and_perceptrons() {
     // The tables have 39,143,231 x 64 weights. The MLPs 13-512-256-64 and 415-512-512-256-1 have 154,112 + 605,952
-    // weights, which the source counts. They also have 832 + 1,281 biases (one per output), which it does not count.
+    // weights, which the source counts. They also have 832 + 1,281 biases (one per output), which the source does not
+    // count.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
     assert_eq!(found("dlrm"), weights + 832 + 1_281);
-    // 27 vectors form 351 pairs. With the first vector (64 elements), the top MLP has 415 inputs.
+    // 27 vectors form 351 pairs. Together with the first vector (64 elements), these pairs give the top MLP 415 inputs.
     assert_eq!(preset("dlrm").layers[0].output_elements(), 415);
 }
 

@@ -21,7 +21,7 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
             34 * s * h + 5 * a * s * s,
             "{name}"
         );
-        // Instead of the scores, a fused kernel saves 4 bytes per row of scores.
+        // A fused kernel saves 4 bytes per row of scores instead of the scores.
         assert_eq!(block.saved_bytes(2, true), 34 * s * h + 4 * a * s, "{name}");
     }
 }
@@ -46,8 +46,8 @@ fn its_parts_are_those_of_section_4_1() {
 
 #[test]
 fn what_is_around_the_blocks_follows_section_4_3() {
-    // Outside the blocks, the model saves a dropout mask for embeddings (s h bytes), the inputs of
-    // the last norm and of the logits (2 s h each), and the logits in single precision (4 s V).
+    // Outside the blocks, the model saves a dropout mask for embeddings (s h bytes), the inputs of the final norm and
+    // of the logits (2 s h each), and the logits in single precision (4 s V).
     let (h, s, v) = (6144, 2048, 51_200);
     let model = preset("megatron-22b");
     let kept = |layer: &ModelLayer| layer.saved_bytes(2, false);
@@ -59,10 +59,10 @@ fn what_is_around_the_blocks_follows_section_4_3() {
 
 #[test]
 fn gates_and_shared_heads_keep_what_they_are_given() {
-    // With 2 bytes per value and without dropout, Llama-3 8B saves 4 s h bytes for norms and no
-    // masks. As inputs of products, it saves 2 s h (qkv), 2 s h (out), 2 s h (up) and 2 s f (down)
-    // bytes. Attention saves 2 s h bytes for queries, and 2 s (2 h / 4) bytes for keys and values.
-    // The two halves of the gate take 4 s f bytes. The softmax saves 2 a s^2 bytes.
+    // With 2 bytes per value and without dropout, Llama-3 8B saves 4 s h bytes for norms and no masks. It saves the
+    // inputs of products, which take 2 s h (qkv), 2 s h (out), 2 s h (up) and 2 s f (down) bytes. Attention saves 2 s h
+    // bytes for queries, and 2 s (2 h / 4) bytes for keys and values. The two halves of the gate take 4 s f bytes. The
+    // softmax saves 2 a s^2 bytes.
     let (a, h, s, f) = (32, 4096, 8192, 14_336);
     let block = &preset("llama3-8b").layers[1];
     let rest = 4 * s * h + 6 * s * h + 2 * s * f + 2 * s * h + s * h + 4 * s * f;
@@ -72,8 +72,8 @@ fn gates_and_shared_heads_keep_what_they_are_given() {
 
 #[test]
 fn convolutions_keep_inputs_and_relus_nothing() {
-    // VGG-16's last layer saves two images of 512 x 14 x 14 values with 4 bytes each: one for the
-    // convolution, and one for the pool.
+    // VGG-16's last layer saves two images of 512 x 14 x 14 values with 4 bytes each, one for the convolution and one
+    // for the pool.
     let model = preset("vgg-16");
     let layer = model
         .layers

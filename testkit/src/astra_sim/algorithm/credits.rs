@@ -1,8 +1,8 @@
 //! A single state machine for the algorithms ring, direct and halving-doubling. At the start, the machine prepares one
-//! packet for each message that may be in flight, and later one for each received message. Each packet that has crossed
-//! the bus gives a credit, which sends the oldest prepared packet.
+//! packet for each message that may be in flight; later, it prepares one for each received message. Each packet that
+//! has crossed the bus yields a credit, which sends the oldest prepared packet.
 //!
-//! Packets come in rounds: first packets that are never reduced, then packets that may be reduced. A reduce-scatter
+//! Packets come in rounds: first the packets that are never reduced, then those that may be reduced. A reduce-scatter
 //! reduces the latter in every round, and an all-reduce in every second round.
 
 use super::super::algorithms::AlgorithmStyle;
@@ -45,8 +45,8 @@ enum PeerSequence {
 }
 
 impl CreditAlgorithm {
-    /// Creates the state machine. Returns `None` for an all-to-all by halving-doubling, which ASTRA-sim does
-    /// not have.
+    /// Creates the state machine. Returns `None` for an all-to-all by halving-doubling, which ASTRA-sim does not
+    /// support.
     pub fn new(
         kind: CollectiveOperation,
         style: AlgorithmStyle,

@@ -55,8 +55,7 @@ impl HalvingPartnerCursor {
         peers.ring_index_after_steps(peers.me, self.distance, clockwise)
     }
 
-    /// Moves to the next distance, and returns the next size. An all-reduce turns back at the largest
-    /// distance.
+    /// Moves to the next distance, and returns the next size. An all-reduce reverses direction at the largest distance.
     pub fn advance_to_next_distance(&mut self, mut size: u64) -> u64 {
         (self.distance, size) = next_distance_and_size(self.outwards, self.distance, size);
         if self.distance == self.n && self.kind == CollectiveOperation::AllReduce {

@@ -1,8 +1,8 @@
 //! All-reduce over one of two mirrored trees.
 //!
 //! As in ASTRA-sim 2.x, the root has one child. This child is the root of a complete binary tree with all other NPUs.
-//! NPU numbers ascend in the order left subtree, node, right subtree. The root is the first NPU in one tree and the
-//! last in the other. Chunks alternate between the trees.
+//! NPU numbers ascend in the order left subtree, node, right subtree. The root is the first NPU in one tree, and the
+//! last NPU in the other. Chunks alternate between the trees.
 
 use super::{AlgorithmAction, AlgorithmEvent, MemoryMove};
 
@@ -20,9 +20,9 @@ pub struct TreeAlgorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TreeState {
     Start,
-    /// The NPU waits for data from this many children.
+    /// Number of children whose data the NPU waits for.
     Children(usize),
-    /// All children's data has arrived; some of it may still need a reduction.
+    /// The data of all children has arrived; some of it may still need a reduction.
     Up,
     Parent,
     Down,
@@ -30,8 +30,8 @@ enum TreeState {
 }
 
 impl TreeAlgorithm {
-    /// Creates an NPU's node of the tree. Returns `None` if the NPU has no place in the tree, which
-    /// can happen if the number of NPUs is not a power of two.
+    /// Creates an NPU's node of the tree. Returns `None` if the tree has no place for the NPU, which can happen if the
+    /// number of NPUs is not a power of two.
     pub fn new(
         npu: usize,
         n: usize,

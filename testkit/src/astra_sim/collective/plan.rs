@@ -22,8 +22,8 @@ pub struct NextQueueIndexPerHalf {
 }
 
 impl NextQueueIndexPerHalf {
-    /// Returns the next of `queues` queues, and `true` if rings run clockwise in this queue. A
-    /// single queue belongs to both halves.
+    /// Returns the next of `queues` queues, together with `true` if rings run clockwise in this queue. A single queue
+    /// belongs to both halves.
     pub fn next(&mut self, queues: usize, turn: QueueHalf) -> (usize, bool) {
         let half = queues / 2;
         match turn {

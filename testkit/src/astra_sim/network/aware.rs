@@ -37,8 +37,8 @@ impl CongestionAwareNetwork {
         }
     }
 
-    /// Returns all devices on the path from source to destination. On a ring, the path takes the
-    /// shorter direction; if both are equally long, it runs clockwise.
+    /// Returns all devices on the path from source to destination. On a ring, the path takes the shorter direction; if
+    /// both directions are equally long, it runs clockwise.
     fn route_between(&self, src: usize, dst: usize) -> VecDeque<usize> {
         match self.shape {
             DimensionTopology::FullyConnected => VecDeque::from([src, dst]),

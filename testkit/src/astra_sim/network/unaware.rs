@@ -1,5 +1,5 @@
-//! The congestion-unaware network of ASTRA-sim 2.x: a message takes trunc(hops·latency + bytes /
-//! bandwidth) ns. The values are from the lowest dimension in which the two addresses differ.
+//! The congestion-unaware network of ASTRA-sim 2.x: a message takes trunc(hops·latency + bytes / bandwidth) ns. Both
+//! values are those of the lowest dimension in which the two addresses differ.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
 use super::super::config::{DimensionTopology, NetworkDimension, WholeSimulationInput};

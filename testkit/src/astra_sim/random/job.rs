@@ -1,4 +1,4 @@
-//! Creates random jobs. Their steps have communication in the same order on all NPUs, with other work in between.
+//! Creates random jobs. Their steps communicate in the same order on all NPUs, with other work in between.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::{
@@ -128,8 +128,8 @@ impl RandomJobBuilder<'_> {
         ])
     }
 
-    /// Returns a size for a collective. Avoids chunks of less than one byte, with which ASTRA-sim's all-gathers never
-    /// end.
+    /// Returns a size for a collective. Avoids chunks of less than one byte, because ASTRA-sim's all-gathers never end
+    /// with such chunks.
     pub(super) fn draw_bytes(&self, kind: CollectiveOperation, dice: &mut RandomGenerator) -> u64 {
         match kind {
             CollectiveOperation::AllGather => dice.draw_size(self.config.system.splits, 1 << 20),
@@ -167,7 +167,7 @@ impl RandomJobBuilder<'_> {
         }
     }
 
-    /// Adds the same collective in each of several groups, which together contain all NPUs.
+    /// Adds the same collective in each of several groups, which together cover all NPUs.
     fn add_group_collectives(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let kind = Self::draw_kind(dice);
@@ -227,7 +227,7 @@ impl RandomJobBuilder<'_> {
         }
     }
 
-    /// Adds a collective of a group of all NPUs in random order.
+    /// Adds a collective of a group that consists of all NPUs in random order.
     fn add_full_group_collective(&mut self, dice: &mut RandomGenerator) {
         let mut members: Vec<usize> = (0..self.last.len()).collect();
         if dice.draw_one_in(2) {
@@ -276,7 +276,8 @@ impl RandomJobBuilder<'_> {
         }
     }
 
-    /// Adds messages of several sizes with the same tag, which NPUs receive in a different order than they send them.
+    /// Adds messages of several sizes with the same tag, which NPUs receive in a different order from the one in which
+    /// they are sent.
     fn add_messages_of_sizes(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len() as u64;
         let src = dice.draw_between(0, npus - 1) as usize;

@@ -9,7 +9,7 @@ use super::super::config::{
 use super::RandomGenerator;
 use std::collections::BTreeMap;
 
-/// Usual maximum number of NPUs; some configurations have up to `MANY` NPUs.
+/// Usual maximum number of NPUs; a few configurations have up to `MANY` NPUs.
 const MOST: usize = 16;
 const MANY: usize = 64;
 
@@ -121,7 +121,7 @@ fn draw_dimensions(
     dims
 }
 
-/// Properties of a configuration that determine its supported algorithms.
+/// Properties of a configuration that decide which algorithms it supports.
 struct AlgorithmSupportFacts {
     tree: bool,
     npus: usize,

@@ -90,8 +90,8 @@ impl RandomJobBuilder<'_> {
         }
     }
 
-    /// Adds two independent collectives of all NPUs. Each waits for its own kernels, so NPUs may issue the two in
-    /// different orders. The messages of both collectives may be identical, for example on a ring.
+    /// Adds two independent collectives of all NPUs. Each collective waits for its own kernels, so NPUs may issue the
+    /// two in different orders. The messages of both collectives may be identical, for example on a ring.
     pub fn add_unordered_collective_pair(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let whole = self.config.system.splits * npus as u64 * dice.draw_size(1, 1 << 12);
@@ -145,7 +145,7 @@ impl RandomJobBuilder<'_> {
         }
     }
 
-    /// Adds a collective of all NPUs. A collective over all NPUs as one line may exclude dimensions other than the
+    /// Adds a collective of all NPUs. A collective over all NPUs as one line may exclude any dimension except the
     /// first, without effect.
     pub fn add_collective_of_all_npus(&mut self, dice: &mut RandomGenerator) {
         let kind = Self::draw_kind(dice);

@@ -81,8 +81,8 @@ impl KernelCostParameters {
         Ok(())
     }
 
-    /// Returns the bytes that an adapter saves for the gradients of its two matrices: first those of its input, then
-    /// those of the first product's result.
+    /// Returns the bytes that an adapter saves for the gradients of its two matrices: first the bytes of its input,
+    /// then the bytes of the first product's result.
     pub fn kept_of_adapter(
         &self,
         products: &[OperatorKind; 2],
@@ -99,8 +99,8 @@ impl KernelCostParameters {
         [self.row_count(rows), inputs, outputs]
     }
 
-    /// Returns the kernel that adds the adapter's result to the frozen product's result. If `scales`, a kernel that
-    /// scales it comes first.
+    /// Returns the kernel that adds the adapter's result to the frozen product's result. If `scales` is true, another
+    /// kernel scales that result first.
     fn adapter_sum_kernels(
         &self,
         x: [u128; 2],

@@ -68,11 +68,11 @@ impl KernelCostParameters {
             // gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
             // With context parallelism, a rank has two pieces of the sequence: one at some distance from the start, and
-            // one at the same distance from the end. Together, they have as many pairs as if each query attended to
-            // half of all keys.
+            // one at the same distance from the end. Together, they involve as many query-key pairs as if each query
+            // attended to half of all keys.
             let halved = causal && queries < tokens;
             // Measured attention times cover neither windows nor values that are narrower than keys. So look up the
-            // mean width and the mean number of keys per query, which have the same FLOPs.
+            // mean width and the mean number of keys per query, which give the same FLOPs.
             let is_narrow = pairs < whole;
             let keys = match (halved, is_narrow) {
                 (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),
@@ -103,7 +103,7 @@ impl KernelCostParameters {
                 ..OperatorKernels::default()
             }
         } else {
-            // The mean width has the same FLOPs as the two different widths.
+            // The mean width gives the same FLOPs as the two different widths.
             let w = (w + u).div_ceil(2);
             self.unfused_attention_kernels(dropout, [a, v, w], [b, a, m, w], [b, v, s, w])?
         };

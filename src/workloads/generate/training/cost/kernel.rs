@@ -14,7 +14,7 @@ pub(in super::super) struct LoweredKernel {
     pub bytes: u64,
     /// True for a kernel that only moves bytes.
     pub moves: bool,
-    /// Class and shape of the kernel, if they determine its duration.
+    /// Class and shape of the kernel, if its duration depends on them.
     pub shape: Option<KernelShape>,
     /// Number format in which the kernel computes, if it differs from the plan's format.
     pub dtype: Option<Dtype>,
@@ -28,7 +28,8 @@ pub(in super::super) struct LoweredKernel {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct OperatorKernels {
     pub forward: Vec<LoweredKernel>,
-    /// Kernels that compute the input's gradient. If it needs none, they compute the weights' gradient.
+    /// Kernels that compute the gradient of the operator's input. If the input needs no gradient, they compute the
+    /// gradient of the weights.
     pub backward: Vec<LoweredKernel>,
     /// Separate kernel that computes the weights' gradient, if there is one.
     pub weights: Option<LoweredKernel>,
@@ -89,14 +90,14 @@ impl LoweredKernel {
 }
 
 /// Returns the shape of `batch` equal matrix products in one kernel. Sizes saturate at `u64::MAX`. A product with a
-/// larger size has no FLOPs, or its FLOPs were already rejected.
+/// larger size either has no FLOPs, or was already rejected for its FLOPs.
 pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Returns kernels that run one after another. Each entry has the kernel's name, its class, and the bytes that it moves
-/// per element of `x`.
+/// Returns kernels that run one after another. Each entry gives the kernel's name, its class, and the bytes that it
+/// moves per element of `x`.
 pub(super) fn kernel_chain(
     x: [u128; 2],
     kernels: &[(&'static str, MemoryBoundKernelClass, u128)],

@@ -16,10 +16,10 @@
 //! | `bgrad` | Megatron-LM, with a bias | `d nm` |
 //! | `wgrad.sum` | Megatron-LM, if micro-batches are summed | `(d + 2g) km`; `wgrad` then writes `d km` |
 //!
-//! Delayed scaling needs no kernel for maxima: it uses those of earlier steps, a by-product of product kernels. Block
-//! scaling computes the maximum of each block of 32 values, and writes one byte for it. The optimizer quantizes weights
-//! once per step. Transformer Engine calls these recipes delayed, current and block scaling. 4-bit formats have no cast
-//! kernels, because their products' measured times include the casts.
+//! Delayed scaling needs no kernel for maxima: it uses the maxima of earlier steps, which product kernels compute as a
+//! by-product. Block scaling computes the maximum of each block of 32 values, and writes one byte for it. The optimizer
+//! quantizes weights once per step. Transformer Engine calls these recipes delayed, current and block scaling. 4-bit
+//! formats have no cast kernels, because their products' measured times include the casts.
 
 use super::{KernelCostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::PatternOptionError;
@@ -27,7 +27,7 @@ use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::{OperatorAxesAndTensorsSpec, TrainedOperatorWeights};
 use chakram_trace::format::{Dtype, MemoryBoundKernelClass};
 
-/// Returns the bytes of two values, because a single value may have only 4 bits.
+/// Returns the bytes of two values, because a single value may occupy only 4 bits.
 pub(in super::super) fn bytes_of_two_numbers(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 16,
@@ -45,8 +45,8 @@ impl KernelCostParameters {
         narrow && self.number > 1
     }
 
-    /// Returns the kernels of a matrix product with the sizes `[n, k, m]`, and of its bias if `bias`. With several
-    /// `experts`, each has its own product, and the products divide the `n` rows evenly.
+    /// Returns the kernels of a matrix product with the sizes `[n, k, m]`; if `bias` is true, also returns those of its
+    /// bias. With several `experts`, each has its own product, and the products divide the `n` rows evenly.
     pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
@@ -119,7 +119,7 @@ impl KernelCostParameters {
         })
     }
 
-    /// Returns the kernels of `experts` separate matrix products, which divide the rows among them. If they do not
+    /// Returns the kernels of `experts` separate matrix products, which divide the rows among them. If the rows do not
     /// divide evenly, the first experts have one more row than the others.
     pub(super) fn per_expert_linear_kernels(
         &self,

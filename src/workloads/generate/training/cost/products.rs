@@ -43,7 +43,7 @@ impl KernelCostParameters {
             };
         let forward = vec![product("", 1, moved, [&x, &w], &y)?];
         let (backward, weights) = if w.is_empty() {
-            // Both factors are results of other operators, so both have gradients. A single kernel computes both.
+            // Both factors are results of other operators, so both need gradients. A single kernel computes both.
             let moved = moved.saturating_mul(2);
             (product("", 2, moved, [&y, &x], &x)?, None)
         } else {

@@ -66,8 +66,7 @@ impl KernelCostParameters {
             forward.push(over_scores(".highest", 4, softmax)?);
         }
         if self.sent.is_some() {
-            // The cast reads values of `d` bytes, and writes one byte per value and a scale of 4 B
-            // per 128 values.
+            // The cast reads values of `d` bytes, and writes one byte per value and one 4 B scale per 128 values.
             let cast = d * t * h + t * h + t * h / 32;
             forward.push(
                 build_kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving_kernel(element),

@@ -1,7 +1,8 @@
 //! Saved activations in remote memory between a forward pass and its backward pass.
 //!
-//! After a block's forward kernels, a rank stores what the block saves, and frees it. In the backward pass, a rank
-//! loads the activations of a block while the block after it in the model runs backward, one block ahead of their use.
+//! After a block's forward kernels, a rank stores the activations that the block saves, and frees their memory. In the
+//! backward pass, a rank loads a block's activations one block ahead of their use, while the following block of the
+//! model runs backward.
 
 use super::memory_traffic::create_remote_access;
 use super::{MEMORY_LANE, RankEmitter, WholeStepNode};
@@ -28,8 +29,8 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the loads of offloaded activations for the first `count` layers in `order`, the layers of a backward
-    /// pass. `loads` has the loads so far.
+    /// Emits the loads of offloaded activations for the first `count` layers in `order`, which lists the layers of a
+    /// backward pass. `loads` collects the loads emitted so far.
     pub(super) fn emit_activation_loads(
         &mut self,
         loads: &mut Vec<Option<u64>>,
@@ -86,7 +87,7 @@ impl RankEmitter<'_, '_> {
 }
 
 impl super::TrainingGenerator {
-    /// Bytes of the activations of `layer` that are in remote memory between its passes.
+    /// Number of bytes of the activations of `layer` that are in remote memory between its passes.
     pub(in crate::generate::training) fn offloaded_activation_bytes_of_layer(
         &self,
         layer: usize,

@@ -43,7 +43,7 @@ impl RankEmitter<'_, '_> {
             {
                 now.buckets = rest;
                 self.emit_bucket_reduction(bucket, pass)?;
-                // This operator also computes a gradient of the next bucket, so that bucket's reduction must depend on
+                // This operator also computes a gradient in the next bucket, so that bucket's reduction must depend on
                 // its node too.
                 if bucket.divided {
                     self.record_gradient_producers(found);
@@ -74,7 +74,8 @@ impl RankEmitter<'_, '_> {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // The plan may omit all kernels that compute these gradients. It then depends on the last remaining node.
+            // The plan may omit all kernels that compute these gradients. The reduction then depends on the last
+            // remaining node.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),

@@ -8,7 +8,7 @@ use chakram_trace::format::{
 
 impl RankEmitter<'_, '_> {
     /// Emits loads and stores that run in parallel with node `own` and have its name and dependencies. Also emits a
-    /// node that waits for all of them. Returns this node's id.
+    /// node that waits for all of them. Returns the id of this waiting node.
     pub(super) fn emit_streaming_accesses(
         &mut self,
         own: u64,
@@ -80,7 +80,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Returns the sizes of accesses that together move `bytes` bytes.
+    /// Returns the sizes of the accesses that together move `bytes` bytes.
     fn access_sizes(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
         split_accesses(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
     }
@@ -129,8 +129,8 @@ mod tests {
         assert!(split_accesses(all, all - 1).eq([half, half]));
         assert!(split_accesses(11, 4).eq([4, 4, 3]));
         assert_eq!(split_accesses(0, 4).count(), 0);
-        // A load or store is split into at most 64 accesses. If one is still larger than the memory, the replay rejects
-        // it with an error that names it.
+        // A load or store is split into at most 64 accesses. If an access is still larger than the memory, the replay
+        // rejects it with an error that names it.
         assert_eq!(split_accesses(1000, 1).count(), 64);
         assert_eq!(split_accesses(1000, 1).sum::<u64>(), 1000);
     }

@@ -6,7 +6,7 @@ use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
-    /// Returns the rank on `stage` that exchanges messages with this rank. If stages have adapters, this is the adapter
+    /// Returns the rank on `stage` that exchanges messages with this rank. If stages have adapters, returns the adapter
     /// of the share with the same index.
     fn peer_rank_on_stage(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.members_per_stage_adapter(self.place.stage);
@@ -104,7 +104,7 @@ impl RankEmitter<'_, '_> {
         }
         let mut id = id.expect("members that receive nothing are of a share");
         // If the plan removes the pipeline bubble, no node waits for the message. Scattered parts must still be
-        // gathered, however, so the gather does.
+        // gathered, however, so the gather waits for the message.
         let waits = !plan.plan.without.has_effect(AblationEffect::Bubble);
         let silent = plan
             .plan
@@ -143,7 +143,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the send of part `at`'s output to stage `to`. Returns the id of the send; `None` if this member sends
+    /// Emits the send of part `at`'s output to stage `to`. Returns the id of the send, or `None` if this member sends
     /// nothing.
     pub(super) fn emit_output_send(
         &mut self,

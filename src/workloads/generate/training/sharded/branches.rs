@@ -1,8 +1,8 @@
-//! Dependencies between a layer's operators if independent ones run in parallel.
+//! Dependencies between a layer's operators if independent operators run in parallel.
 //!
-//! In the forward pass, an operator waits for those whose results it uses. In the backward pass, it waits for those
-//! that use its result. If all its inputs come from outside the layer, it waits for the nodes before the layer. The
-//! layer ends when all its branches have ended.
+//! In the forward pass, an operator waits for the operators whose results it uses. In the backward pass, it waits for
+//! the operators that use its result. If all its inputs come from outside the layer, it waits for the nodes before the
+//! layer. The layer ends when all its branches have ended.
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
@@ -10,8 +10,8 @@ use crate::generate::training::program::{
     LayerProgramBuilder, ProgramPredecessorsOrNodeDependency,
 };
 
-/// For each operator, its last nodes in the current program. Operators that use its result wait for them. Empty if
-/// operators run one after another.
+/// For each operator, its last nodes in the current program. Operators that use its result wait for them. The list is
+/// empty if operators run one after another.
 pub(super) struct LastNodesPerOperator {
     parallel: bool,
     /// Nodes on which the whole program depends.

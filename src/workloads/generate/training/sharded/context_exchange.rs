@@ -8,9 +8,9 @@ use crate::generate::plan::{ContextExchange, ParallelGroupKind};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Emits the exchange of attention's inputs: all-gathers of all tokens' keys and values, or
-    /// all-to-alls after which each rank has all tokens of some heads. In the backward pass, also
-    /// emits the exchange of the gradient of attention's output.
+    /// Emits the exchange of attention's inputs: all-gathers of all tokens' keys and values, or all-to-alls after which
+    /// each rank has all tokens of some heads. In the backward pass, it also emits the exchange of the gradient of
+    /// attention's output.
     pub(super) fn exchange_before_attention(
         &mut self,
         one: &MemberOperator<'_>,
@@ -48,8 +48,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits the exchange after attention. It returns attention's results (the output, or the inputs' gradients) to the
-    /// ranks that have the tokens.
+    /// Emits the exchange after attention. This exchange returns attention's results (the output, or the inputs'
+    /// gradients) to the ranks that have the tokens.
     pub(super) fn exchange_after_attention(
         &mut self,
         one: &MemberOperator<'_>,

@@ -19,7 +19,7 @@ use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
     /// Builds the forward program and the backward program. With full recomputation, only the layer's input (`full`
-    /// bytes) is saved. `again` are the modules that are recomputed by themselves.
+    /// bytes) is saved. `again` lists the modules that are recomputed by themselves.
     pub(super) fn build_member_programs(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -163,8 +163,8 @@ impl MemberProgramWriter<'_> {
         to: &mut LayerProgramBuilder,
     ) {
         let from = &input.from;
-        // Compute a pending sum even if the plan omits the operator that uses it, but not if it omits the one that
-        // produces the summands.
+        // Compute a pending sum even if the plan omits the operator that uses it, but not if the plan omits the
+        // operator that produces the summands.
         let found = from.produced_by.is_some_and(|by| !own[by].idle);
         let sums = from.partial_over.is_some() && found;
         let moved = NeededSumOrRedistribution {
@@ -173,8 +173,8 @@ impl MemberProgramWriter<'_> {
             need: if one.idle { &from.layout } else { &input.need },
             elements: if one.idle && !sums { 0 } else { from.elements },
         };
-        // A sum is named after the operator that produced the summands, and a redistribution after the one that needs
-        // it.
+        // A sum is named after the operator that produced the summands, and a redistribution after the operator that
+        // needs it.
         let whose = [self.producer_name(own, from, one), &one.step.operator.name];
         self.emit_redistribution(&moved, whose, phase, to);
     }
@@ -257,8 +257,8 @@ impl MemberProgramWriter<'_> {
             return;
         }
         let context = self.lowering_context();
-        // Only data on the way to the experts is cast to the exchange format: tokens, and gradients of results. Data
-        // that return keep their format.
+        // Only data on the way to the experts, namely tokens and gradients of results, is cast to the exchange format.
+        // Data on the way back keeps its format.
         let goes = sends_to_experts(at, phase);
         let to_bytes = |elements: u64| match context.exchange_dtype {
             // A scaled format sends a 4 B scale with every 128 values of 1 B.
@@ -273,7 +273,7 @@ impl MemberProgramWriter<'_> {
                 vec![(".all-gather", CollectiveKind::AllGather, bytes, among)]
             }
             (ExpertExchangeForm::AllGather, false) => {
-                // For a reduce-scatter, `comm_size` is the whole buffer, summed over all ranks.
+                // For a reduce-scatter, `comm_size` is the size of the whole buffer, summed over all ranks.
                 let bytes = bytes.saturating_mul(context.expert);
                 vec![(
                     ".reduce-scatter",
@@ -447,7 +447,7 @@ impl MemberProgramWriter<'_> {
         }
         if overlaps {
             let beside = to.front != before;
-            // An adapter's gradients also need the gradient of its first product's result, so they cannot start at
+            // An adapter's gradients also depend on the gradient of its first product's result, so they cannot start at
             // `entry`.
             let after = if beside && !one.has_adapter {
                 entry
@@ -467,7 +467,7 @@ fn is_input_sum_pending(input: &OperatorInputLayoutChange) -> bool {
 }
 
 /// Returns true if the gradient of `input` is redistributed late: just before the backward pass of the operator that
-/// produced the pending sum. This is so if `one` does not sum its input's gradient, because its weight gradient then
+/// produced the pending sum. This happens if `one` does not sum its input's gradient, because its weight gradient then
 /// has no sum to overlap.
 fn is_gradient_redistributed_late(
     one: &MemberOperator<'_>,
@@ -477,7 +477,7 @@ fn is_gradient_redistributed_late(
         && !(one.spec.sums_over_input_columns() && one.step.cutting.outputs.parts > 1)
 }
 
-/// Returns the inputs for which operator `i` produced a pending sum, each with the operator that needs it.
+/// Returns the inputs for which operator `i` produced a pending sum, each with the operator that uses the input.
 fn inputs_with_pending_sum<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
@@ -513,13 +513,13 @@ pub(super) fn push_kernels(
     }
 }
 
-/// Returns true if tokens, or their gradients, are sent to the ranks of their experts; false if they
-/// return.
+/// Returns true if tokens, or their gradients, are on their way to their experts' ranks; false if they are on the way
+/// back.
 fn sends_to_experts(at: OperatorTokenExchangeSide, phase: TrainingPhase) -> bool {
     (at == OperatorTokenExchangeSide::Dispatch) != (phase == TrainingPhase::Backward)
 }
 
-/// Orders copies of tokens, or their gradients, between an exchange and the experts, if operator `one` is at this end
+/// Sorts copies of tokens, or their gradients, between an exchange and the experts, if operator `one` is at this end
 /// (`at`) of the experts.
 fn order_copies(
     one: &MemberOperator<'_>,

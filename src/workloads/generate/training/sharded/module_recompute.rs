@@ -11,18 +11,18 @@ use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
 use std::ops::Range;
 
-/// Consecutive operators that run again, and the place where they do.
+/// Consecutive operators that run again, and the point at which they do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RecomputedOperators {
     /// Indices of the operators.
     pub operators: Range<usize>,
-    /// Index of the operator whose backward pass follows.
+    /// Index of the operator whose backward pass follows this rerun.
     pub before: usize,
-    /// Bytes that the operators save again.
+    /// Bytes that the operators save when they run again.
     pub bytes: u64,
 }
 
-/// Returns the module of operator `i` of `layer`; `None` if the operator belongs to no module in `modules`.
+/// Returns the module of operator `i` of `layer`, or `None` if the operator belongs to no module in `modules`.
 fn module_of_operator(
     layer: &ModelLayer,
     i: usize,

@@ -98,7 +98,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits the sends and receives of this member that `all` contains.
+    /// Emits this member's sends and receives among the messages in `all`.
     fn emit_messages(
         &mut self,
         all: &[MessageEnd],
@@ -136,8 +136,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Receives the neighbours' rows that this member's windows cover. With `back`, returns the gradients of these rows
-    /// instead.
+    /// Receives the neighbours' rows that this member's windows cover. With `back`, sends back the gradients of these
+    /// rows instead.
     pub(super) fn exchange_halo(
         &mut self,
         one: &MemberOperator<'_>,
@@ -158,7 +158,7 @@ impl MemberProgramWriter<'_> {
         }
         let (cutting, spec) = (&one.step.cutting, &one.spec);
         let columns = cutting.input_layout(spec).columns;
-        // Elements of a row: all channels of all its pixels.
+        // Number of elements in a row: all channels of all its pixels.
         let row =
             spec.sum_tensor_volumes(&spec.inputs) / u128::from(spec.extent_of_axis('i').max(1));
         let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);

@@ -13,12 +13,12 @@ use std::rc::Rc;
 /// A redistribution, and the groups that execute it.
 pub(super) enum RedistributionWithGroups {
     Nothing,
-    /// All-gather within groups of members. Before it, each member has the fraction `1 / of` of the whole result.
+    /// All-gather within groups of members. Before it, each member holds the fraction `1 / of` of the whole result.
     Gather {
         family: ParallelGroupKind,
         of: u64,
     },
-    /// All-to-all within groups of members. Each sends the fraction `1 / share` of the whole result.
+    /// All-to-all within groups of members. Each member sends the fraction `1 / share` of the whole result.
     Exchange {
         family: ParallelGroupKind,
         share: u64,
@@ -68,8 +68,8 @@ impl ShardedLayerLowerer {
         family
     }
 
-    /// Returns the groups for a reduce-scatter that sums over `over` and leaves the result in the layout `need`; `None`
-    /// if there is none.
+    /// Returns the groups for a reduce-scatter that sums over `over` and leaves the result in the layout `need`, or
+    /// `None` if there is no such reduce-scatter.
     pub(super) fn find_reduce_scatter_groups(
         &mut self,
         from: &SampleRowColumnSharding,

@@ -19,17 +19,17 @@ pub(super) struct RingAttentionStepKernels {
     /// Number of steps, one per rank.
     steps: u32,
     block: OperatorKernels,
-    /// Kernels that merge a step's result into those of earlier steps, for the forward and the backward pass.
+    /// Kernels that merge a step's result into the results of earlier steps, for the forward and the backward pass.
     merges: [OperatorKernels; 2],
 }
 
-/// A message sent to the next rank of a ring, while the one from the previous rank is still expected.
+/// A message already sent to the next rank of a ring, while the message from the previous rank has not arrived yet.
 struct PendingRingMessage {
     /// Index of the message in the layer.
     slot: u32,
     /// End of the chain when the message was sent.
     ready: Vec<ProgramPredecessorsOrNodeDependency>,
-    /// Common part of the names of the send and the receive.
+    /// The part that the names of the send and the receive share.
     name: String,
 }
 
@@ -77,7 +77,7 @@ impl MemberProgramWriter<'_> {
         let keys = self.ring_message_bytes(one);
         let (before, own) = split_attention_kernels(&one.kernels.forward, false);
         push_kernels(before, phase, operator, to);
-        // Allocate memory for the keys of the current step and those that arrive for the next one.
+        // Allocate memory for the keys of the current step and for the keys that arrive for the next step.
         let held = keys.saturating_mul(2);
         to.allocate_bytes(TensorClass::Temporary, held);
         let mut next: Option<u32> = None;
@@ -141,7 +141,7 @@ impl MemberProgramWriter<'_> {
         after
     }
 
-    /// Sends `bytes` to the next rank once the nodes `have` are done.
+    /// Sends `bytes` to the next rank once the nodes in `have` are done.
     fn send_to_next(
         &mut self,
         one: &MemberOperator<'_>,
@@ -169,8 +169,9 @@ impl MemberProgramWriter<'_> {
         sent
     }
 
-    /// Receives `bytes` bytes from the previous rank, as many as `sent` sends to the next rank. The receive starts only
-    /// after the chain has reached the send, because earlier steps used the memory. Returns the receive node.
+    /// Receives `bytes` bytes from the previous rank, the same number that `sent` sends to the next rank. The receive
+    /// starts only after the chain has reached the point of the send, because earlier steps used the memory. Returns
+    /// the receive node.
     ///
     /// Callers add the receive after the kernels that run in parallel with it; otherwise, a host that waits for
     /// receives would launch these only after the bytes have arrived.
@@ -205,8 +206,8 @@ fn node(index: u32) -> ProgramPredecessorsOrNodeDependency {
     ProgramPredecessorsOrNodeDependency::Node(index)
 }
 
-/// Splits attention's kernels into two lists: those that only change queries and keys, which a rank runs once, and
-/// those of attention itself. The first list runs first in the forward pass, and last in the backward pass.
+/// Splits attention's kernels into two lists: kernels that only change queries and keys, which a rank runs once, and
+/// the kernels of attention itself. The first list runs first in the forward pass, and last in the backward pass.
 fn split_attention_kernels(
     kernels: &[LoweredKernel],
     backward: bool,

@@ -111,12 +111,12 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
 
 #[test]
 fn gathered_tokens_are_gathered_again() {
-    // Four members share a sample's 1,024 tokens with 768 columns of 2 B, so each has 393,216 B. In the forward pass,
+    // Four members share a sample's 1,024 tokens with 768 columns of 2 B, so each holds 393,216 B. In the forward pass,
     // the products before the heads and before the MLP gather these tokens. In the backward pass, they gather the
     // tokens again for the weight gradients, because members keep only a quarter of the tokens. Reduce-scatters sum the
     // gradients of the products' inputs. After the heads and after the MLP, reduce-scatters compute the sums in the
     // forward pass, and all-gathers collect their gradients in the backward pass. The logits communicate like the
-    // products before the heads, and the word table's sums communicate like the sums after the heads.
+    // products before the heads, and the embedding table's sums communicate like the sums after the heads.
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -154,7 +154,7 @@ fn gathered_tokens_are_gathered_again() {
     };
     assert_eq!(behind(["fwd/tokens", "fwd/tokens.reduce-scatter"]), 1);
     assert_eq!(behind(["bwd/positions", "bwd/tokens.all-gather"]), 1);
-    // BERT's pooler uses only the first token, so one member has its result.
+    // BERT's pooler uses only the first token, so only one member holds its result.
     let model = Model::load_named("bert-base").unwrap();
     let nodes = record_every_rank(pattern(&model, &plan)).swap_remove(0);
     let pooled: Vec<String> = moved(&nodes)
@@ -167,8 +167,8 @@ fn gathered_tokens_are_gathered_again() {
 
 #[test]
 fn a_table_in_front_of_the_blocks_scatters_its_sum() {
-    // Llama-3 8B has no position table. 256 tokens with 4,096 columns of 2 B therefore arrive at the first block,
-    // sharded by tokens. In the backward pass, the gradients of the tokens are exchanged in the same way.
+    // Llama-3 8B has no position table. 256 tokens with 4,096 columns of 2 B therefore reach the first block sharded by
+    // tokens. In the backward pass, the gradients of the tokens are exchanged in the same way.
     let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -200,7 +200,7 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
     );
     // A block also keeps these values of 2 B: 4,096 for each of two norms and two products; 6,144 for queries, keys and
     // values; 4,096 for attention's output; and 3 x 14,336 for the gate and its product. Attention keeps 4 B for each
-    // of 32 heads. Outside the blocks, each of the 128,256 logits keeps 4 B, and the last norm and the logits keep
+    // of 32 heads. Outside the blocks, each of the 128,256 logits keeps 4 B, and the final norm and the logits keep
     // their inputs.
     let block = 4 * 4096 * 2 + 6144 * 2 + 32 * 4 + 4096 * 2 + 3 * 14336 * 2;
     let head = 2 * 4096 * 2 + 4 * 128_256;
@@ -274,14 +274,14 @@ fn rows_of_images_come_from_neighbours() {
 #[test]
 fn channels_are_summed_over_those_that_share_them() {
     // On four members, `first` has 4 shards along its output channels. `second` has 2 shards along its input channels
-    // and 2 along its output channels. Members are numbered in the order (b, c, i, k), so input channels have the
-    // stride 2. The batch has two samples with values of 2 bytes. For `second`, a member needs half of the 8 channels
-    // but has only a quarter. Each of the pairs {0, 1} and {2, 3} therefore gathers 2 x 8 x 64 x 2 / 2 = 1024 B, 512 B
-    // from each member. The output of `second` has 16 channels. Members 0 and 2 have the partial sums of one half, and
-    // members 1 and 3 those of the other: 2 x 16 x 64 x 2 / 2 = 2048 B. In the backward pass, the pairs {0, 1} and {2,
-    // 3} have partial sums of the gradient of the input of `second` (half of the channels). Each member needs a quarter
-    // of all channels, so a reduce-scatter of 1024 B computes the sum. Pool and loss are replicated, so the pool's
-    // gradient can be sharded without a message.
+    // and 2 along its output channels. Members are numbered in the order (b, c, i, k), so the digit for input channels
+    // has the stride 2. The batch has two samples with values of 2 bytes. For `second`, a member needs half of the 8
+    // channels but holds only a quarter of them. Each of the pairs {0, 1} and {2, 3} therefore gathers 2 x 8 x 64 x 2 /
+    // 2 = 1024 B, 512 B from each member. The output of `second` has 16 channels. Members 0 and 2 hold the partial sums
+    // of one half, and members 1 and 3 hold those of the other half: 2 x 16 x 64 x 2 / 2 = 2048 B. In the backward
+    // pass, the pairs {0, 1} and {2, 3} hold partial sums of the gradient of half of the input channels of `second`.
+    // Each member needs a quarter of all channels, so a reduce-scatter of 1024 B computes the sum. The pool and the
+    // loss are replicated, so the pool's gradient can be sharded without a message.
     let model = chain(IMAGES);
     let operators = vec![
         degrees("first", [1, 1, 4, 1]),
@@ -289,7 +289,7 @@ fn channels_are_summed_over_those_that_share_them() {
     ];
     let plan = plan(4, 2, operators);
     let ranks = record_every_rank(pattern(&model, &plan));
-    // The name of each rank's group. Partitions are numbered in order of first use.
+    // Name of each rank's group. Partitions are numbered in order of first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
     let apart = |rank: usize| ["3", "4", "3", "4"][rank];
     for (rank, nodes) in ranks.iter().enumerate() {
@@ -307,10 +307,10 @@ fn channels_are_summed_over_those_that_share_them() {
 
 #[test]
 fn tables_are_exchanged_for_samples() {
-    // DLRM runs on four members with 8 samples: the MLPs are sharded by samples, and the tables by columns. 26 tables
-    // with 64 columns each have an output of 26 x 64 x 8 x 2 B = 26,624 B for all samples. A member has a quarter of
-    // the columns. The members exchange these for a quarter of the samples, by one all-to-all of 6,656 B in each
-    // direction.
+    // DLRM runs on four members with 8 samples: the MLPs are sharded by samples, and the tables by columns. The outputs
+    // of 26 tables with 64 columns each take 26 x 64 x 8 x 2 B = 26,624 B for all samples. A member holds a quarter of
+    // the columns. The members exchange these columns for a quarter of the samples, with one all-to-all of 6,656 B in
+    // each direction.
     let model = Model::load_named("dlrm").unwrap();
     let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
     let plan = plan(4, 8, operators);
@@ -329,7 +329,7 @@ fn tables_are_exchanged_for_samples() {
         ];
         assert_eq!(all, expected);
     }
-    // Each member of the tensor group has a quarter of every table.
+    // Each member of the tensor group holds a quarter of every table.
     let summary = ModelAndParallelismPlan {
         model: model.clone(),
         plan,

@@ -16,8 +16,8 @@ fn nodes(training: ModelAndParallelismPlan) -> Vec<EmittedNode> {
     record_every_rank(WorkloadPattern::Training(Box::new(training))).swap_remove(0)
 }
 
-/// With 12 blocks and one micro-batch, each block stores what it saves after its forward kernels, and loads it while
-/// the block after it runs backward.
+/// With 12 blocks and one micro-batch, each block stores its saved activations after its forward kernels, and loads
+/// them while the block after it runs backward.
 #[test]
 fn blocks_store_what_they_save_and_load_it_one_block_ahead() {
     let stage = |offload| {
@@ -45,7 +45,7 @@ fn blocks_store_what_they_save_and_load_it_one_block_ahead() {
     assert!(data(&all, first).contains(&load), "{first}");
 }
 
-/// Bytes that layers outside blocks save, which stay in the NPU's memory.
+/// Bytes that layers outside blocks save; they stay in the NPU's memory.
 fn rest_of(stage: &StageRankTotals) -> u64 {
     let model = Model::load_named("gpt2-small").unwrap();
     let layers = model
@@ -56,7 +56,8 @@ fn rest_of(stage: &StageRankTotals) -> u64 {
     stage.stored.1 - blocks
 }
 
-/// With parameters of 4 of 12 blocks resharded, the backward pass gathers only these and the layers outside blocks.
+/// If the parameters of 4 of 12 blocks are resharded, the backward pass gathers only those blocks and the layers
+/// outside blocks.
 #[test]
 fn parameters_of_later_blocks_stay_gathered() {
     let gathers = |blocks| {

@@ -90,8 +90,8 @@ fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
 
 const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange::AllToAll];
 
-/// Each rank of a context group has half of the tokens and half of the 16 x 17 / 2 = 136 causal
-/// pairs, which is 68.
+/// Each rank of a context group has half of the tokens and half of the 16 x 17 / 2 = 136 causal pairs, that is, 68
+/// pairs.
 #[test]
 fn kernels_have_the_tokens_of_a_rank() {
     let t = T / 2;
@@ -109,8 +109,8 @@ fn kernels_have_the_tokens_of_a_rank() {
             [0, 2 * 2 * t * (A + V) * W]
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
-        // Attention reads the keys and values of all tokens, either for all heads or for the rank's. It writes an
-        // output with the size of the queries, and 4 B per row.
+        // Attention reads the keys and values of all tokens, either for all heads or only for the rank's heads. It
+        // writes an output as large as the queries, and 4 B per row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,
@@ -124,8 +124,8 @@ fn kernels_have_the_tokens_of_a_rank() {
     }
 }
 
-/// All ranks together execute as many FLOPs as a single rank. Tests both exchanges, fused and unfused kernels, with and
-/// without a causal mask.
+/// All ranks together execute as many FLOPs as a single rank. Tests both exchanges, with fused and unfused kernels, and
+/// with and without a causal mask.
 #[test]
 fn flops_of_all_ranks_are_those_of_one() {
     for (causal, unfused) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -153,7 +153,8 @@ fn flops_of_all_ranks_are_those_of_one() {
     }
 }
 
-/// Counts pairs one by one. If each rank has the i-th piece from both ends of a sequence, all have equally many pairs.
+/// Counts pairs one by one. If each rank has the i-th piece from both ends of a sequence, all ranks have the same
+/// number of pairs.
 #[test]
 fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
     for (tokens, ranks) in [(16_u64, 2_u64), (16, 4), (48, 3), (60, 5), (8, 4)] {
@@ -281,12 +282,12 @@ fn neighbouring_replicas_have_a_sequence_between_them() {
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     let found = &summary.stages[0].communication;
     let context = found.iter().filter(|one| one.family == "context");
-    // In each of two layers and two micro-batches, the forward pass has one gather, and the backward pass one gather
-    // and one reduce-scatter.
+    // In each of two layers and two micro-batches, the forward pass performs one gather, and the backward pass performs
+    // one gather and one reduce-scatter.
     assert_eq!(context.map(|one| one.calls).sum::<u64>(), 2 * 2 * 3);
 }
 
-/// Every rank has all of the model's weights. All four ranks sum their gradients, and under ZeRO also shard the state.
+/// Every rank has all of the model's weights. All four ranks sum their gradients and, under ZeRO, also shard the state.
 #[test]
 fn all_replicas_sum_gradients_and_share_state() {
     let weights = pattern(&ParallelismPlan::new()).model.parameter_count();
@@ -311,7 +312,7 @@ fn all_replicas_sum_gradients_and_share_state() {
     }
 }
 
-/// Saved tensors contain only the rank's own tokens, but attention saves all keys and values.
+/// Each rank saves only its own tokens' tensors, but attention saves all keys and values.
 #[test]
 fn memory_is_that_of_a_ranks_tokens() {
     let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
@@ -601,8 +602,8 @@ fn keys_and_values_pass_around_a_ring() {
         .filter(|one| one.family == "context")
         .map(|one| (&one.kind[..], one.calls, one.bytes))
         .collect();
-    // Each of the two layers sends the keys three times in the forward pass, and the keys or their
-    // gradients six times in the backward pass.
+    // Each of the two layers sends keys three times in the forward pass, and keys or their gradients six times in the
+    // backward pass.
     let keys = u128::from(keys);
     assert_eq!(
         sent,

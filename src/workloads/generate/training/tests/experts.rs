@@ -152,7 +152,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
         );
     }
     // Each multiplication of the model counts once in the forward pass and twice in the backward pass, with two
-    // corrections. The causal mask skips some of them. Flash attention recomputes scores, and so has seven products
+    // corrections. The causal mask skips some of them. Flash attention recomputes scores, so it has seven products
     // instead of six.
     let flops: u64 = nodes
         .iter()
@@ -179,8 +179,8 @@ fn summary(plan: &ParallelismPlan) -> PlanSummary {
         .unwrap()
 }
 
-/// Number of weights in a layer's experts. The next two constants count the weights in the rest of a layer and the
-/// weights outside the layers.
+/// Number of weights in a layer's experts. The next two constants are the number of weights in the rest of a layer and
+/// the number of weights outside the layers.
 const OF_EXPERTS: u64 = X * (H * 2 * F + F * H);
 
 const OF_BLOCK: u64 = H * 3 * H + H * H + H * X + 2 * H;
@@ -219,12 +219,12 @@ fn a_recomputed_activation_is_not_saved() {
     assert_eq!(again(&none), Vec::<String>::new());
     let activation = with(&[RecomputedModule::ExpertActivation]);
     assert_eq!(again(&activation), ["experts.activation"]);
-    // Each of two layers saves T C F numbers of two bytes less.
+    // Each of two layers saves T C F fewer numbers of two bytes.
     assert_eq!(kept(&none) - kept(&activation), 2 * 2 * T * C * F);
     let norms = with(&[RecomputedModule::Norms]);
     assert_eq!(again(&norms), ["norm2", "norm1"]);
     assert!(kept(&norms) < kept(&none));
-    // The whole part with experts runs again, with the exchange of tokens.
+    // All operators of the experts run again, including the exchange of tokens.
     let experts = with(&[RecomputedModule::Experts]);
     let names = again(&experts);
     assert!(
@@ -244,7 +244,7 @@ fn a_recomputed_activation_is_not_saved() {
         "{names:?}"
     );
     assert!(kept(&experts) < kept(&activation));
-    // FLOPs grow by the products that run again.
+    // The FLOPs grow by those of the products that run again.
     assert_eq!(summary(&activation).model_flops, summary(&none).model_flops);
     assert!(summary(&experts).flops > summary(&none).flops);
     let refusal = |plan| {

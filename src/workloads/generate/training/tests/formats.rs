@@ -44,8 +44,7 @@ fn products_of_eight_bits_read_what_was_cast() {
     // two copies of 1 B.
     assert_eq!(kernel(&fp8, &up("fwd", ".quantize")).1, 4 * n * k);
     assert_eq!(kernel(&fp8, &up("bwd", ".grad.quantize")).1, 4 * n * m);
-    // Each of the 12 blocks has four products, which are cast in both directions; the logits keep
-    // 16 bits.
+    // Each of the 12 blocks has four products, whose operands are cast in both directions; the logits keep 16 bits.
     assert_eq!(count(&fp8, ".quantize"), 2 * 4 * 12);
     let logits = "mb0/head/fwd/logits";
     assert_eq!(kernel(&fp8, logits), kernel(&bf16, logits));
@@ -56,7 +55,7 @@ fn products_of_eight_bits_read_what_was_cast() {
     // Each of two conversions writes one additional byte of scale per 32 values.
     let cast = kernel(&gpt2(&plan), &up("fwd", ".quantize")).1;
     assert_eq!(cast, 4 * n * k + 2 * n * k / 32);
-    // The Adam step moves 28 B per weight, and 4 B more to read the weight and to write its casts.
+    // The Adam step moves 28 B per weight, and another 4 B to read the weight and write its casts.
     let step = |nodes: &[EmittedNode]| kernel(nodes, "optimizer").1;
     assert_eq!(step(&fp8) * 28, step(&bf16) * 32);
 }
@@ -136,7 +135,7 @@ fn every_other_product_is_done_again() {
     );
 }
 
-/// The outputs of the products before attention and of attention are saved, so their consumers keep their inputs.
+/// The outputs of attention and of the products before it are saved, so the operators that use them keep their inputs.
 #[test]
 fn outputs_that_the_plan_does_not_name_are_computed_again() {
     let mut plan = ParallelismPlan::new();
@@ -168,7 +167,7 @@ fn outputs_that_the_plan_does_not_name_are_computed_again() {
     ];
     assert_eq!(again, expected);
     let before = kept(&plan);
-    // The sum after attention's output product keeps the product's output: 8,192 x 4,096 numbers of 2 B per block.
+    // The sum after attention's output product keeps that product's output: 8,192 x 4,096 numbers of 2 B per block.
     plan.saved.push("attention.out".parse().unwrap());
     assert_eq!(kept(&plan) - before, 32 * 2 * 8192 * 4096);
     let all = nodes("llama3-8b", plan.clone());
@@ -262,7 +261,7 @@ fn products_of_eight_bits_are_all_done_again() {
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
     // The products for queries, keys and values (48 heads of 128 columns) and both halves of the gate are recomputed.
-    // The last one is not, because no gradient needs its output.
+    // The block's last product is not, because no gradient needs its output.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
@@ -295,8 +294,8 @@ fn pytorch_steps_and_clips_operation_by_operation() {
     let mut plan = ParallelismPlan::new();
     let before = step(&plan);
     plan.elementwise = ElementwiseKernels::Compiled;
-    // The unfused step moves 80 B per parameter, 52 B more than the fused kernel; clipping adds 12 B for norm and
-    // scaling.
+    // The unfused step moves 80 B per parameter, 52 B more than the fused kernel; clipping moves another 12 B for norm
+    // and scaling.
     assert_eq!(step(&plan) * 28, before * 80);
     plan.clip = true;
     assert_eq!(step(&plan) * 28, before * 92);

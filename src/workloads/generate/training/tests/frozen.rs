@@ -160,8 +160,8 @@ fn an_adapter_adds_two_products_and_their_gradients() {
     }
 }
 
-/// A frozen weight takes 2 B. An adapter's weight takes 16 B, like other trained weights, and only
-/// adapters' gradients are reduced.
+/// A frozen weight takes 2 B. An adapter's weight takes 16 B, like any trained weight, and only adapters' gradients are
+/// reduced.
 #[test]
 fn frozen_weights_have_no_state() {
     let base = model(false, None).parameter_count();
@@ -214,7 +214,7 @@ fn frozen_weights_have_no_state() {
     }
 }
 
-/// For each token, a step multiplies twice with each frozen weight, and three times with each adapter weight.
+/// For each token, a step performs two multiplications with each frozen weight, and three with each adapter weight.
 #[test]
 fn model_flops_count_no_gradients_of_frozen_weights() {
     let all = summary(&ParallelismPlan::new());
@@ -238,8 +238,8 @@ fn activations_are_kept_for_adapters() {
     assert_eq!(one, all - inputs + 2 * T * LAYERS * (F + R));
     let every = kept(&lora(&[]));
     assert_eq!(every, all - 2 * T * H + 2 * T * LAYERS * 4 * R);
-    // Frozen embeddings, heads and norms save the same number of bytes as trained ones, except
-    // that the logits do not save their input.
+    // Frozen embeddings, heads and norms save the same number of bytes as trained ones, except that the frozen logits
+    // do not save their input.
     let mut plan = ParallelismPlan::new();
     plan.frozen = patterns(&["tokens", "logits", "norm*"]);
     assert_eq!(kept(&plan), all - 2 * T * H);
@@ -256,8 +256,8 @@ fn activations_are_kept_for_adapters() {
     assert!(used.iter().all(|bytes| *bytes == 0), "{used:?}");
 }
 
-/// If a product is split by outputs, each member has the whole first matrix of the adapter. If it is split by inputs,
-/// each member has the whole second matrix. The tensor group sums the gradients of these matrices.
+/// If a product is split by outputs, each member holds the adapter's whole first matrix. If it is split by inputs, each
+/// member holds the adapter's whole second matrix. The tensor group sums the gradients of these matrices.
 #[test]
 fn tensor_groups_share_adapters_like_their_products() {
     for sequence_parallel in [false, true] {
@@ -342,7 +342,7 @@ fn a_step_of_adapters_is_pipelined_and_split() {
     let late = nodes
         .iter()
         .filter(|node| node.name.ends_with("lora.a.wgrad"));
-    // One layer per stage has four products, and there are four micro-batches.
+    // Each stage has one layer with four products, and there are four micro-batches.
     assert_eq!(late.count(), 16);
 }
 

@@ -48,7 +48,7 @@ fn neighbours_shard_and_the_others_have_copies() {
 }
 
 /// Parameters are gathered from two ranks. Gradients are reduced to two shards, and each shard is then summed over the
-/// four ranks that have it.
+/// four ranks that hold it.
 #[test]
 fn a_shard_is_summed_over_its_copies() {
     let pattern = WorkloadPattern::Training(Box::new(training(ZeroStage::Parameters)));
@@ -75,7 +75,7 @@ fn a_shard_is_summed_over_its_copies() {
     assert!(count > 1);
 }
 
-/// A rank has half of the state, although eight replicas have copies of it.
+/// A rank holds half of the state, although eight replicas have copies of it.
 #[test]
 fn a_rank_has_a_shard_of_its_group() {
     let parameters = Model::load_named("gpt2-small").unwrap().parameter_count();

@@ -173,7 +173,7 @@ fn plans_share_latent_attention_and_shared_experts() {
     }
 }
 
-/// Each member of a tensor group has some of the heads and of the shared experts' columns, but the whole latent
+/// Each member of a tensor group has some of the heads and some of the shared experts' columns, but the whole latent
 /// vectors.
 #[test]
 fn heads_are_cut_and_latent_vectors_whole() {

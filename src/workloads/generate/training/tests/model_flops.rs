@@ -14,8 +14,8 @@ fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, Pattern
 
 /// The model gpt2-small has 12 blocks of 768 columns and a vocabulary of 50,257; it runs with 3 tokens. Products with
 /// weights take `s (12 l h² + V h)` multiplications. Both factors of every product have gradients, because the first
-/// layer is a table look-up. A causal kernel computes 1 + 2 + 3 of the 9 token pairs, with `2 l h` multiplications per
-/// pair.
+/// layer is a table look-up. A causal kernel computes 1 + 2 + 3 of the 9 token pairs, and each pair takes `2 l h`
+/// multiplications.
 #[test]
 fn attention_counts_the_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);
@@ -50,8 +50,8 @@ fn attention_counts_the_pairs_of_its_kernels() {
     assert_eq!(headless.flops, headless.model_flops);
 }
 
-/// The gradient of the job's input data is not needed, so it is not computed. ResNet-18's first
-/// convolution multiplies 64 x 112 x 112 outputs by 3 x 7 x 7 inputs.
+/// The gradient of the job's input data is not needed, so it is not computed. ResNet-18's first convolution performs 3
+/// x 7 x 7 multiplications for each of its 64 x 112 x 112 outputs.
 #[test]
 fn gradients_of_data_count_nowhere() {
     let model = Model::load_named("resnet-18").unwrap();
@@ -65,8 +65,8 @@ fn gradients_of_data_count_nowhere() {
     assert_eq!(found.attention, None);
 }
 
-/// Returns the multiplications per sample in one of attention's products, which a fused kernel
-/// repeats in its backward pass.
+/// Returns the number of multiplications per sample in the product of attention that a fused kernel repeats in its
+/// backward pass.
 fn repeated(model: &Model) -> u128 {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let of = |work: &OperatorKind| match *work {

@@ -112,7 +112,7 @@ fn offloaded_state_is_not_in_the_npu() {
         let offloaded = (16 - resident.iter().sum::<u64>()) * own;
         assert_eq!(stage.remote, offloaded, "{offload}");
     }
-    // Without ZeRO, each replica keeps all parameters' state in its own memory, and offloads the optimizer's.
+    // Without ZeRO, each replica keeps the state of all parameters in its own memory, and offloads the optimizer state.
     let stage = stage(OffloadedState::Optimizer, ZeroStage::None);
     assert_eq!(stage.remote, 12 * parameters);
 }

@@ -1,4 +1,4 @@
-//! Tests padded heads, and Megatron-LM's split (derived for models without a split), against expected numbers.
+//! Checks padded heads, and Megatron-LM's split (derived for models without a split), against expected numbers.
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
 use crate::generate::testing::{record_every_rank, rejection_message};
@@ -26,9 +26,8 @@ fn convolutions_are_cut_in_pairs() {
     for nodes in record_every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
-    // A member has 4 of the first layer's 8 filters (4 x 4 x 9 weights, and halves of gains and
-    // biases), 16 x 4 x 9 weights of the second layer, and 5 columns with 256 weights each and
-    // their biases.
+    // A member holds 4 of the first layer's 8 filters (4 x 4 x 9 weights, and halves of gains and biases), 16 x 4 x 9
+    // weights of the second layer, and 5 columns with 256 weights each and their biases.
     let all = 3 * 2 * 2 * u128::from(model.multiplication_count());
     let summary = ModelAndParallelismPlan { model, plan }
         .summarize_plan()
@@ -67,7 +66,8 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
     // `one` uses them without redistribution. The 4 output channels of `one` are summed: 2 x 4 x 16 x 2 = 256 B. `two`
     // is split by outputs, and `three` uses its output. The 8 output channels of `three` are summed, which moves 512 B.
     // The second summand is still sharded by channels, so each member sends 256 B in a gather. In the backward pass,
-    // every member already has its whole gradient. The gradient of the input of `two` is summed, which moves 256 B.
+    // every member already has the summand's whole gradient. The gradient of the input of `two` is summed, which moves
+    // 256 B.
     let plan = plan(2, 2, Vec::new());
     let expected = [
         "b/fwd/one.all-reduce 256 B in all",
@@ -83,10 +83,10 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
 #[test]
 fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     // DLRM runs on four members, with 8 samples and values of 2 bytes. In the MLPs 13-512-256-64 and 415-512-512-256-1,
-    // products are split alternately by outputs and by inputs. The latter sum their outputs: 8 x 256 x 2, 8 x 512 x 2
-    // and 8 x 1 x 2 B. The interaction needs all 64 columns of all 27 vectors. A member gathers these columns: a
-    // quarter of 8 x 64 x 2 B, and a quarter of 26 x 8 x 64 x 2 B. In the backward pass, products split by outputs sum
-    // their inputs' gradients: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
+    // products are split alternately by outputs and by inputs. The products split by inputs sum their outputs: 8 x 256
+    // x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The interaction needs all 64 columns of all 27 vectors. A member gathers these
+    // columns: a quarter of 8 x 64 x 2 B, and a quarter of 26 x 8 x 64 x 2 B. In the backward pass, products split by
+    // outputs sum their inputs' gradients: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
     let model = Model::load_named("dlrm").unwrap();
     let plan = plan(4, 8, Vec::new());
     let expected = [
@@ -154,7 +154,7 @@ fn heads_are_padded_on_request() {
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
     assert_eq!(flops("fwd/attention.out"), 2 * 1024 * 1600 * 7 * 64);
-    // In causal attention, each token is paired with itself and all earlier ones. Each pair occurs in two products.
+    // In causal attention, each token is paired with itself and all earlier tokens. Each pair is used in two products.
     let pairs = 1024 * 1025 / 2;
     assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
     assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);

@@ -1,4 +1,4 @@
-//! Tests of skip connections, omitted effects, and weights that two operators share.
+//! Tests skip connections, omitted effects, and weights that two operators share.
 
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::AblationEffect;
@@ -26,10 +26,10 @@ operators = [
 
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
-    // The norm is sharded by samples, and so are all operators after it. The skip path around `down` has the norm's
+    // The norm is sharded by samples, and so are all operators after it. The skip path around `down` carries the norm's
     // result, so both inputs of `sum2` arrive in the needed layout. In the backward pass, only the gradient of `sum1`
-    // is gathered: 4 samples of 8 values with 2 B each. Each member sends half of it. The weight gradients of the norm
-    // (16 B) and of `down` (64 B) are summed.
+    // is gathered: 4 samples of 8 values with 2 B each. Each member sends half of this gradient. The weight gradients
+    // of the norm (16 B) and of `down` (64 B) are summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
     for nodes in record_every_rank(pattern(&model, &plan)) {
@@ -93,7 +93,8 @@ fn weights_of_two_operators_are_cut_alike() {
                     embedding/tokens, whose weights it shares: the degree of n of one is the degree of k \
                     of the other, here n = 1 and k = 2";
     assert!(found.starts_with(expected), "{found}");
-    // On one stage, the two operators share a gradient, which is summed once. On two stages, each sums its own.
+    // On one stage, the two operators share a gradient, which is summed once. On two stages, each operator sums its own
+    // gradient.
     let operators = vec![
         degrees("tokens", [2, 1, 1, 1]),
         degrees("logits", [2, 1, 1, 1]),

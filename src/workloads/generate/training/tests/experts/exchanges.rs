@@ -1,4 +1,4 @@
-//! Tests of the exchanges of token copies between the members that have the experts.
+//! Tests the exchanges of token copies between the members that have the experts.
 
 use super::*;
 
@@ -8,8 +8,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     (plan.tensor, plan.sequence_parallel) = (2, true);
     let nodes = &ranks(plan)[0];
     let data = |name: &str| super::super::data(nodes, &format!("mb0/layer1/{name}"));
-    // Each member of the group routes its own tokens. Each member has some columns of every expert. For these, it
-    // gathers the copies of all members. Afterwards, it receives only the results of its own copies.
+    // Each member of the group routes its own tokens. Each member holds some columns of every expert. For these
+    // columns, it gathers the copies of all members. Afterwards, it receives only the results of its own copies.
     assert_eq!(
         kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X
@@ -71,8 +71,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
     }
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // In each of the two layers, the forward and the backward pass each have two exchanges among all four ranks, with 2
-    // B per value.
+    // In each of the two layers, the forward pass and the backward pass each perform two exchanges among all four
+    // ranks, with 2 B per value.
     assert_eq!(exchanges.len(), 2 * 4);
     for node in exchanges {
         assert!(
@@ -91,8 +91,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
 
 #[test]
 fn members_that_cut_an_expert_gather_their_copies() {
-    // Each of the four members has 3 tokens, hence 6 copies. A pair of members multiplies its 12
-    // copies by its halves of two experts (out of four).
+    // Each of the four members has 3 tokens, and therefore 6 copies. A pair of members multiplies its 12 copies by its
+    // halves of two experts (out of four).
     let nodes = &ranks(spread(4, 1, 2, 2))[0];
     let data = |name: &str| super::super::data(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, F);
@@ -167,7 +167,7 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     // four ranks.
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // In each of two layers and two micro-batches, the forward and the backward pass each have two exchanges.
+    // In each of two layers and two micro-batches, the forward pass and the backward pass each perform two exchanges.
     assert_eq!(exchanges.len(), 2 * 2 * 4);
     for node in exchanges {
         assert!(

@@ -15,9 +15,9 @@ fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
     ranks(plan)
 }
 
-/// Each rank has T tokens with H values of 2 B. There are three forms of exchange. A rank sends C
-/// copies of each token; or it sends one copy to each rank with a chosen expert, which is 2 (1 -
-/// C(X - X / 2, C) / C(X, C)) copies on average; or every rank gathers the T tokens of each rank.
+/// Each rank has T tokens with H values of 2 B. There are three forms of exchange. A rank sends C copies of each token;
+/// or it sends one copy to each rank with a chosen expert, on average 2 (1 - C(X - X / 2, C) / C(X, C)) copies; or
+/// every rank gathers the T tokens of each rank.
 #[test]
 fn tokens_are_sent_in_the_chosen_form() {
     use crate::generate::plan::ExpertExchangeForm as Form;
@@ -227,8 +227,8 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     );
 }
 
-/// Each of two ranks has two experts, which receive C T copies with H values of 2 B. They are read and written once
-/// each time that they are sorted.
+/// Each of two ranks has two experts, which receive C T copies with H values of 2 B. The copies are read and written
+/// once each time they are sorted.
 #[test]
 fn ranks_with_several_experts_order_their_copies() {
     use crate::generate::plan::ExpertProducts as Products;
@@ -360,9 +360,9 @@ fn biases_and_limits_of_single_experts_have_their_own_kernels() {
     assert!(bytes(&grouped, "fwd/experts.activation.clamp.gate").is_empty());
 }
 
-/// Four experts on two ranks have 30, 10, 5 and 5 tokens. The first rank has 40 of these 50, 1.6 times the mean. With
-/// two redundant experts, the six copies of experts have 10, 10, 10, 10, 5 and 5 tokens. Each rank has three of them,
-/// and thus the mean load.
+/// Four experts on two ranks have 30, 10, 5 and 5 tokens. The first rank has 40 of these 50 tokens, 1.6 times the mean.
+/// With two redundant experts, the six copies of experts have 10, 10, 10, 10, 5 and 5 tokens. Each rank has three of
+/// these copies, and thus the mean load.
 #[test]
 fn redundant_experts_take_memory_and_even_out_ranks() {
     let inference = |redundant: u32| {

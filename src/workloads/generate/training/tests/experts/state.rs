@@ -1,4 +1,4 @@
-//! Tests of experts' parameters, gradients and optimizer state: which ranks keep, gather, sum and step them.
+//! Tests experts' parameters, gradients and optimizer state: which ranks keep, gather, sum and update them.
 
 use super::*;
 
@@ -67,7 +67,7 @@ fn parameters_of_experts_are_gathered_among_their_replicas() {
         .map(|one| (one.family, one.bytes))
         .collect();
     scattered.sort_unstable();
-    // Two micro-batches.
+    // There are two micro-batches.
     let twice = |weights: u64| u128::from(2 * 2 * weights);
     assert_eq!(
         scattered,
@@ -97,8 +97,8 @@ fn members_of_tensor_groups_have_experts_between_them() {
         let found = groups.into_iter().find(|one| one.family == family);
         found.map(|one| one.all).unwrap_or_default()
     };
-    // Rank `2 replica + member` has whole experts, and four neighbouring ranks together have all of them. Ranks with a
-    // distance of 4 therefore have the same experts.
+    // Rank `2 replica + member` has whole experts, and four neighbouring ranks together have all of them. Ranks at a
+    // distance of 4 from each other therefore have the same experts.
     let plan = spread(2, 4, 4, 1);
     assert_eq!(of(&plan, "expert"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
@@ -112,8 +112,8 @@ fn members_of_tensor_groups_have_experts_between_them() {
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     let pairs = [[0, 1], [2, 3], [4, 5], [6, 7]];
     assert_eq!(of(&plan, "expert-tensor"), pairs);
-    // For any rank order, the world size is expert_tensor x expert x expert-data x pipeline. The
-    // second stage has its own groups.
+    // For any rank order, the world size is the product expert_tensor x expert x expert-data x pipeline. The second
+    // stage has its own groups.
     let mut plan = spread(4, 2, 4, 1);
     (plan.pipeline, plan.order) = (
         2,
@@ -138,11 +138,11 @@ fn members_of_tensor_groups_have_experts_between_them() {
 
 #[test]
 fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
-    // A member has half of attention, embedding and logits, but all weights of norms and router.
+    // A member holds half of the weights of attention, embedding and logits, but all weights of norms and router.
     let halves = H * 3 * H / 2 + H * H / 2;
     let common = 40 * H + H + 2 * (halves + H * X + 2 * H);
-    // Four replicas with two members each are on eight ranks. Four ranks together have all experts, so each expert is
-    // on two of the eight.
+    // Four replicas with two members each run on eight ranks. Four ranks together hold all experts, so two of the eight
+    // ranks hold each expert.
     let own = 2 * OF_EXPERTS / 4;
     let mut plan = spread(2, 4, 4, 1);
     for (zero, [by, of_experts]) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
@@ -169,8 +169,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
         sums.map(|one| (one.family, one.bytes)).collect()
     };
     let bytes = |weights: u64| u128::from(2 * weights);
-    // Each member computes the gradients of norms and router only from its own tokens, so these must be summed; its
-    // experts' gradients are complete.
+    // Each member computes the gradients of norms and router only from its own tokens, so these gradients must be
+    // summed; the gradients of its experts are complete.
     let of_tokens = H + 2 * (H * X + 2 * H);
     assert_eq!(
         sums(&plan),
@@ -180,7 +180,7 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
             ("tensor", bytes(of_tokens))
         ]
     );
-    // Both members have all experts, and so sum their gradients, although no other replica has a copy of the other
+    // Both members have all experts, so they sum their gradients, although no other replica has a copy of the other
     // weights.
     let alone = spread(2, 1, 1, 1);
     assert_eq!(
@@ -190,7 +190,7 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
             ("tensor", bytes(of_tokens))
         ]
     );
-    // Each member has one half of the experts, so no sum of experts' gradients is needed.
+    // Each member has one half of the experts, so experts' gradients need no sum.
     let parted = spread(2, 1, 2, 1);
     assert_eq!(sums(&parted), [("tensor", bytes(of_tokens))]);
 }
@@ -208,8 +208,8 @@ fn ranks_keep_and_step_their_own_experts() {
         let stage = &summary.stages[0];
         assert_eq!(summary.parameters, all);
         assert_eq!(stage.parameters, common + 2 * own);
-        // The optimizer has 12 B of state per parameter. Each of four replicas has a quarter of it for common
-        // parameters, and each of two replicas half of it for experts.
+        // The optimizer has 12 B of state per parameter. Each of four replicas holds a quarter of it for common
+        // parameters, and each of two replicas holds half of it for experts.
         let [by, of_experts] = replicas;
         let kept = 12 * common / by + 12 * 2 * own / of_experts;
         assert_eq!(stage.memory[TensorClass::Optimizer as usize], kept);
@@ -228,8 +228,8 @@ fn ranks_keep_and_step_their_own_experts() {
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
 }
 
-/// Returns a rank's reductions, each with its group, its bytes, and a flag per node id that is true if it waits for the
-/// node.
+/// Returns a rank's reductions, each with its group, its bytes, and one flag per node id, which is true if the
+/// reduction waits for that node.
 fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
@@ -268,7 +268,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             };
             assert_eq!(bytes(true), 2 * (OF_ENDS + 2 * OF_BLOCK), "{by} {bucket}");
             assert_eq!(bytes(false), 2 * 2 * OF_EXPERTS / 2, "{by} {bucket}");
-            // In the last micro-batch, the last sum of each kind of gradients waits for all of that kind.
+            // In the last micro-batch, the last sum of each kind of gradients waits for all gradients of that kind.
             for (of_all, names) in [
                 (
                     true,
@@ -295,7 +295,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             }
         }
     }
-    // If each expert is on only one rank, no sum of experts' gradients is needed.
+    // If each expert is on only one rank, experts' gradients need no sum.
     let mut plan = shared();
     plan.expert = 4;
     let nodes = &ranks(plan.clone())[0];
@@ -333,7 +333,7 @@ fn updated_experts_are_gathered_from_those_that_have_them() {
             };
             own.map(bytes).sum::<u64>()
         };
-        // One bucket has a quarter of the common parameters, and another has half of the rank's experts.
+        // One bucket holds a quarter of the common parameters, and another holds half of the rank's experts.
         assert_eq!(
             gathered("World"),
             (2 * (OF_ENDS + 2 * OF_BLOCK)).div_ceil(4)
