@@ -21,7 +21,7 @@ pub struct CompletedRequest {
     pub datapath: Span,
     /// Total time in which at least one job of the request ran.
     pub compute: Span,
-    /// Total time between each preemption and the request's continuation.
+    /// Total time that the request spent preempted, from each preemption until it continued.
     pub preempted: Span,
     /// Time in the queue: the remainder of the time from arrival to end.
     pub queue: Span,
@@ -62,7 +62,7 @@ pub trait RequestObserver {
         false
     }
 
-    /// Receives each job when its times become known. They may be in the future.
+    /// Receives each job as soon as its start and end are known. These times may be in the future.
     fn on_job_served(&mut self, _job: &ServedJob) {}
 }
 

@@ -1,4 +1,4 @@
-//! A platform has processors of equal cores, with a clock and a datapath latency. A platform may also have measured
+//! A platform's processors have equal cores, with a clock and a datapath latency. A platform may also have measured
 //! model latencies.
 //!
 //! A platform file has these keys (defaults in parentheses):
@@ -12,7 +12,7 @@
 //!   `queue` (0) and `compute`, and `rows`, the number of averaged measurements (1);
 //! - `machine`, a preset or file: the machine that replays traces.
 //!
-//! A machine's file can also be used as a platform, without cores and datapath latency.
+//! A machine file can also serve as a platform, which then has neither cores nor datapath latency.
 
 use super::error::ServeError;
 use super::presets::PRESETS;
@@ -265,8 +265,8 @@ impl Platform {
         }
     }
 
-    /// Returns the latencies of `model` that were measured with one request at a time, in ascending
-    /// order of batch size.
+    /// Returns the latencies of `model` that were measured with one request in flight, in ascending order of batch
+    /// size.
     pub fn measured_latencies(&self, model: &str) -> Vec<&MeasuredLatency> {
         let rows = self.measured.iter();
         let mut rows: Vec<_> = rows.filter(|row| row.model == model).collect();
@@ -307,8 +307,8 @@ mod tests {
 
     #[test]
     fn presets_have_the_printed_figures() {
-        // For each platform: name, cores, clock in GHz, and datapath latency in ns without the
-        // additional latencies of layers and models.
+        // For each platform: name, cores, clock in GHz, and datapath latency in ns without the additions for layers and
+        // models.
         let figures = [
             ("a100x", 56_592, 1.41, 344),
             ("brainwave", 96_000, 0.6, 344),

@@ -1,5 +1,5 @@
-//! Policies that determine the order in which requests are served. The server asks the policy for requests when one
-//! enters the queue, and when a processor has a free slot. Each file of this module contains one policy.
+//! Policies that determine the order in which requests are served. The server asks the policy for requests when a
+//! request enters the queue and when a processor has a free slot. Each file of this module contains one policy.
 
 mod batching;
 mod keyed;
@@ -29,7 +29,7 @@ pub struct QueuedRequest {
     pub due: Time,
     /// Priority level of the request's model; 0 is the most urgent.
     pub level: u32,
-    /// Service time that the request still needs on idle processors.
+    /// Service time that the request would still need on idle processors.
     pub work: Span,
 }
 
@@ -42,7 +42,7 @@ pub trait ServiceQueue {
     /// empty, or if the queued requests should wait for others.
     fn choose_requests(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
 
-    /// Returns the time from which [`Self::choose_requests`] may choose requests even if none enters the queue.
+    /// Returns the time from which [`Self::choose_requests`] may choose requests even if no more enter the queue.
     fn wake_at(&self) -> Option<Time> {
         None
     }

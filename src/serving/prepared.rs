@@ -1,5 +1,5 @@
-//! Prepares a scenario for a platform. This computes the offered load and the times of jobs, and checks that the
-//! platform can serve the models.
+//! Prepares a scenario for a platform. This computes the offered load and the jobs' times, and checks that the platform
+//! can serve the models.
 
 use super::error::ServeError;
 use super::jobs::VectorProductJobGraph;
@@ -19,7 +19,7 @@ use std::borrow::Cow;
 pub struct ScenarioWithModelTimes<'s> {
     pub scenario: &'s Scenario,
     pub platform: Option<&'s Platform>,
-    /// Number of cores per processor; 1 if the platform states no cores.
+    /// Number of cores per processor; 1 if the platform does not state it.
     pub cores: u64,
     pub models: Vec<ModelWithJobTimes<'s>>,
     /// Limit on the serve times of all models.
@@ -44,7 +44,7 @@ pub struct ModelWithJobTimes<'s> {
     traced: Option<TracedJobLatencyAndInterval<'s>>,
 }
 
-/// Number of prompt tokens and number of answer tokens for requests that state none.
+/// Numbers of prompt and answer tokens for requests that state none.
 const NO_TOKENS: [u32; 2] = [1, 1];
 
 impl<'s> ScenarioWithModelTimes<'s> {
@@ -70,8 +70,8 @@ impl<'s> ScenarioWithModelTimes<'s> {
     }
 
     /// Returns the offered load: the fraction of the processors' time that requests occupy in the long run. `None` for
-    /// closed-loop arrivals, and if the arrival file states each request's work. For arrivals from a file, `measured`
-    /// is its number of arrivals per second.
+    /// closed-loop arrivals, and if the arrival file states each request's work. If arrivals come from a file,
+    /// `measured` is the number of arrivals per second in it.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self
@@ -91,10 +91,10 @@ impl<'s> ScenarioWithModelTimes<'s> {
         Some(rate * mean / f64::from(scenario.processors))
     }
 
-    /// Returns the seconds for which a request occupies a processor. Batches, if the policy forms them, are assumed to
-    /// be full. The result is the larger of two times: the time for which the request's work occupies all cores, and
-    /// its unloaded time divided by the number of slots. With one slot, this is the unloaded time. With unlimited
-    /// slots, it is the time of the work on all cores.
+    /// Returns how many seconds a request occupies a processor. Batches, if the policy forms them, are assumed to be
+    /// full. The result is the larger of two times: the time for which the request's work occupies all cores, and its
+    /// unloaded time divided by the number of slots. With one slot, this is the unloaded time. With unlimited slots, it
+    /// is the time for which the work occupies all cores.
     pub fn processor_seconds_per_request(&self, model: &ModelWithJobTimes<'_>) -> f64 {
         let together = self.scenario.policy.kind.max_served_together();
         let work = model.mean_all_core_seconds(self, together);
@@ -370,8 +370,8 @@ impl<'s> ModelWithJobTimes<'s> {
         }
     }
 
-    /// Returns the number of tasks of a job and the duration of each task, for a batch of the
-    /// requests with the given numbers.
+    /// Returns how many tasks a job has and how long each task takes, for a batch of the requests with the given
+    /// numbers.
     pub fn tasks_and_length_of_job(
         &self,
         of: &ScenarioWithModelTimes<'_>,
@@ -388,8 +388,8 @@ impl<'s> ModelWithJobTimes<'s> {
         (all, self.each[job as usize])
     }
 
-    /// Returns the number of tasks that a job does not skip because of sparsity. The number of skipped tasks is rounded
-    /// at random, so that their mean fraction equals the scenario's sparsity exactly.
+    /// Returns how many of a job's tasks remain after sparsity skips some. The number of skipped tasks is rounded at
+    /// random, so that their mean fraction equals the scenario's sparsity exactly.
     fn unskipped_task_count(
         &self,
         of: &ScenarioWithModelTimes<'_>,
@@ -408,8 +408,8 @@ impl<'s> ModelWithJobTimes<'s> {
         tasks.saturating_sub(skipped as u64 + u64::from(more))
     }
 
-    /// Returns the time that a batch of requests takes on an unloaded processor, without datapath latency. Its jobs run
-    /// on idle cores; jobs that have `ended` are not included.
+    /// Returns how long a batch of requests takes on an unloaded processor, without datapath latency. Its jobs run on
+    /// idle cores; jobs that have `ended` are not included.
     pub(super) fn unloaded_time(
         &self,
         of: &ScenarioWithModelTimes<'_>,
@@ -432,13 +432,13 @@ impl<'s> ModelWithJobTimes<'s> {
         jobs.unloaded_time(of.cores, size).unwrap_or(Span::MAX)
     }
 
-    /// Returns true if the time of a request is the sum of its jobs' times.
+    /// Returns true if a request takes the sum of its jobs' times.
     pub fn is_chain(&self) -> bool {
         self.unloaded.as_ref().is_none_or(LoneRequestJobs::is_chain)
     }
 
-    /// Returns the mean time of a request, or of a batch of `together` requests, on an unloaded
-    /// processor. The number of tasks that sparsity skips is rounded down.
+    /// Returns the mean time that a request, or a batch of `together` requests, takes on an unloaded processor. The
+    /// number of tasks that sparsity skips is rounded down.
     pub fn mean_unloaded_time(&self, together: u32) -> Span {
         match &self.served.work {
             RequestWork::Vectors(_) if together == 1 => self.one,
@@ -463,7 +463,7 @@ impl<'s> ModelWithJobTimes<'s> {
         }
     }
 
-    /// Returns the mean seconds for which `together` requests occupy all cores.
+    /// Returns how many seconds on average `together` requests occupy all cores.
     fn mean_all_core_seconds(&self, of: &ScenarioWithModelTimes<'_>, together: u32) -> f64 {
         if let Some(trace) = &self.traced {
             return trace.interval.as_seconds();
@@ -480,7 +480,7 @@ impl<'s> ModelWithJobTimes<'s> {
         }
     }
 
-    /// Returns the time to run the model's trace once on an unloaded machine.
+    /// Returns how long one run of the model's trace takes on an unloaded machine.
     fn unloaded_trace_latency(&self) -> Span {
         self.traced
             .as_ref()

@@ -1,4 +1,4 @@
-//! Creates programs whose jobs get their times from the server. Each has one rank, and a node for each job.
+//! Creates programs whose job times come from the server. Each has one rank, and a node for each job.
 
 use super::error::ServeError;
 use chakram_base::ids::Rank;

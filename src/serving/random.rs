@@ -1,16 +1,16 @@
-//! Generates a scenario's random numbers. A mixing function computes each from a counter, so they are the same on every
-//! machine.
+//! Generates a scenario's random numbers. A mixing function computes each number from a counter, so the numbers are the
+//! same on every machine.
 
 use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
-/// Purposes for which random numbers are drawn. Each has its own sequence, so that additional draws for one do not
-/// change the numbers for the others.
+/// Purposes for which random numbers are drawn. Each purpose has its own sequence, so that additional draws for one
+/// purpose do not change the numbers for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RandomPurpose {
     /// Gaps between arrivals.
     Gaps = 1,
-    /// Models that requests ask for.
+    /// Choice of the model that a request asks for.
     Mix = 2,
     /// Random service times, with one sequence per request.
     Service = 3,
@@ -50,13 +50,13 @@ impl RandomStream {
         (self.next_bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns the next number of an exponential distribution with the mean `mean`.
+    /// Returns the next number from an exponential distribution with the mean `mean`.
     pub fn next_exponential(&mut self, mean: f64) -> f64 {
         // libm's logarithm is the same on every machine. Its argument is never 0, because `next_unit` is below 1.
         -mean * libm::log(1.0 - self.next_unit())
     }
 
-    /// Returns the next number of a log-normal distribution with the mean `mean`; `deviation` is the standard
+    /// Returns the next number from a log-normal distribution with the mean `mean`; `deviation` is the standard
     /// deviation of the logarithm.
     pub fn next_log_normal(&mut self, mean: f64, deviation: f64) -> f64 {
         // Box-Muller transform.
@@ -74,8 +74,8 @@ impl RandomStream {
     }
 }
 
-/// Returns the value of a log-normal distribution at `normal` standard deviations above the median.
-/// The mean of exp(m + s z) is exp(m + s^2 / 2), from which the median follows.
+/// Returns the value of a log-normal distribution at `normal` standard deviations above the median. The mean of exp(m +
+/// s z) is exp(m + s^2 / 2), which yields the median.
 pub fn log_normal_value_at(mean: f64, deviation: f64, normal: f64) -> f64 {
     let middle = libm::log(mean) - deviation * deviation / 2.0;
     libm::exp(middle + deviation * normal)

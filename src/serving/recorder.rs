@@ -38,7 +38,7 @@ pub struct ServeRunRecorder<'s> {
     pub preemptions: u64,
     pub completed: u64,
     pub completed_core_ps: u128,
-    /// Core time of each processor within the window, in picoseconds.
+    /// Core time that each processor used within the window, in picoseconds.
     pub busy_ps: Vec<u128>,
     /// Arrival time of the first counted request.
     pub counted_from: Option<Time>,
@@ -89,8 +89,7 @@ impl<'s> ServeRunRecorder<'s> {
         }
     }
 
-    /// Returns the indices of three rows: the model's row, its class's row, and the row of all
-    /// requests.
+    /// Returns three row indices: the model's, its class's, and that of all requests.
     fn rows_of(&self, model: u32) -> [Option<usize>; 3] {
         let models = self.prepared.models.len();
         let class = self.class_of[model as usize].map(|class| models + class);

@@ -1,4 +1,4 @@
-//! The report of a scenario's run. All renderings (text, JSON, CSV and HTML) are made from it.
+//! The report of a scenario's run. All output formats (text, JSON, CSV and HTML) are rendered from it.
 
 use super::platform::Platform;
 use super::recorder::{RequestGroupStatistics, ServeRunRecorder};
@@ -32,7 +32,7 @@ pub struct ServeReport {
     pub stop: String,
     /// Number of initial requests excluded from the statistics.
     pub warmup: u64,
-    /// Limit on serve times for the goodput; `None` if the deadlines of models apply.
+    /// Limit on serve times for the goodput; `None` if the models' deadlines apply.
     #[serde(rename = "slo_ps")]
     pub slo: Option<Span>,
     /// Window for utilisation and levels: from 0 until the last completion.
@@ -45,7 +45,7 @@ pub struct ServeReport {
     /// Offered load (rho): the fraction of the processors' time that requests occupy in the long run. Absent for
     /// closed-loop arrivals, and if the arrival file states each request's work.
     pub offered_load: Option<f64>,
-    /// Number of times that a request was preempted between two of its jobs.
+    /// How often a request was preempted between two of its jobs.
     pub preemptions: u64,
     /// One row per model, then one row per class, then a row for all requests.
     pub rows: Vec<ServeRow>,
@@ -56,8 +56,8 @@ pub struct ServeReport {
     pub queue: LevelSummary,
     /// Number of requests in the system over time.
     pub active: LevelSummary,
-    /// Time in the system, summed over all completed requests, in picoseconds. Little's law has
-    /// been checked: this value equals the number of requests in the system, summed over time.
+    /// Time in the system, summed over all completed requests, in picoseconds. It has been checked against Little's
+    /// law: it equals the number of requests in the system, summed over time.
     pub time_in_system_ps: WideTimeSum,
     /// Caveats about the results, such as overload or a run that is too short.
     pub warnings: Vec<String>,
@@ -71,7 +71,7 @@ pub struct PlatformFacts {
     pub name: String,
     /// Publication or measurement that is the source of the platform's numbers.
     pub source: String,
-    /// Number of cores per processor; `None` if the platform states no cores.
+    /// Number of cores per processor; `None` if the platform does not state it.
     pub cores: Option<u32>,
     /// Number of multiplications per second on one core.
     pub clock_hz: Option<f64>,
@@ -91,7 +91,7 @@ pub struct ServeRow {
     pub kind: ServeRowKind,
     /// Number of counted requests that arrived.
     pub arrived: u64,
-    /// Number of counted requests that are complete. All later fields describe them.
+    /// Number of counted requests that are complete. All later fields describe these requests.
     pub completed: u64,
     /// Number of completed requests per second, from the first counted arrival to the end of the
     /// window.

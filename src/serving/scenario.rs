@@ -12,8 +12,8 @@
 //!   or `file`. With `closed`, each of `users` users waits for the answer, thinks for `think` (exponentially
 //!   distributed if `think_exponential`), and then sends the next request. A `file` of arrivals is replayed
 //!   `repeat` times in succession, at `speed` times the recorded speed;
-//! - `[stop]`: `requests` is the maximum number of requests; `first` ends the run when this number of first
-//!   requests is complete; no request arrives after `duration`;
+//! - `[stop]`: `requests` is the maximum number of requests; `first` ends the run when this many of the first requests
+//!   are complete; no request arrives after `duration`;
 //! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0);
 //! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with `aging`),
 //!   `earliest-deadline` or `batching`. Batching has the keys `batch`, the maximum number of requests in a batch,
@@ -21,7 +21,7 @@
 //!   requests that a processor serves at once (1; unlimited with round-robin). `preemption` is the cost of
 //!   preempting a request between two of its jobs.
 //!
-//! The work of a model is one of
+//! A model states its work as one of
 //!
 //! - `preset`, a model's preset or file, with `tokens`, `convolution` (outputs or kernels), `attention` (layer or
 //!   heads), `merge`, `tables` and `sparsity`;
@@ -32,7 +32,7 @@
 //!   `batch`. Latencies are looked up by batch size, or drawn at random;
 //! - `steps`, a table of measured step times with the columns `tokens`, `batch`, `prefill` and `step`. The token
 //!   counts of requests come from the arrival file, or from `prompt` and `output`;
-//! - `measured = true`: the work is the platform file's measured latencies for the model's name;
+//! - `measured = true`: the work is the latencies that the platform file gives for the model's name;
 //! - `trace`, a job in any form that `chakram replay` accepts: a folder of traces, a prefix of file names, or a
 //!   job file. Each request launches the job on the platform's machine.
 
@@ -58,7 +58,7 @@ pub struct Scenario {
     pub name: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Number of processors, each with the platform's properties.
+    /// Number of processors, which all have the platform's properties.
     pub processors: u32,
     /// Models, at least one.
     pub models: Vec<ServedModel>,
@@ -91,11 +91,11 @@ pub struct ServedModel {
     pub known_as: String,
     /// Fraction of the tasks that requests skip.
     pub sparsity: f64,
-    /// Numbers of prompt and answer tokens, for arrivals that do not state them.
+    /// Numbers of prompt and answer tokens for arrivals that state none.
     pub tokens: Option<[u32; 2]>,
     /// Work that each request for the model causes.
     pub work: RequestWork,
-    /// Locations of the model's values in the scenario file, for error messages.
+    /// Where the scenario file states the model's values, for error messages.
     pub place: ModelWorkAndDeadlineLocations,
 }
 
@@ -124,7 +124,7 @@ pub enum RequestWork {
     ByBatch(InterpolatedDurationCurve),
     /// Measured latencies of individual requests; each request draws one of them at random.
     Drawn(Vec<Span>),
-    /// Measured steps. The time of a prompt depends on its tokens, and that of each further token on the batch size.
+    /// Measured steps. A prompt's time depends on its tokens; each further token's time depends on the batch size.
     Steps {
         /// Time of a prompt, by its number of tokens.
         prefill: InterpolatedDurationCurve,
@@ -166,7 +166,7 @@ pub enum ArrivalPattern {
         path: PathBuf,
         /// Number of times that the file is replayed in succession.
         repeat: u32,
-        /// Factor by which arrivals are faster than in the file.
+        /// Factor by which the file's arrivals are sped up.
         speed: f64,
     },
 }
@@ -176,22 +176,22 @@ pub enum ArrivalPattern {
 pub enum ArrivalRateInRequestsOrBytes {
     /// Requests per second.
     Requests(f64),
-    /// Bandwidth that the bytes of all requests fill in the long run.
+    /// Bandwidth that the requests' bytes fill in the long run.
     Bytes(Bandwidth),
 }
 
-/// Condition that ends a run: all requests are complete, or an earlier limit is reached.
+/// What ends a run: either all requests complete, or a limit is reached first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStopRule {
     /// Maximum number of requests that arrive.
     pub requests: Option<u64>,
-    /// The run ends when this many first requests are complete.
+    /// The run ends when this many of the first requests are complete.
     pub first: Option<u64>,
     /// Time after which no request arrives.
     pub duration: Option<Span>,
 }
 
-/// Order in which requests are served, and number of slots of each processor.
+/// The order in which requests are served, and how many slots each processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceOrderAndSlots {
     /// Order in which queued requests are served.
@@ -205,7 +205,7 @@ pub struct ServiceOrderAndSlots {
 /// A policy with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServicePolicyWithParameters {
-    /// Distributes jobs to cores in turn, as soon as the jobs are ready.
+    /// Assigns jobs to cores in turn, as soon as the jobs are ready.
     RoundRobin,
     /// First come, first served.
     FirstCome,
@@ -213,7 +213,7 @@ pub enum ServicePolicyWithParameters {
     ShortestJob,
     /// Serves a request of the most urgent model first.
     Priority {
-        /// Waiting time that makes a request one priority level more urgent; `None` if waiting has no effect.
+        /// How long a request must wait to become one priority level more urgent; `None` if waiting has no effect.
         aging: Option<Span>,
     },
     /// Serves the request with the earliest deadline first.
@@ -311,8 +311,7 @@ impl Scenario {
         })
     }
 
-    /// Returns the mean number of arrivals per second in the long run; `None` if completions or a
-    /// file determine the arrivals.
+    /// Returns the long-run mean number of arrivals per second; `None` if completions or a file determine the arrivals.
     pub fn arrivals_per_second(&self) -> Option<f64> {
         let total: f64 = self.models.iter().map(|model| model.weight).sum();
         match self.stream {

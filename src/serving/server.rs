@@ -4,13 +4,13 @@
 //! enter the queue: first requests whose datapath latency has ended, then new requests. Then processors with free slots
 //! take requests from the queue, in the order of their indices.
 //!
-//! The time of a request has four parts. The first is the datapath latency. *Compute* is the time in which at least one
-//! of the request's jobs runs on some core, or the time of its trace's launch. *Preempted* is the time from a
+//! A request's time has four parts. The first is the datapath latency. *Compute* is the time in which at least one of
+//! the request's jobs runs on some core, or the time that its trace's launch takes. *Preempted* is the time from a
 //! preemption until a job of the request runs again. *Queue* is the remaining time.
 //!
-//! Submodules: `admission` handles requests from their arrival until they enter the queue;
-//! `dispatch` assigns queued requests to processors, and preempts requests; `service` computes the
-//! times of jobs, and ends batches; `closing` closes the records of a run, and checks them.
+//! Submodules: `admission` handles requests from their arrival until they enter the queue; `dispatch` assigns queued
+//! requests to processors, and preempts requests; `service` computes job times and ends batches; `closing` closes a
+//! run's records and checks them.
 
 use super::arrivals::{OpenLoopArrivalSource, RequestArrival, RequestModelSampler};
 use super::cores::{CoreFreeTimes, JobTimeRange};
@@ -40,7 +40,7 @@ use flight::{BatchInFlight, Slab};
 #[derive(Debug)]
 struct ProcessorCoresAndSlots {
     cores: CoreFreeTimes,
-    /// Number of further batches that the processor can take.
+    /// How many more batches the processor can take.
     free_slots: u32,
     /// Number of traces that the processor is serving.
     traces: u32,
@@ -72,7 +72,7 @@ pub(super) struct ServeRunState<'s> {
     policy: Box<dyn ServiceQueue>,
     arrivals: OpenLoopArrivalSource<'s>,
     next_arrival: Option<RequestArrival>,
-    /// Draws the model of each request that a user sends.
+    /// Draws a model for each request that a user sends.
     mix: RequestModelSampler,
     think: RandomStream,
     /// Number of user requests that have been scheduled so far.
@@ -85,7 +85,7 @@ pub(super) struct ServeRunState<'s> {
     processors: Vec<ProcessorCoresAndSlots>,
     /// Index of the processor that gets the next request, if the policy has no slots.
     turn: usize,
-    /// The policy's last choice of requests; reused to keep the allocation.
+    /// The requests that the policy chose last; kept to reuse the allocation.
     batch: Vec<QueuedRequest>,
     states: Vec<RequestModelArrivalAndTokens>,
     /// Batches that have begun but are not yet launched in the event loop.
@@ -95,7 +95,7 @@ pub(super) struct ServeRunState<'s> {
     now: Time,
     /// Number of requests that have arrived so far.
     arrived: u64,
-    /// Number of requests that must still complete before the run ends, if it ends after the first requests
+    /// Number of requests that must still complete before the run ends, if the first requests end it
     /// ([`super::scenario::RunStopRule::first`]).
     first_left: Option<u64>,
     failure: Option<ServeError>,
@@ -146,7 +146,7 @@ impl<'s> ServeRunState<'s> {
         Ok(server)
     }
 
-    /// Returns the next time at which an event other than the end of a job is due; `None` if there is none.
+    /// Returns the time of the next event that is not the end of a job; `None` if there is none.
     pub fn next_due(&self) -> Option<Time> {
         if self.has_stopped() {
             return None;
@@ -157,7 +157,7 @@ impl<'s> ServeRunState<'s> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival.map(|arrival| arrival.at);
         // If the policy waits for more requests, ask the queue again when this wait ends. While no slot is free, this
-        // event is unnecessary, because the end of a job asks the queue.
+        // event is unnecessary, because the queue is asked anyway when a job ends.
         let has_slot = || self.processors.iter().any(|one| one.free_slots > 0);
         let queue = self.policy.wake_at().filter(|_| has_slot());
         [timer, arrival, queue].into_iter().flatten().min()
@@ -211,7 +211,7 @@ impl<'s> ServeRunState<'s> {
         }
     }
 
-    /// Ends a job of a batch. Jobs that were held back may then begin.
+    /// Ends one of a batch's jobs. Jobs that were held back may then begin.
     pub fn end_job(
         &mut self,
         now: Time,

@@ -27,8 +27,7 @@ pub(super) struct DurationHistogram {
 }
 
 impl DurationHistogram {
-    /// Returns the index of the power-of-two range that contains a duration, and the index of its bin within this
-    /// range.
+    /// Returns the index of the power of two that a duration falls into, and the index of its bin within this power.
     fn position_of(span: Span) -> (usize, usize) {
         let bits = u64::BITS - span.0.leading_zeros();
         match bits.checked_sub(FINE + 1) {
@@ -80,8 +79,7 @@ impl DurationHistogram {
         self.count += other.count;
     }
 
-    /// Returns, approximately, the duration that `percent` percent of all samples do not exceed; `None` without
-    /// samples.
+    /// Returns the approximate duration that `percent` percent of all samples do not exceed; `None` without samples.
     pub fn approximate_percentile(&self, percent: f64) -> Option<Span> {
         let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
         let mut below = 0;
@@ -173,7 +171,7 @@ impl DurationSamples {
         self.all.sum_ps
     }
 
-    /// Returns the mean with its interval; `None` without samples.
+    /// Returns the mean with its confidence interval; `None` without samples.
     pub fn mean_estimate(&self) -> Option<IntervalEstimate> {
         let count = u128::from(self.sample_count());
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
@@ -183,8 +181,8 @@ impl DurationSamples {
         })
     }
 
-    /// Returns a percentile with its interval; `None` without samples. It is interpolated linearly between two samples
-    /// (position (n - 1) q). With more than 65,536 samples, it is accurate to one part in 256.
+    /// Returns a percentile with its confidence interval; `None` without samples. It is interpolated linearly between
+    /// two samples (position (n - 1) q). With more than 65,536 samples, it is accurate to one part in 256.
     pub fn percentile_estimate(&self, percent: f64) -> Option<IntervalEstimate> {
         let value = if self.exact.len() as u64 == self.sample_count() {
             interpolate_percentile(&mut self.exact.clone(), percent)?
@@ -195,7 +193,7 @@ impl DurationSamples {
             let value = batch.sketch.approximate_percentile(percent);
             value.unwrap_or_default().0 as f64
         };
-        // Small batches do not determine high percentiles, so compute no interval from them.
+        // Batches of few samples cannot determine high percentiles, so compute no interval from them.
         let rare = 1.0 / (1.0 - percent / 100.0);
         let plus_minus = self.interval_half_width(of);
         Some(IntervalEstimate {
@@ -216,8 +214,8 @@ impl DurationSamples {
             let off = |v: &f64| v - mean;
             let squares: f64 = values.iter().map(|v| off(v) * off(v)).sum();
             let neighbours: f64 = values.windows(2).map(|w| off(&w[0]) * off(&w[1])).sum();
-            // Correlated neighbouring batches are too short to be independent, so merge them in pairs. For n
-            // independent batches, the measured correlation has a standard deviation of 1 / sqrt(n).
+            // If neighbouring batches are correlated, they are too short to be independent, so merge them in pairs. For
+            // n independent batches, the measured correlation has a standard deviation of 1 / sqrt(n).
             let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
             if !correlated && size >= 8 {
                 let error = (squares / (count - 1.0) / count).sqrt();
@@ -232,7 +230,7 @@ impl DurationSamples {
     }
 }
 
-/// Merges neighbouring batches in pairs. Drops the last one if their number is odd.
+/// Merges neighbouring batches in pairs. If the number of batches is odd, drops the last one.
 fn merge_batch_pairs(batches: &[SampleSumAndHistogram]) -> Vec<SampleSumAndHistogram> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
@@ -243,8 +241,7 @@ fn merge_batch_pairs(batches: &[SampleSumAndHistogram]) -> Vec<SampleSumAndHisto
     joined.collect()
 }
 
-/// Returns the value at position (n - 1) q of the samples in ascending order, interpolated
-/// linearly. Reorders the samples.
+/// Returns the value at position (n - 1) q of the sorted samples, interpolated linearly. Reorders the samples in place.
 fn interpolate_percentile(samples: &mut [Span], percent: f64) -> Option<Span> {
     let position = samples.len().checked_sub(1)? as f64 * percent / 100.0;
     let below = position.floor() as usize;
@@ -259,9 +256,9 @@ const NORMAL_95: f64 = 1.959_964;
 /// 95 % quantile of the normal distribution, for a two-sided interval of 90 %.
 pub(super) const NORMAL_90: f64 = 1.644_854;
 
-/// Returns the quantile of Student's t-distribution that corresponds to the normal distribution's quantile `z`. It is
-/// the sum of `z` and two terms of the expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5). It is accurate to 0.2
-/// % for 15 or more degrees of freedom, and to 6 % for two.
+/// Returns the quantile of Student's t-distribution that corresponds to the quantile `z` of the normal distribution. It
+/// is the sum of `z` and two terms of the expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5). It is accurate to
+/// 0.2 % for 15 or more degrees of freedom, and to 6 % for two.
 pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     let n = degrees.max(1) as f64;
     let first = (z.powi(3) + z) / 4.0;
@@ -343,7 +340,8 @@ impl LevelOverTime {
     fn advance_curve_to(&mut self, now: Time) {
         let area = u128::from(self.level) * u128::from(now.since(self.since).0);
         self.area += area;
-        // Most changes fall into the same interval as the previous one, so checking it first avoids the division.
+        // Most changes fall into the same interval as the previous change, so checking this interval first avoids the
+        // division.
         if now.0 < self.current.1
             && let Some((sum, most)) = self.intervals.get_mut(self.current.0)
         {

@@ -78,7 +78,7 @@ impl CsvTableRowReader {
         &self.headings
     }
 
-    /// Skips all rows that do not have `value` in the column `name`.
+    /// Skips all rows whose value in the column `name` is not `value`.
     pub fn filter_rows(&mut self, name: &str, value: &str) -> Result<(), ServeError> {
         let column = self.column_index(name)?;
         self.filters.push((column, value.to_owned()));
@@ -209,7 +209,7 @@ impl InterpolatedDurationCurve {
     }
 
     /// Returns the duration at position `x`. Between two positions, it is interpolated linearly. Before the first
-    /// position, it is constant. After the last one, it continues along the line through the last two positions.
+    /// position, it is constant. After the last position, it continues along the line through the last two positions.
     pub fn duration_at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {

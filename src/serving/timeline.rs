@@ -102,7 +102,7 @@ impl<'m, W: Write> RequestTimelineWriter<'m, W> {
         Ok(())
     }
 
-    /// Counts one more event; returns true if the timeline may contain it.
+    /// Counts another event; returns true if it still fits into the timeline.
     fn has_room(&mut self) -> bool {
         let fits = self.events < MOST_EVENTS;
         self.events += u64::from(fits);
@@ -110,7 +110,7 @@ impl<'m, W: Write> RequestTimelineWriter<'m, W> {
         fits
     }
 
-    /// Ends the timeline. Returns the output, and the number of omitted requests and jobs.
+    /// Ends the timeline. Returns the output, and how many requests and jobs were omitted.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Opens trace jobs that requests launch.
+//! Opens jobs in traces, which requests launch.
 
 use chakram_jobs::{Job, JobLoadOrWriteError};
 use std::path::{Path, PathBuf};

@@ -20,9 +20,9 @@ use chakram_jobs::Job;
 pub struct TracedJobLatencyAndInterval<'s> {
     pub job: &'s Job,
     pub machine: &'s Machine,
-    /// Time of a launch on an idle machine.
+    /// Time that a launch takes on an idle machine.
     pub latency: Span,
-    /// Mean time between the ends of successive launches, with as many in service as the policy allows.
+    /// Mean time between the ends of successive launches while as many are in service as the policy allows.
     pub interval: Span,
     /// True if a launch runs on the NPU of its processor.
     anywhere: bool,
@@ -32,8 +32,8 @@ pub struct TracedJobLatencyAndInterval<'s> {
 const MOST_AT_ONCE: u32 = 6;
 
 impl<'s> TracedJobLatencyAndInterval<'s> {
-    /// Replays the job on the idle machine. If the policy allows concurrent launches, also replays a sequence of
-    /// overlapping ones.
+    /// Replays the job on the idle machine. If the policy allows concurrent launches, also replays a series of
+    /// overlapping launches.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ pub(super) fn replay_options() -> ReplayOptions {
     ReplayOptions::default()
 }
 
-/// A feed that keeps `at_once` launches of one program in service. Whenever one ends, another starts.
+/// A feed that keeps `at_once` launches of one program in service. Whenever one launch ends, another starts.
 struct FixedConcurrencyFeed {
     at_once: u32,
     left: u32,
@@ -118,7 +118,7 @@ impl FixedConcurrencyFeed {
         queue.begin_launch(LaunchRequest::default());
     }
 
-    /// Returns the mean time between ends. Ignores the ends that the first launches affect.
+    /// Returns the mean time between the ends of launches. Ignores the ends that are affected by the first launches.
     fn mean_end_interval(&self) -> Span {
         let last = self.ends.len() - 1;
         let first = last - MOST_AT_ONCE as usize;

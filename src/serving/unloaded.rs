@@ -1,5 +1,4 @@
-//! Computes the time that a request takes on an idle processor, by simulating its jobs once on idle
-//! cores.
+//! Computes how long a request takes on an idle processor, by simulating its jobs once on idle cores.
 
 use super::cores::CoreFreeTimes;
 use super::error::ServeError;
@@ -47,8 +46,8 @@ impl LoneRequestJobs {
         self.program.is_none()
     }
 
-    /// Returns the time of one request on `cores` cores. `size` returns a job's number of tasks, and the duration of
-    /// each.
+    /// Returns how long one request takes on `cores` cores. `size` returns how many tasks a job has, and how long each
+    /// task takes.
     ///
     /// # Errors
     ///

@@ -166,13 +166,12 @@ pub struct PredictionComparedWithBaseline {
     pub moved: bool,
     /// Causes of the change, most important first. Empty if the prediction did not move.
     pub causes: Vec<PredictionChangeCause>,
-    /// Time in each category, averaged over NPUs, first in the baseline and then in the prediction;
-    /// `None` if the prediction did not move.
+    /// Average time of an NPU in each category, first in the baseline and then in the prediction; `None` if the
+    /// prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
     /// Baselines on this machine, from oldest to newest. The prediction is compared with the newest one.
     pub baselines: Vec<BaselinePrediction>,
-    /// Difference between the prediction and the measured steps; `None` if the archive has no
-    /// measured steps.
+    /// How far the prediction is from the measured steps; `None` if the archive has none.
     pub measured: Option<PredictionDistanceFromMeasuredSteps>,
 }
 
@@ -180,7 +179,7 @@ pub struct PredictionComparedWithBaseline {
 pub type CategoryTimes = [Span; NpuTimeCategory::COUNT];
 
 impl PredictionComparedWithBaseline {
-    /// Returns the change of the makespan as a percentage of the baseline.
+    /// Returns how much the makespan changed, as a percentage of the baseline.
     pub fn change_percent(&self) -> f64 {
         match (self.before_ps, self.after_ps) {
             (0, 0) => 0.0,

@@ -1,11 +1,11 @@
-//! Schedules sub-layers on chips. The result states each chip's sub-layer in each step, the location of data, and the
-//! duration of each step.
+//! Schedules sub-layers on chips. The result states which sub-layer each chip runs in each step, where the data are,
+//! and how long each step takes.
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023). A
 //! model is a list of sub-layers with dependencies ([`SubLayerTaskGraph`]). A schedule assigns each chip one sub-layer
-//! per step ([`SubLayersByAcceleratorAndStep`]). [`MultiChipMachine::simulate_steps`] tracks the data on each chip, and so finds where the
-//! data of each step come from. The simulation has a barrier after each stage. It also computes the time and energy of
-//! each step. For chips without barriers, [`ScheduleWithCosts`] writes traces for a replay.
+//! per step ([`SubLayersByAcceleratorAndStep`]). [`MultiChipMachine::simulate_steps`] tracks the data on each chip to
+//! find where each step gets its data from. The simulation has a barrier after each stage. It also computes how much
+//! time and energy each step takes. For chips without barriers, [`ScheduleWithCosts`] writes traces for a replay.
 
 mod cycles;
 mod family;
@@ -38,11 +38,11 @@ pub struct LayerPartOfOneAccelerator {
     pub after: Vec<u32>,
     /// Index of the piece that the sub-layer reads from each of these outputs; `None` if it reads them whole.
     pub piece: Option<u32>,
-    /// Number of pieces into which this sub-layer's output is divided for other sub-layers.
+    /// Number of pieces into which other sub-layers divide this sub-layer's output.
     pub pieces: u32,
     /// Index of the sub-layer's weights. Sub-layers with equal indices share them. `None` without weights.
     pub weights: Option<u32>,
-    /// Index of the part of the model's input that the sub-layer reads. Sub-layers with equal indices read the same
+    /// Index of the part that the sub-layer reads of the model's input. Sub-layers with equal indices read the same
     /// part. `None` if the sub-layer reads only outputs of other sub-layers.
     pub input: Option<u32>,
 }

@@ -1,9 +1,9 @@
 //! Compares predictions with measured runs. Shows how large the errors are, and whether predictions rank plans in the
-//! measured order.
+//! same order as the measurements.
 //!
-//! A table of runs ([`RunTable`]) is parsed from CSV. A file of columns ([`RunColumnRules`]) maps the table's columns
-//! to options of a model and its plan. Every run is generated, replayed, and compared with its measurement
-//! ([`score_runs`]). [`PredictionErrorSummary`] contains error statistics for the predictions, and for a null model
+//! A table of runs ([`RunTable`]) is parsed from CSV. A column file ([`RunColumnRules`]) maps the table's columns to
+//! the options for a model and its plan. Every run is generated, replayed, and compared with its measurement
+//! ([`score_runs`]). [`PredictionErrorSummary`] summarizes the errors of the predictions, and those of a null model
 //! that knows only FLOPs.
 
 use chakram_base::interrupt::wrap_with_current_token;
@@ -73,7 +73,7 @@ pub enum ScoreError {
         file: String,
         /// Line of the row in the table, counted from 1.
         line: u64,
-        /// Found and expected value.
+        /// The value found, and the value expected.
         why: String,
     },
     /// An option has no effect on a run.
@@ -91,7 +91,7 @@ pub enum ScoreError {
     Table {
         /// Name of the invalid table.
         file: String,
-        /// Found and expected text.
+        /// The text found, and the text expected.
         why: String,
     },
 }
@@ -139,15 +139,15 @@ pub struct PredictedStepTimeWithInterval {
     pub interval: Option<[Span; 2]>,
 }
 
-/// Predicts the runs of a table. Calls `ended` in the table's order, with each prediction or with the reason why there
-/// is none.
+/// Predicts the runs of a table. Calls `ended` in the table's order, either with a prediction or with the reason why
+/// there is none.
 ///
-/// Runs are generated and replayed independently on `threads` threads. Their number does not affect the results.
-/// `ended` receives a result as soon as all earlier ones are known.
+/// Runs are generated and replayed independently on `threads` threads. The number of threads does not affect the
+/// results. `ended` receives a result as soon as all earlier ones are known.
 ///
 /// # Errors
 ///
-/// If `ended` fails, returns its error. No further run then begins.
+/// If `ended` fails, this function returns the error. No further run then begins.
 pub fn score_runs(
     table: &RunTable,
     options: &ReplayOptions,
@@ -174,7 +174,7 @@ pub fn score_runs(
     map_runs_in_given_order(table, &[plans, repeats].concat(), threads, ask, ended)
 }
 
-/// Returns the index of the first run with the same model, plan and machine, for each run.
+/// Returns, for each run, the index of the first run that has the same model, plan and machine.
 fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     let mut known = BTreeMap::new();
     let runs = table.runs.iter().enumerate();
@@ -273,7 +273,7 @@ fn predict_run(
     })
 }
 
-/// Predicts the makespan of a run. Builds no report, which the makespan does not need.
+/// Predicts the makespan of a run. Builds no report, because the makespan does not need one.
 fn predict_makespan(
     run: &MeasuredRun,
     options: &ReplayOptions,
@@ -284,8 +284,8 @@ fn predict_makespan(
     })
 }
 
-/// Replays `run`, and returns the value that `answer` computes from the replay. It also returns true if the replayed
-/// ranks may represent all ranks.
+/// Replays `run`, and returns the value that `answer` computes from the replay. Also returns true if the replayed ranks
+/// may represent all ranks.
 fn replay_run<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,

@@ -1,4 +1,4 @@
-//! Computes the work per token on one NPU, for formulas and bounds that do not use kernel times.
+//! Computes how much work one NPU does per token, for formulas and bounds that do not use kernel times.
 
 use super::super::error::ServeError;
 use super::deployment::EngineModelNpusAndMemory;
@@ -8,10 +8,10 @@ use super::step_cost::expected_active_experts;
 use chakram_base::dtype::Dtype;
 use chakram_hardware::machine::NpuClass;
 
-/// Bytes of weights that a step reads, weights that a token uses, and the number of blocks.
+/// How many bytes of weights a step reads, how many weights a token uses, and how many blocks there are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightsPerStepAndToken {
-    /// Bytes of weights that each NPU reads in a step. Only experts that receive tokens count.
+    /// Bytes of weights that each NPU reads per step. Only experts that receive tokens count.
     pub weight_bytes: f64,
     /// Number of weights in the whole model that one token uses.
     pub active: f64,
@@ -63,8 +63,8 @@ impl WeightsPerStepAndToken {
         })
     }
 
-    /// Returns an NPU's peak rate in FLOP/s in the weights' format or, if it does not compute in this format, in BF16;
-    /// `None` if it computes in neither.
+    /// Returns an NPU's peak rate in FLOP/s in the weights' format. Falls back to BF16 if the NPU does not compute in
+    /// this format; `None` if it computes in neither.
     pub fn peak_flops(&self, class: &NpuClass) -> Option<f64> {
         let own = class.peaks.get(self.format);
         own.or(class.peaks.get(Dtype::Bf16))

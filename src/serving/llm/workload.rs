@@ -17,7 +17,7 @@ pub struct LlmWorkload {
     /// Maximum number of requests, excluding later turns of conversations. `None` for no maximum: a
     /// file then yields all of its requests.
     pub count: Option<u64>,
-    /// Instant after which no request arrives.
+    /// Time after which no more requests arrive.
     pub duration: Option<Span>,
     /// Classes of requests, at least one.
     pub classes: Vec<RequestClass>,
@@ -50,7 +50,7 @@ pub enum LlmArrivals {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Factor by which arrivals are faster than in the file.
+        /// Factor by which the file's arrivals are sped up.
         speed: f64,
     },
 }
@@ -70,13 +70,14 @@ pub struct RequestClass {
     pub priority: i32,
     /// Number of tokens in the prefix that prompts of the class share.
     pub shared_prefix: u32,
-    /// Number of distinct prefixes. Each request begins with one of them.
+    /// Number of distinct prefixes. Each request begins with one of these prefixes.
     pub prefixes: u32,
-    /// Number of requests in a conversation. Each begins with all earlier prompts and answers of its conversation.
+    /// Number of requests in a conversation. Each request begins with all earlier prompts and answers of its
+    /// conversation.
     pub turns: u32,
     /// Time from an answer to the next turn.
     pub think: Span,
-    /// Limits of the class, which replace the scenario's limits.
+    /// Limits of the class, which override the scenario's limits.
     pub limits: LlmTimeLimits,
 }
 
@@ -171,7 +172,7 @@ impl LengthDistribution {
     }
 }
 
-/// Random numbers from which a request's lengths are drawn.
+/// Random numbers that determine a request's lengths.
 pub type LengthRandomStream = RandomStream;
 
 impl FromStr for LengthDistribution {
@@ -243,8 +244,7 @@ impl LlmWorkload {
             || self.classes.iter().any(|class| class.turns > 1)
     }
 
-    /// Returns the mean number of requests per second in the long run. `None` if answers or a file determine the
-    /// arrivals.
+    /// Returns the long-run mean number of requests per second. `None` if answers or a file determine the arrivals.
     pub fn mean_rate(&self) -> Option<f64> {
         match self.arrivals {
             LlmArrivals::Poisson(rate) | LlmArrivals::Constant(rate) => Some(rate),

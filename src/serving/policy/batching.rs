@@ -1,7 +1,7 @@
-//! Serves batches of queued requests; all requests of a batch have the same model. It is served when it is full, or
-//! when one of its requests has waited long enough.
+//! Serves queued requests in batches; all requests of a batch are for the same model. A batch is served when it is
+//! full, or when one of its requests has waited long enough.
 //!
-//! If several models have such a batch, the one with the oldest request is served first.
+//! If several models have such a batch, the batch with the oldest request is served first.
 
 use super::{QueuedRequest, ServiceQueue};
 use chakram_base::units::{Span, Time};

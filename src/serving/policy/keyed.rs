@@ -10,8 +10,8 @@
 //! | earliest deadline | instant at which it should be complete |
 //!
 //! With aging, a request becomes one level more urgent each time it has waited for a time a. At time t, a request of
-//! level l that arrived at time s has level l - (t - s) / a. Therefore the request with the smallest s + l a has the
-//! smallest level. A request of level l is overtaken only by requests that arrive less than l a later, so its wait is
+//! level l that arrived at time s has level l - (t - s) / a. Therefore the request with the smallest s + l a is the
+//! most urgent. A request of level l is overtaken only by requests that arrive less than l a later, so its wait is
 //! bounded. Without aging, the wait has no bound.
 
 use super::{QueuedRequest, ServiceQueue};

@@ -29,7 +29,7 @@ pub struct RatePoint {
     pub report: ServeReport,
 }
 
-/// The processors' capacity, which is between two tried rates.
+/// The processors' capacity, bracketed by two tried rates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeCapacity {

@@ -1,4 +1,4 @@
-//! Describes a run: its arrivals, its policy, its end, and caveats about its results.
+//! Describes a run: its arrivals, its policy, what ends it, and caveats about its results.
 
 use super::ServeReport;
 use crate::prepared::ScenarioWithModelTimes;
@@ -56,7 +56,7 @@ pub fn describe_arrival_stream(arrivals: &ArrivalPattern) -> String {
     }
 }
 
-/// Describes the order of service.
+/// Describes the order in which requests are served.
 pub(super) fn describe_service_order(scenario: &Scenario) -> String {
     let policy = &scenario.policy;
     let mut text = policy.kind.stable_name().to_owned();
@@ -88,7 +88,7 @@ pub(super) fn describe_service_order(scenario: &Scenario) -> String {
     text
 }
 
-/// Describes the end of a run.
+/// Describes what ends a run.
 pub(super) fn describe_stop_rule(stop: &RunStopRule) -> String {
     let mut parts = Vec::new();
     if let Some(requests) = stop.requests {

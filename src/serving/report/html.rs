@@ -121,8 +121,8 @@ fn render_report(report: &ServeReport, i: usize) -> String {
     render_section(&escape_html(heading), &format!("run{i}"), &body)
 }
 
-/// Renders three comparisons of the platforms: the mean serve time of each model, the fractions
-/// within limits, and the queue over time.
+/// Renders three comparisons of the platforms: each model's mean serve time, the fractions within limits, and the queue
+/// over time.
 fn render_platform_comparison(reports: &[ServeReport]) -> String {
     let models = |report: &'_ ServeReport| -> Vec<ServeRow> {
         let rows = report.rows.iter();
@@ -219,7 +219,7 @@ fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
     parts.collect()
 }
 
-/// Draws mean serve times as bars that are divided into parts; empty if there are no bars.
+/// Draws mean serve times as stacked bars; empty if there are no bars.
 fn draw_time_part_bars(name: &str, bars: &[BarRow]) -> String {
     let length = |bar: &BarRow| bar.parts.iter().map(|part| part.value).sum::<u64>();
     let Some(most) = bars.iter().map(length).max() else {
@@ -229,7 +229,7 @@ fn draw_time_part_bars(name: &str, bars: &[BarRow]) -> String {
     render_figure(&chart, &PARTS, &format!("{name}; parts sum to it."))
 }
 
-/// Draws the parts of each model's mean serve time.
+/// Draws each model's mean serve time, divided into its parts.
 fn draw_serve_time_parts(report: &ServeReport) -> String {
     let rows = report.rows.iter();
     let models = rows.filter(|row| is_model(row.kind) && row.completed > 0);
@@ -363,7 +363,7 @@ fn draw_times_against_rates(sweeps: &[RateSweep]) -> String {
     body + &render_rate_table(sweeps)
 }
 
-/// Returns the curve of a quantity through the rates at which it is known.
+/// Returns a quantity's curve through the rates at which it is known.
 fn curve_over_rates(
     sweep: &RateSweep,
     of: fn(&ServeRow) -> Option<Span>,

@@ -31,7 +31,7 @@ pub fn render_request_csv(request: &CompletedRequest, model: &str) -> String {
     rows.into_text()
 }
 
-/// Formats the rows of models, classes and all requests as CSV, one platform after another.
+/// Formats the rows of models, classes and all requests as CSV, platform by platform.
 pub fn render_models_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new(
         "platform,name,kind,arrived,completed,throughput_per_s,offered_load,mean_ps,mean_plus_minus_ps,p50_ps,p50_plus_minus_ps,p90_ps,p90_plus_minus_ps,p95_ps,p95_plus_minus_ps,p99_ps,p99_plus_minus_ps,alone_ps,datapath_sum_ps,queue_sum_ps,compute_sum_ps,preempted_sum_ps,serve_sum_ps,attained,goodput_per_s",
@@ -46,8 +46,8 @@ pub fn render_models_csv(reports: &[ServeReport]) -> String {
     rows.into_text()
 }
 
-/// Formats, as CSV, the number of requests in the queue and in the system over time. There is one row per interval;
-/// platforms follow one another.
+/// Formats, as CSV, the number of requests in the queue and in the system over time. There is one row per interval,
+/// platform by platform.
 pub fn render_request_counts_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
     for report in reports {

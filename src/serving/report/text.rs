@@ -129,7 +129,7 @@ pub(super) fn longest_name(style: TextStyleWidthAndDetail) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }
 
-/// Returns the width of the column with the names of `rows`, at least `least`.
+/// Returns the width of the column that shows the names of `rows`, at least `least`.
 pub(super) fn name_column_width(
     rows: &[ServeRow],
     style: TextStyleWidthAndDetail,

@@ -32,7 +32,7 @@ const DURATION: &str = "10 ms";
 /// Maximum number of requests in a run.
 const MOST_REQUESTS: u64 = 1_000_000_000_000;
 
-/// Name of a kind of arrivals, before its parameters are parsed.
+/// An arrival process by name, before its parameters are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ArrivalPatternName {
     Poisson,
@@ -42,7 +42,7 @@ enum ArrivalPatternName {
     File,
 }
 
-/// Name of a policy, before its parameters are parsed.
+/// A policy by name, before its parameters are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ServicePolicyName {
     RoundRobin,

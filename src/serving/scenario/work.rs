@@ -34,7 +34,7 @@ pub(super) const KEYS: &[&str] = &[
     "measured",
     "trace",
 ];
-/// Sources of a model's work, and the additional keys that each source uses.
+/// Sources of a model's work, each with the additional keys that it uses.
 const SOURCES: [(&str, &[&str]); 7] = [
     (
         "preset",
@@ -301,7 +301,7 @@ fn parse_job_graph(source: &ConfigField<'_>) -> Result<VectorProductJobGraph, Co
     Ok(graph)
 }
 
-/// Opens the table that `source` names, with only the rows that `where` selects. `keys` are allowed in addition to
+/// Opens the table that `source` names, and keeps only the rows that `where` selects. `keys` are allowed in addition to
 /// `file` and `where`.
 fn open_selected_table<'d>(
     source: &ConfigField<'d>,
@@ -325,7 +325,7 @@ fn open_selected_table<'d>(
     Ok((reader, table))
 }
 
-/// Returns the index and unit of the column that the key `key` names.
+/// Returns the index and unit of the column that the key `key` refers to.
 fn find_time_column(
     table: &ConfigTable<'_>,
     reader: &CsvTableRowReader,
@@ -342,7 +342,7 @@ fn find_time_column(
     Ok((reader.column_index(name)?, unit))
 }
 
-/// Returns the index of the column that the key `key` names; `None` if the model lacks the key.
+/// Returns the index of the column that the key `key` refers to; `None` if the model lacks the key.
 fn find_number_column(
     table: &ConfigTable<'_>,
     reader: &CsvTableRowReader,

@@ -8,10 +8,10 @@ use crate::policy::QueuedRequest;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// An event that does not follow from a job.
+/// An event that no job causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DatapathOrThinkTimeEnd {
-    /// The datapath latency of a request has ended. The fields are its number and the index of its state.
+    /// The datapath latency of a request has ended. The fields are the request's number and the index of its state.
     Ready(u64, u32),
     /// A user's thinking time has ended, so the user sends a request.
     Ask(u64),

@@ -5,7 +5,7 @@ use crate::error::ServeError;
 use crate::recorder::ServeRunRecorder;
 
 impl<'s> ServeRunState<'s> {
-    /// Closes and checks the records of a run after the loop has ended.
+    /// Closes and checks the run's records after the event loop has ended.
     pub fn close_records(self) -> Result<ServeRunRecorder<'s>, ServeError> {
         if let Some(error) = self.failure {
             return Err(error);

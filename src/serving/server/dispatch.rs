@@ -26,10 +26,10 @@ impl ServeRunState<'_> {
         }
     }
 
-    /// Fills the free slots of a processor from the queue. If preempted batches continue, appends their jobs with known
-    /// times to `answered`. `answered` may be `None` only if the queue has no preempted batch. It has none if the
-    /// processor already had a free slot, because the processor would have continued the batch. Returns false if the
-    /// queue had too few requests for the slots.
+    /// Fills the free slots of a processor from the queue. If preempted batches continue, appends to `answered` those
+    /// of their jobs whose times are known. `answered` may be `None` only if the queue has no preempted batch. It has
+    /// none if the processor already had a free slot, because the processor would have continued the batch. Returns
+    /// false if the queue had too few requests for the slots.
     pub(super) fn fill_processor_slots(
         &mut self,
         processor: u32,
@@ -59,7 +59,7 @@ impl ServeRunState<'_> {
         true
     }
 
-    /// Begins the batch that the policy chose on a processor.
+    /// Begins, on a processor, the batch that the policy chose.
     fn start_batch(&mut self, processor: u32) {
         let first = self.batch[0];
         let model = self.model_by_index(first.model);

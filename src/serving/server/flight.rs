@@ -70,7 +70,7 @@ pub(super) struct BatchInFlight {
     /// State indices of the batch's requests.
     pub requests: Vec<u32>,
     pub processor: u32,
-    /// Number of jobs that are not complete yet.
+    /// Number of incomplete jobs.
     pub left: u32,
     /// Number of incomplete jobs whose times are known.
     pub running: u32,
@@ -78,7 +78,7 @@ pub(super) struct BatchInFlight {
     pub dealt: u64,
     /// Core time of all jobs whose times are known, in picoseconds.
     pub core_ps: u128,
-    /// Time of the incomplete jobs on an unloaded processor, if the jobs form a chain.
+    /// Time that the incomplete jobs would take on an unloaded processor, if the jobs form a chain.
     pub work_left: Span,
     /// For each job, true if it is complete. Used only if the jobs do not form a chain; empty until the first job is
     /// complete.
@@ -89,7 +89,7 @@ pub(super) struct BatchInFlight {
     pub put_back: Option<Time>,
     /// Ready jobs that were held back, each with its token in the event loop.
     pub kept: Vec<(u32, u64)>,
-    /// Total time between each preemption and the batch's continuation.
+    /// Total time that the batch spent preempted, from each preemption until it continued.
     pub preempted: Span,
     /// Time at which a processor took the batch.
     pub began: Time,
@@ -97,7 +97,7 @@ pub(super) struct BatchInFlight {
 }
 
 impl BatchInFlight {
-    /// Reuses an ended batch for a new one, which begins at `now` and has `jobs` jobs and no requests. It keeps the
+    /// Reuses an ended batch for a new batch, which begins at `now` with `jobs` jobs and no requests. It keeps the
     /// allocations.
     pub fn begin_batch(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
         let mut room = std::mem::take(self);
@@ -123,7 +123,8 @@ impl BatchInFlight {
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnyJobRunningTime {
     done: Span,
-    /// Disjoint intervals in which jobs run, in time order. None of them had ended when the last one was added.
+    /// Disjoint intervals in which jobs run, in time order. None of these intervals had ended when the last one was
+    /// added.
     open: VecDeque<(Time, Time)>,
     /// Start of the first job.
     pub first: Option<Time>,

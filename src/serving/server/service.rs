@@ -1,4 +1,4 @@
-//! Computes the times of jobs on cores, and ends batches.
+//! Computes how long jobs take on cores, and ends batches.
 
 use super::flight::BatchInFlight;
 use super::{JobTimeRangeWithEventToken, ServeRunState};
@@ -13,7 +13,7 @@ impl ServeRunState<'_> {
         self.prepared.scenario.policy.kind == ServicePolicyWithParameters::ShortestJob
     }
 
-    /// Subtracts a completed job from the remaining work of its batch.
+    /// Subtracts a completed job from its batch's remaining work.
     pub(super) fn subtract_completed_job(&mut self, flight: u32, job: u32) {
         let state = &self.flights[flight];
         let model = self.model_by_index(state.first.model);
@@ -29,8 +29,7 @@ impl ServeRunState<'_> {
         }
     }
 
-    /// Returns the time that the rest of a batch would take on an unloaded processor. No job of the
-    /// batch may be running.
+    /// Returns how long the rest of a batch would take on an unloaded processor. No job of the batch may be running.
     pub(super) fn work_left(&mut self, flight: u32) -> Span {
         let state = &self.flights[flight];
         if state.ended.is_empty() {
@@ -43,7 +42,7 @@ impl ServeRunState<'_> {
         model.unloaded_time(self.prepared, &self.states, &state.ended)
     }
 
-    /// Returns the number of tasks of a job, and the duration of each task.
+    /// Returns how many tasks a job has, and how long each task takes.
     fn job_tasks_and_duration(&self, flight: &BatchInFlight, job: u32) -> (u64, Span) {
         let numbers = flight
             .requests
@@ -74,7 +73,7 @@ impl ServeRunState<'_> {
         self.notify_job_observer(flight, job, times);
     }
 
-    /// Notifies the observer of a job's times, if it wants jobs.
+    /// Notifies the observer of a job's times, if it asks for jobs.
     fn notify_job_observer(&mut self, flight: u32, job: u32, times: JobTimeRange) {
         if self.observer.wants_jobs() {
             let state = &self.flights[flight];
@@ -89,7 +88,7 @@ impl ServeRunState<'_> {
         }
     }
 
-    /// Records the end of the launch of a batch's trace, and returns the batch's processor.
+    /// Records that the launch of a batch's trace has ended, and returns the batch's processor.
     pub(super) fn end_trace_launch(&mut self, flight: u32) -> u32 {
         let now = self.now;
         let state = &mut self.flights[flight];

@@ -14,7 +14,7 @@ pub struct WorkloadCoverageAndCheckTime {
     pub millis: u64,
 }
 
-/// Workloads selected for a check within a time budget, and omitted workloads.
+/// The workloads that a check within a time budget includes, and those that it omits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadsWithinTimeBudget {
     /// Names of the selected workloads, in order of selection.

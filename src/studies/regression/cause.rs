@@ -1,4 +1,4 @@
-//! Finds the causes of the difference between a prediction and its baseline.
+//! Finds out why a prediction differs from its baseline.
 
 use super::machine_text::ConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiffByMachine};
@@ -12,14 +12,14 @@ pub enum PredictionChangeCause {
     Constant(ConstantChange),
     /// The workload's traces or files were replaced.
     Workload,
-    /// The program's version changed: version before, version after.
+    /// The program's version changed; the fields are the versions before and after.
     Version(String, String),
     /// The time of an operator or group changed in one part of the breakdown. The fields are the part, the operator's
-    /// or group's name, and the change of the mean over NPUs in picoseconds.
+    /// or group's name, and the change in picoseconds, averaged over NPUs.
     Time(&'static str, String, i128),
     /// The counts or bytes of a group's collectives changed.
     Collective(String),
-    /// A difference that prevents comparing the reports.
+    /// A difference that makes the reports incomparable.
     Note(String),
 }
 

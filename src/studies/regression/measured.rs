@@ -4,16 +4,16 @@ use chakram_archive::MeasuredStepTimeDistribution;
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 
-/// Difference between a prediction and measured steps, as a percentage and in standard deviations.
+/// How far a prediction is from measured steps, as a percentage and in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PredictionDistanceFromMeasuredSteps {
-    /// Number of measured steps in the distribution.
+    /// Number of measured steps.
     pub steps: u64,
     /// Median of the measured steps, in picoseconds.
     pub median_ps: u64,
-    /// Difference of the prediction from the median, as a percentage of the median.
+    /// How far the prediction is from the median, as a percentage of the median.
     pub percent: f64,
-    /// Difference of the prediction from the median, in standard deviations of the steps. The standard deviation is
+    /// How far the prediction is from the median, in standard deviations of the steps. The standard deviation is
     /// estimated as 1.4826 times the median absolute deviation (MAD). Infinite if all steps took the same time.
     pub deviations: f64,
 }
@@ -54,7 +54,7 @@ impl PredictionDistanceFromMeasuredSteps {
 ///
 /// # Errors
 ///
-/// Fails if a line is not a time, or if there is no time. The error names it.
+/// Fails if a line is not a time, or if there is no time. The error names the invalid line.
 pub fn parse_step_times(text: &str) -> Result<MeasuredStepTimeDistribution, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -157,8 +157,8 @@ mod tests {
                 let wrong = PredictionDistanceFromMeasuredSteps::new(&measured, 1_050_000_000);
                 missed += usize::from(!wrong.is_outside_measured_steps());
             }
-            // Accept a deviation from the stated rate of four standard errors of the count, plus half a unit in its
-            // last digit.
+            // Allow the rate to deviate from the stated one by four standard errors of the count, plus half a unit in
+            // its last digit.
             let holds = |found: usize, of: usize, percent: f64, unit: f64| {
                 let expected = percent / 100.0 * of as f64;
                 let slack = 4.0 * expected.sqrt() + unit / 200.0 * of as f64 + 1.0;

@@ -1,7 +1,7 @@
 //! The HTML page of a check: a single file that needs neither network nor scripts. For each moved prediction, it shows
 //! both times, the causes, and earlier baselines.
 //!
-//! A number that the check's JSON contains too has its JSON pointer in an attribute, as on a report's page.
+//! If the check's JSON also contains a number, an attribute gives its JSON pointer, as on a report's page.
 
 use super::verdict::describe_measured_distance;
 use super::{ArchiveCheckResults, PredictionComparedWithBaseline};
@@ -138,7 +138,7 @@ fn baselines_table(checked: &PredictionComparedWithBaseline, at: usize) -> Strin
     render_table(&heads, &rows)
 }
 
-/// Formats the differences between two baselines of a workload on the same machine.
+/// Formats the differences between two baselines that a workload has on the same machine.
 pub(super) fn describe_changes(before: &BaselinePrediction, after: &BaselinePrediction) -> String {
     let parts = [
         (before.contents != after.contents, "traces or files"),

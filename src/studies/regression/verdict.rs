@@ -17,7 +17,7 @@ pub struct FailedPrediction {
     pub workload: String,
     /// Name of the machine on which the prediction failed.
     pub machine: String,
-    /// Message of the error that prevented the prediction.
+    /// Message of the error that made the prediction fail.
     pub error: String,
 }
 
@@ -101,7 +101,7 @@ pub(super) fn describe_measured_distance(verdict: &PredictionDistanceFromMeasure
     )
 }
 
-/// Maximum width, in characters, of the column with the names of workload and machine.
+/// Maximum width, in characters, of the column that names the workload and machine.
 const NAME: usize = 64;
 
 /// Renders a verdict as a table, followed by the causes of changes.

@@ -1,4 +1,4 @@
-//! Reads tables of clock cycles per layer from other tools. The cycle counts determine the
+//! Reads tables from other tools that state how many clock cycles each layer takes. The cycle counts determine the
 //! durations of sub-layers.
 //!
 //! A table is CSV with a header. It has a column `cycles`, optionally a column `energy_pj`, and a column for any
@@ -22,7 +22,7 @@ pub struct LayerCyclesAndEnergy {
     pub energy: Option<f64>,
 }
 
-/// Cycles and energy of layers, by size, stride and dilation.
+/// Cycles and energy of layers, looked up by size, stride and dilation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LayerCyclesAndEnergyTable {
     rows: BTreeMap<LayerSizesAndStrides, LayerCyclesAndEnergy>,
@@ -38,7 +38,7 @@ pub struct CycleTableError {
     pub line: usize,
     /// The text that is invalid.
     pub found: String,
-    /// Description of valid text.
+    /// Description of what would be valid.
     pub expected: String,
 }
 

@@ -7,9 +7,9 @@
 //! compute (dropout, batch normalization) are omitted. Each product is cut into `tensor` sub-layers by its output
 //! columns, unless another partition is selected. The input is divided into `micro_batches`, which pass through the
 //! model one after another. Sub-layers that compute the same columns of a product share weights. A sub-layer waits for
-//! the sub-layers of the previous product that compute its inputs. For scores, these are all sub-layers; otherwise,
-//! those with the same rows. Sub-layers of the first product read the input of their micro-batch. Those with the same
-//! rows read the same part of it.
+//! the sub-layers of the previous product that compute its inputs. For scores, it waits for all sub-layers; otherwise,
+//! only for sub-layers with the same rows. Sub-layers of the first product read their micro-batch's input. Sub-layers
+//! with the same rows read the same part of it.
 
 use super::partition::{
     MatrixCutDirection, MatrixProductCutSequence, MatrixProductSizesForTransfers, PartPosition,
@@ -74,7 +74,7 @@ impl EnumeratedSetting for MatrixProductPartitionRule {
     ];
 }
 
-/// A model's matrix products with their cuts, and the words that a forward pass moves.
+/// A model's matrix products with their cuts, and how many words a forward pass moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelCutsAndMovedWords {
     /// Each matrix product's name and cuts, in execution order.
@@ -107,7 +107,7 @@ const MOST: u64 = 200_000;
 #[derive(Clone, Copy, Debug)]
 struct LayerMatrixProduct {
     name: &'static str,
-    /// Number of tokens, or tokens times heads for matrix products per head.
+    /// Number of tokens, or of tokens times heads for products that are computed per head.
     rows: u64,
     inputs: u64,
     outputs: u64,
@@ -125,13 +125,13 @@ impl LayerMatrixProduct {
                 0
             },
             inputs: self.rows * self.inputs,
-            // Scores need the keys of all tokens, so their sub-layers read the whole previous output.
+            // Scores need the keys of all tokens, so their sub-layers read all of the previous output.
             takes_all: self.name.starts_with(SCORES),
         }
     }
 }
 
-/// Name prefix of the products that multiply queries by keys.
+/// Prefix in the names of products that multiply queries by keys.
 const SCORES: &str = "scores";
 
 impl DeapLanguageModel {
@@ -233,7 +233,7 @@ impl DeapLanguageModel {
     ///
     /// # Errors
     ///
-    /// Fails with the errors of [`Self::build_task_graph`].
+    /// Returns the errors of [`Self::build_task_graph`].
     pub fn partition_products(&self) -> Result<ModelCutsAndMovedWords, LanguageModelError> {
         let products = self.list_all_products()?;
         let wrong = |found: String, expected| Err(LanguageModelError::Size { found, expected });
@@ -274,7 +274,7 @@ impl DeapLanguageModel {
     }
 
     /// Returns the positions of each matrix product's parts. If only columns are cut, a product with fewer columns than
-    /// parts has fewer parts.
+    /// parts is divided into fewer parts.
     fn part_positions(
         &self,
         products: &[(String, LayerMatrixProduct)],

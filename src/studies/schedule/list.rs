@@ -1,10 +1,11 @@
 //! List scheduling: in each step, or whenever a chip is free, chips run the first ready sub-layers in the list.
 //!
 //! As printed, DEAP's Algorithm 1 gives a chip every ready sub-layer, because no line ends the inner loop. It also
-//! never frees a chip. [`SubLayerChipAssignmentRule::Steps`] corrects both errors: a chip runs one sub-layer per step, which
-//! counts as finished from the next step on. In [`SubLayerChipAssignmentRule::Durations`], a sub-layer's time is its number of
-//! operations, and a free chip immediately begins its next one. [`SubLayerChipAssignmentRule::Printed`] follows the printed
-//! text, and ends when no chip can get another sub-layer.
+//! never frees a chip. [`SubLayerChipAssignmentRule::Steps`] corrects both errors: a chip runs one sub-layer per step,
+//! and the sub-layer counts as finished from the next step on. In [`SubLayerChipAssignmentRule::Durations`], a
+//! sub-layer takes as much time as it has operations, and a free chip immediately begins its next sub-layer.
+//! [`SubLayerChipAssignmentRule::Printed`] follows the printed text, and ends when no chip can be given another
+//! sub-layer.
 
 use super::{SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
 use chakram_base::setting::EnumeratedSetting;
@@ -148,7 +149,7 @@ pub(super) fn schedule_by_durations(
     (align_steps(graph, &order), end)
 }
 
-/// Assigns each sub-layer a step after those of its dependencies and of all earlier sub-layers on its chip.
+/// Assigns each sub-layer to a step after the steps of its dependencies and of all earlier sub-layers on its chip.
 fn align_steps(graph: &SubLayerTaskGraph, order: &[Vec<u32>]) -> SubLayersByAcceleratorAndStep {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
@@ -230,13 +231,12 @@ fn schedule_as_printed(
     Ok(schedule)
 }
 
-/// Returns the number of dependencies of each sub-layer.
+/// Returns how many dependencies each sub-layer has.
 fn dependency_counts(graph: &SubLayerTaskGraph) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }
 
-/// Returns the sub-layers that depend on each sub-layer. A repeated dependency gives a repeated
-/// entry.
+/// Returns, for each sub-layer, the sub-layers that depend on it. A repeated dependency is listed repeatedly.
 fn build_dependents(graph: &SubLayerTaskGraph) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];
     for (task, of) in (0..).zip(&graph.tasks) {

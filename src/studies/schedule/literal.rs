@@ -1,4 +1,4 @@
-//! Parser for Python and JSON literals, which schedules use.
+//! Parses Python and JSON literals, which schedules use.
 
 use std::collections::BTreeMap;
 

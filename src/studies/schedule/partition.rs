@@ -1,19 +1,19 @@
-//! Layer-wise partition by hierarchical dynamic programming. For each matrix product, decides whether to cut its rows
-//! or its columns.
+//! Layer-wise partition by hierarchical dynamic programming. For each matrix product, the method decides whether to cut
+//! rows or columns.
 //!
-//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. It repeatedly divides the chips into halves. At each
-//! level, it cuts every product in two. After a cut along rows, each half has all weights and half of the data. After a
-//! cut along columns, each half has half of the weights and all data. HyPar counts the transfers of training. Like
-//! DEAP, this module counts only the transfers of a forward pass. Part p of every product is on chip p. A product of P
-//! parts, with a row blocks and b = P / a column blocks, moves these numbers of words:
+//! The method is that of HyPar (Song et al., HPCA 2019), which DEAP cites. It repeatedly divides the chips into halves.
+//! At each level, it cuts every product in two. After a cut along rows, each half has all weights and half of the data.
+//! After a cut along columns, each half has half of the weights and all data. HyPar counts the transfers of training.
+//! Like DEAP, this module counts only the transfers of a forward pass. Part p of every product is on chip p. A product
+//! of P parts, with a row blocks and b = P / a column blocks, moves these numbers of words:
 //!
 //! - weights = a W, once, for W words of weights;
 //! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, for F
 //!   outputs of the previous product in a' x b' blocks;
 //! - input = I P / a per micro-batch from memory, for a first product with an input of I words.
 //!
-//! n is the number of parts whose row block contains, or is inside, the same chip's row block in the previous product.
-//! A product that needs the whole previous output (as scores need all keys) moves F (P − 1) words. A product's cost
+//! n counts the parts whose row block contains, or is inside, the same chip's row block in the previous product. A
+//! product that needs the whole previous output (as scores need all keys) moves F (P − 1) words. A product's cost
 //! depends only on its own cut and its predecessor's. With L products, one pass per level therefore finds the best of
 //! all 2^L choices. Cuts are decided level by level, beginning at the outermost.
 
@@ -31,7 +31,7 @@ pub enum MatrixCutDirection {
 /// Cuts of a matrix product, outermost level first.
 pub type MatrixProductCutSequence = Vec<MatrixCutDirection>;
 
-/// Sizes of a matrix product that determine its transfers.
+/// The sizes that determine a matrix product's transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatrixProductSizesForTransfers {
     /// Number of rows of the matrix product's output.
@@ -47,7 +47,7 @@ pub struct MatrixProductSizesForTransfers {
     pub takes_all: bool,
 }
 
-/// Position of a part: the row block and the column block, each with the number of such blocks.
+/// Position of a part: its row block and its column block, each with the number of such blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPosition {
     /// Index of the row block, and the number of row blocks.
@@ -74,8 +74,7 @@ pub fn position_of_part(cut: &[MatrixCutDirection], part: u32) -> PartPosition {
     PartPosition { row, column }
 }
 
-/// Returns the number of words that a forward pass of `batches` micro-batches moves with these
-/// cuts.
+/// Returns how many words a forward pass of `batches` micro-batches moves with these cuts.
 pub fn words_moved(
     products: &[MatrixProductSizesForTransfers],
     cuts: &[MatrixProductCutSequence],
@@ -94,7 +93,7 @@ pub fn words_moved(
     u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
 }
 
-/// Returns the cuts of each matrix product on `levels` levels; `None` if one has too few rows and columns for them.
+/// Returns each matrix product's cuts on `levels` levels; `None` if one of the products has too few rows and columns.
 pub fn partition_products(
     products: &[MatrixProductSizesForTransfers],
     levels: u32,
@@ -107,9 +106,9 @@ pub fn partition_products(
     Some(cuts)
 }
 
-/// Divides the rows `held` into equal pieces so that one piece has exactly the rows `needed`. Returns its index and the
-/// number of pieces. There is one piece if `needed` contains all rows of `held`. `None` if `held` and `needed` share no
-/// row.
+/// Divides the rows `held` into equal pieces, one of which is exactly the rows `needed`. Returns the index of this
+/// piece, and the number of pieces. There is one piece if `needed` contains all rows of `held`. `None` if `held` and
+/// `needed` share no row.
 pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
@@ -118,7 +117,7 @@ pub fn find_matching_row_piece(held: (u32, u32), needed: (u32, u32)) -> Option<(
     (needed.0 / pieces == held.0).then_some((needed.0 % pieces, pieces))
 }
 
-/// The possible cuts at a level. At equal cost, the first is preferred.
+/// The cuts that are possible at a level. With ties, the first is preferred.
 const CHOICES: [MatrixCutDirection; 2] = [MatrixCutDirection::Columns, MatrixCutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.
@@ -128,8 +127,8 @@ fn cut_level(
     batches: u32,
 ) -> Option<()> {
     let mut costs = MatrixCutPairTransferCostCache::default();
-    // `least` is the minimum cost so far, for each possible cut of the latest matrix product.
-    // `before` is the best cut of each product's predecessor, for each of the product's cuts.
+    // `least` is the minimum cost so far, for each possible cut of the latest matrix product. For each cut of each
+    // product, `before` is the best cut of the product's predecessor.
     let mut least: [Option<u128>; 2] = [Some(0), None];
     let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
     let with = |cut: &MatrixProductCutSequence, along| [&cut[..], &[along]].concat();
@@ -172,14 +171,13 @@ fn cut_level(
     Some(())
 }
 
-/// Returns the number of weight words that all parts read, in units of `1 / SHARES` word.
+/// Returns how many weight words all parts read, in units of `1 / SHARES` word.
 fn weight_words(product: &MatrixProductSizesForTransfers, cut: &[MatrixCutDirection]) -> u128 {
     let rows = u128::from(position_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
-/// Counts the words of the model's input that the parts of the first matrix product read from
-/// memory, in units of `1 / SHARES` word.
+/// Counts the input words that the parts of the first matrix product read from memory, in units of `1 / SHARES` word.
 fn input_words(product: &MatrixProductSizesForTransfers, cut: &[MatrixCutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(position_of_part(cut, 0).row.1)
@@ -188,8 +186,8 @@ fn input_words(product: &MatrixProductSizesForTransfers, cut: &[MatrixCutDirecti
 /// Cache of transfer costs; the keys are pairs of cuts.
 #[derive(Default)]
 struct MatrixCutPairTransferCostCache {
-    /// Number of parts with nested row blocks (one cut's row block contains the other's), by pair
-    /// of cuts.
+    /// For each pair of cuts, the number of parts whose row blocks are nested (one cut's row block contains the
+    /// other's).
     nested: BTreeMap<[MatrixProductCutSequence; 2], u32>,
 }
 

@@ -1,13 +1,14 @@
-//! Records of sub-layers, and schedule files in DEAP's format: Python literals or JSON.
+//! Reads and writes records of sub-layers, and schedule files in DEAP's format: Python literals or JSON.
 //!
 //! A schedule is a list of chips, and a chip is a list of steps. A step is the record of a sub-layer, `{'C': 32, 'K':
 //! 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`. The record of an empty step has no sizes. Two unpublished keys,
 //! `id` and `after` (a list of ids), state dependencies. Sub-layers with equal `weights` share weights. Without ids, a
 //! step depends on all sub-layers of the previous non-empty step, as in a sequential model. Sub-layers with equal
-//! `input` read the same part of the model's input. A sub-layer with neither `input` nor dependencies reads a part of
-//! its own; `None` means no input. If an output is read in pieces, `pieces` is the number of pieces, and `piece` is the
-//! index of the piece that a sub-layer reads. The parser omits layers that inference does not compute (dropout and
-//! batch normalization). A sub-layer that depends on an omitted layer depends on that layer's predecessors instead.
+//! `input` read the same part of the model's input. A sub-layer with neither `input` nor dependencies reads a part that
+//! no other sub-layer reads; `None` means no input. If an output is read in pieces, `pieces` is the number of pieces,
+//! and `piece` is the index of the piece that a sub-layer reads. The parser omits layers that inference does not
+//! compute (dropout and batch normalization). A sub-layer that depends on an omitted layer depends on that layer's
+//! predecessors instead.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{LayerPartOfOneAccelerator, SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
@@ -45,14 +46,14 @@ const NOTHING: &str = "NOP";
 /// Reason why a schedule file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleFileError {
-    /// The text is not a literal of Python or JSON.
+    /// The text is neither a Python literal nor a JSON literal.
     #[error("{file}:{line}: {why}")]
     Literal {
         /// Name of the file, for error messages.
         file: String,
         /// Line of the error in the file, counting from 1.
         line: usize,
-        /// The found text and the expected text.
+        /// The text found, and the text expected.
         why: String,
     },
     /// A record, or the schedule itself, is invalid.
@@ -70,8 +71,8 @@ pub enum ScheduleFileError {
 }
 
 impl SubLayerShapeAndKind {
-    /// Creates a linear layer for the product of a `rows` x `inputs` matrix and an `inputs` x `outputs` matrix. `None`
-    /// if the product has too many operations to count.
+    /// Creates a linear layer that multiplies a `rows` x `inputs` matrix by an `inputs` x `outputs` matrix. `None` if
+    /// the product has too many operations to count.
     pub fn from_linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
             shape: LayerShape::from_matrix_product([rows, outputs, inputs])?,
@@ -79,8 +80,8 @@ impl SubLayerShapeAndKind {
         })
     }
 
-    /// Returns the number of multiplications and additions by DEAP's Eq. 1, (2 I - 1) O, for I
-    /// inputs per output and O outputs.
+    /// Returns how many multiplications and additions DEAP's Eq. 1 counts, (2 I - 1) O, for I inputs per output and O
+    /// outputs.
     pub fn operation_count(&self) -> u64 {
         let [n, k, c, p, q, r, s] = self.shape.sizes;
         let inputs = c * r * s;
@@ -179,7 +180,8 @@ struct PlacedSubLayerRecord {
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WhichInputPartLayerReads {
-    /// The record has no key `input`. If its sub-layer has no dependencies, it reads a part of the input of its own.
+    /// The record has no key `input`. If its sub-layer has no dependencies, it reads a part of the input that no other
+    /// sub-layer reads.
     Unsaid,
     /// The sub-layer does not read the model's input.
     None,

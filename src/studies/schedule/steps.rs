@@ -1,5 +1,4 @@
-//! Simulates steps with barriers: the location of data, the transfers in each step, and the step's
-//! duration.
+//! Simulates steps with barriers: where the data are, what each step transfers, and how long it takes.
 //!
 //! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its weights and, at the
 //! beginning of the model, the input. Data already on its chip need no transfer. If no chip has the data, they come
@@ -9,9 +8,9 @@
 //!
 //! t = m d / B,
 //!
-//! where B is the rate of one link. It depends on the largest number of links that a chip has. A transfer through an
-//! interface takes m divided by the interface's rate. Simultaneous transfers to a chip take max t + Σ m / M, where M
-//! is the bandwidth of the chip's memory. A step takes
+//! where B is the rate of one link. The rate depends on the largest number of links on any chip. A transfer through an
+//! interface takes m divided by the interface's rate. Simultaneous transfers to a chip take max t + Σ m / M, where M is
+//! the bandwidth of the chip's memory. A step takes
 //!
 //! T = (longest communication time of a chip) + (longest processing time of a chip).
 //!
@@ -20,9 +19,9 @@
 //! it. Other evicted data are dropped.
 //!
 //! If a chip has several accelerators, each runs a sub-layer. They share the chip's memory and connections, so data
-//! that two of them need are transferred only once. A host that controls the chips issues commands one after another:
-//! one for each transfer and each sub-layer of a step. It learns from the barrier that the previous step has ended. It
-//! issues no command of a step earlier, so n commands of d seconds lengthen the step by n d.
+//! that two of them need are transferred only once. A host that controls the chips issues a step's commands one after
+//! another: one for each transfer and each sub-layer. It learns from the barrier that the previous step has ended. It
+//! issues none of a step's commands earlier, so n commands of d seconds each lengthen the step by n d.
 
 use super::{SubLayerTaskGraph, SubLayersByAcceleratorAndStep};
 use chakram_base::setting::SettingKey;
@@ -82,11 +81,11 @@ pub struct MultiChipMachine {
     pub word: u64,
     /// Number of accelerators per chip.
     pub accelerators: usize,
-    /// Time in seconds in which the host issues one command.
+    /// Time that the host takes to issue one command, in seconds.
     pub dispatch: f64,
 }
 
-/// Time and energy of a sub-layer on a chip.
+/// Time and energy that a sub-layer takes on a chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SubLayerTimeAndEnergy {
     /// Duration of the sub-layer, in seconds.
@@ -100,7 +99,7 @@ pub struct SubLayerTimeAndEnergy {
 /// Time and energy that a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTimeAndEnergy {
-    /// Time in seconds in which the host issues the step's commands.
+    /// Time that the host takes to issue the step's commands, in seconds.
     pub dispatch: f64,
     /// Time of the communication stage, in seconds.
     pub communication: f64,
@@ -108,7 +107,7 @@ pub struct StepTimeAndEnergy {
     pub processing: f64,
     /// Clock cycles of the step's longest sub-layer.
     pub cycles: u64,
-    /// Energy of both stages in joules; `None` if the energy of a sub-layer is unknown.
+    /// Energy of both stages in joules; `None` if any sub-layer's energy is unknown.
     pub joules: Option<f64>,
     /// Bytes that the step moves between chips.
     pub between_chips: u64,
@@ -116,7 +115,7 @@ pub struct StepTimeAndEnergy {
     pub memory: u64,
 }
 
-/// A log entry for data that a chip needed in a step, or that it evicted.
+/// Log entry for data that a chip needed or evicted in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChipDataNeedOrEviction {
     /// Index of the step, counting from 0.
@@ -160,7 +159,7 @@ impl StepCostsAndTransferLog {
     }
 }
 
-/// The data on a chip, each with the step of its last use and its size in bytes.
+/// The data on a chip, with their size in bytes and the step in which they were last used.
 type ChipDataLastUseAndBytes = BTreeMap<DataId, (u32, u64)>;
 
 /// Reason why the schedule cannot run on the machine.
@@ -185,7 +184,7 @@ pub enum ScheduleRunError {
         SettingKey::Memory
     )]
     DoesNotFit {
-        /// Index of the sub-layer with too much data.
+        /// Index of the sub-layer that needs too much data.
         task: u32,
         /// Bytes of the sub-layer's operands and output.
         needs: u64,
@@ -201,8 +200,8 @@ impl SubLayerTaskGraph {
         n * k * p * q * word
     }
 
-    /// Returns the parts of a sub-layer's output with their sizes in bytes. There are several if other sub-layers read
-    /// the output in pieces.
+    /// Returns the parts of a sub-layer's output with their sizes in bytes. There are several parts if other sub-layers
+    /// read the output in pieces.
     pub fn outputs_of_task(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
@@ -312,7 +311,7 @@ impl MultiChipMachine {
             let mut joules = Some(0.0);
             let first = totals.log.len();
             let mut commands = 0;
-            // All transfers of a step use the data locations at its beginning.
+            // All transfers of a step take the data from where they are when the step begins.
             let before: Vec<BTreeSet<DataId>> = stores
                 .iter()
                 .map(|store| store.keys().copied().collect())
@@ -401,7 +400,7 @@ impl MultiChipMachine {
                     *left = left.saturating_sub(1);
                 }
             }
-            // Drop an output that no later step uses, without a log entry. Keep weights for later steps.
+            // Drop an output that no later step uses, but do not log this. Keep weights for later steps.
             for store in &mut stores {
                 store.retain(|data, (used, _)| {
                     uses.get(data).is_some_and(|left| *left > 0)

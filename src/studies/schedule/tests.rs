@@ -25,7 +25,7 @@ fn task(rows: u64, after: &[u32]) -> LayerPartOfOneAccelerator {
 const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K': 32,\n  'N': 1,\n  'P': 2500,\n  'Q': 1,\n  'R': 1,\n\
     'S': 1,\n  'Wdilation': 1,\n  'Wstride': 1,\n  'type': 'LinearLayer'\n}]]";
 
-/// DEAP's Eq. 1 with I = 32 and O = 2,500 gives 63 x 2,500 = 157,500 operations for each of 32 output channels. This
+/// With I = 32 and O = 2,500, DEAP's Eq. 1 yields 63 x 2,500 = 157,500 operations for each of 32 output channels. This
 /// layer has 32 x 32 x 2,500 multiplications.
 #[test]
 fn the_printed_record_has_its_operations() {
@@ -142,7 +142,8 @@ fn graphs() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
     })
 }
 
-/// Returns the shortest time of all orders of sub-layers. Each starts as early as its chip and its dependencies allow.
+/// Returns the shortest time that any order of the sub-layers takes. In each order, a sub-layer starts as early as its
+/// chip and its dependencies allow.
 fn shortest(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
     fn next(
         graph: &SubLayerTaskGraph,
@@ -211,7 +212,7 @@ proptest! {
         }
     }
 
-    /// Tests that the time is at least the longest path's time, and at most the sum of all sub-layers' times. By
+    /// Checks that the time is at least that of the longest path, and at most the sum of all sub-layers' times. By
     /// Graham's bound, it is also at most 2 - 1/N times the shortest time on N chips.
     #[test]
     fn durations_keep_grahams_bound((graph, chips) in graphs()) {
@@ -278,9 +279,9 @@ fn ring(capacity: Option<u64>) -> MultiChipMachine {
     }
 }
 
-/// Chip 0 computes A (10 B). Chip 2 computes B (20 B). Chip 1 receives both over one hop at 4 B/s. The longer transfer
-/// takes 5 s, and the 30 B take another 3.75 s to enter chip 1's memory at 8 B/s. In the next step, chip 0 receives B
-/// over one hop from chip 1. Chip 1 has had B since the previous step, because chip 2 is two hops away.
+/// Chip 0 computes A (10 B). Chip 2 computes B (20 B). Chip 1 receives both outputs over one hop at 4 B/s. The longer
+/// transfer takes 5 s, and the 30 B take another 3.75 s to enter chip 1's memory at 8 B/s. In the next step, chip 0
+/// receives B over one hop from chip 1. Chip 1 has had B since the previous step, because chip 2 is two hops away.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -357,7 +358,7 @@ fn chips_take_data_from_the_nearest_holder() {
     );
 }
 
-/// Weights are loaded from memory only once. A chip with 25 B of memory that stores A and B must evict A. It is still
+/// Weights are loaded from memory only once. A chip with 25 B of memory that stores A and B must evict A. A is still
 /// needed, so it is written to memory and loaded again later.
 #[test]
 fn what_does_not_fit_leaves_and_comes_back() {
@@ -462,7 +463,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.log.len(), 2);
 }
 
-/// A sub-layer that reads a piece of an output transfers only this piece, also if the schedule comes from a file.
+/// A sub-layer that reads a piece of an output transfers only this piece; this also holds for schedules from files.
 #[test]
 fn outputs_are_taken_in_pieces() {
     let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\
@@ -500,7 +501,7 @@ fn layers_that_inference_does_not_compute_are_left_out() {
     assert_eq!(graph.tasks.len(), 2);
     assert_eq!(graph.tasks[1].after, [0]);
     assert_eq!(schedule.chips, [[Some(0), None, None, Some(1)]]);
-    // Without ids, a step depends on the last earlier step with a remaining sub-layer.
+    // Without ids, a step depends on the latest earlier step that still has a sub-layer.
     let text = "[[{'K': 2}, {'type': 'Dropout'}, {'K': 3}]]";
     let (graph, _) = parse_schedule(text, "s").unwrap();
     assert_eq!(graph.tasks[1].after, [0]);

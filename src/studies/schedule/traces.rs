@@ -42,7 +42,7 @@ const PROCESSING: i64 = 2;
 struct RankWriter<'w> {
     out: &'w mut dyn Sink,
     next: u64,
-    /// Nodes that precede every node of the next stage.
+    /// Nodes that every node of the next stage waits for.
     gate: Vec<u64>,
 }
 

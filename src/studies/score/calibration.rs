@@ -1,14 +1,14 @@
 //! Computes corrections of a machine's kernel times from measured steps.
 //!
-//! Steps belong to the same group if their models have the same two most frequent matrix products. They have the same
-//! tokens per micro-batch, width and tensor parallelism. A group's factor is the geometric mean of measured / predicted
-//! time. It does not affect some parts of a step (messages, sums over replicas between nodes), so the computation needs
-//! two rounds.
+//! Steps belong to the same group if their models have the same two most frequent matrix products. They also have the
+//! same tokens per micro-batch, width and tensor parallelism. A group's factor is the geometric mean of measured /
+//! predicted time. It does not affect some parts of a step (messages, sums over replicas between nodes), so it takes
+//! two rounds to compute.
 //!
-//! Each group's factor differs from a common one. Let `t` be the variance of the factors' logarithms between groups,
-//! and `s` their variance within a group. A group of `n` steps keeps the fraction `t / (t + s / n)` of its factor's
-//! distance from the shared factor (partial pooling). The shared factor's logarithm is reduced by its own variance
-//! (James and Stein, 1961). Models outside the groups use it.
+//! Each group's factor differs from the shared factor. Let `t` be the variance of the factors' logarithms between
+//! groups, and `s` their variance within a group. A group of `n` steps keeps the fraction `t / (t + s / n)` of its
+//! factor's distance from the shared factor (partial pooling). The shared factor's logarithm is shrunk towards zero
+//! because of its own variance (James and Stein, 1961). Models outside the groups use the shared factor.
 
 use super::{MeasuredRun, RunTable, ScoreError, map_all_runs, predict_makespan};
 use chakram_base::units::Span;
@@ -18,7 +18,7 @@ use chakram_workloads::generate::{CheckedWorkloadPattern, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-/// Relative error of a correction from a single step, if no group has two steps. It combines two variations: between
+/// Relative error of a correction from a single step, if no group has two steps. It covers two variations: between
 /// repetitions of a step, and between the plans of a group.
 const ALONE: f64 = 0.05;
 /// Standard deviation of factors within a group, if no group has two steps. It was measured in 722 steps of small GPTs
@@ -44,7 +44,7 @@ pub struct StepGroupKernelTimeCorrection {
 /// All corrections of kernel times on a machine, computed from measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredStepKernelTimeCorrections {
-    /// Corrections of the groups, in ascending order of matrix products.
+    /// Corrections of the groups, sorted by matrix products in ascending order.
     pub groups: Vec<StepGroupKernelTimeCorrection>,
     /// Correction for models outside all groups; `None` if there are too few groups.
     pub shared: Option<PassKernelTimeCorrection>,
@@ -182,8 +182,7 @@ impl PooledLogFactorStatistics {
             0 => INSIDE * INSIDE,
             _ => squares.sum::<f64>() / freedom as f64,
         };
-        // Variation between the steps of a group adds to the spread of group means, so subtract its
-        // contribution.
+        // Variation between a group's steps adds to the spread of the group means, so subtract its contribution.
         let of_steps = inside * mean_value(groups.iter().map(|own| 1.0 / own.len() as f64));
         let all = mean_value(means.iter().copied());
         let spread = means
@@ -209,7 +208,7 @@ impl PooledLogFactorStatistics {
         }
     }
 
-    /// Returns the factor of a group. `own` contains the logarithms of the factors of its steps.
+    /// Returns the factor of a group. `own` contains the logarithms of the factors of the group's steps.
     fn factor_of_group(&self, own: &[f64]) -> f64 {
         let distance = mean_value(own.iter().copied()) - self.shared;
         let of_steps = self.inside / own.len() as f64;

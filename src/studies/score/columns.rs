@@ -42,9 +42,10 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// Key of the option for a model's name.
 pub(super) const MODEL: &str = "model";
-/// Key of the number of NPUs (optional). It groups runs in the score, and gives a missing data-parallel degree.
+/// Key of the number of NPUs (optional). It groups runs in the score, and supplies the data-parallel degree if that is
+/// missing.
 pub(super) const NPUS: &str = "npus";
-/// Key of the machine; used in tables with runs on different machines.
+/// Key of the machine; used in tables whose runs are on different machines.
 pub(super) const MACHINE: &str = "machine";
 
 /// Key of the option for the software stack.
@@ -67,7 +68,7 @@ pub(super) enum TimeOrThroughputUnit {
     Flops(bool),
 }
 
-/// Each unit with its name in files that describe a table's columns.
+/// Each unit, with its name in column files.
 const UNITS: [(TimeOrThroughputUnit, &str); 6] = [
     (TimeOrThroughputUnit::Time(1.0), "s"),
     (TimeOrThroughputUnit::Time(1e-3), "ms"),
@@ -86,7 +87,7 @@ pub(super) struct OptionsByColumnValue {
     pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// Options for rows that have accepted values in several columns.
+/// Options for rows whose values in several columns are all accepted ones.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OptionsForMatchingRows {
     /// Columns, each with its accepted values. A row must match all of them.

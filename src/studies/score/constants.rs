@@ -7,13 +7,13 @@ use chakram_trace::format::MemoryBoundKernelClass;
 /// A machine constant. The fit multiplies it by a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FittedConstant {
-    /// The host's time to launch one kernel.
+    /// Time that the host takes to launch one kernel.
     Launch,
-    /// The host's time to launch one kernel of a backward pass.
+    /// Time that the host takes to launch one kernel of a backward pass.
     Backward,
-    /// The host's time to launch one collective.
+    /// Time that the host takes to launch one collective.
     Collective,
-    /// The host's time to launch one send or one receive.
+    /// Time that the host takes to launch one send or one receive.
     Message,
     /// The fraction of the memory bandwidth that memory-bound kernels reach. Softmax and loss
     /// kernels have separate fractions.
@@ -41,7 +41,7 @@ impl FittedConstant {
         Self::ALL[self as usize].1
     }
 
-    /// Returns a predicate for the kernel classes that a bandwidth fraction affects; `None` for a time.
+    /// Returns a predicate that selects the kernel classes affected by a bandwidth fraction; `None` for a time.
     fn affected_classes(self) -> Option<fn(MemoryBoundKernelClass) -> bool> {
         match self {
             Self::Memory => Some(|class| {
@@ -61,7 +61,8 @@ impl FittedConstant {
         self.affected_classes().is_some()
     }
 
-    /// Returns the constant's value in `machine`, in microseconds or as a fraction; `None` if there is none.
+    /// Returns the constant's value in `machine`, in microseconds or as a fraction; `None` if the machine lacks the
+    /// constant.
     pub fn value_in_machine(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.affected_classes() {
             let mut classes = machine.classes().iter();

@@ -1,8 +1,8 @@
 //! Cross-validation: predicts each run with constants fitted only to other runs.
 //!
 //! Runs with equal values of the options in `folds` share a fold, and folds have similar numbers of runs. For each
-//! fold, the Gauss-Newton method fits constants to the logarithms of the measured times in all others. Runs with large
-//! errors have less weight (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
+//! fold, the Gauss-Newton method fits constants to the logarithms of the measured times in all other folds. Runs with
+//! large errors have less weight (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
 //!
 //! ```text
 //! (Jt W J + ridge) step = Jt W ln(measured / predicted)       J by differences of 10 % in each constant
@@ -24,7 +24,8 @@ const DIFFERENCE: f64 = 0.1;
 const FAR: f64 = 0.1;
 /// Maximum change of a constant's logarithm in one round.
 const LARGEST_STEP: f64 = 0.7;
-/// Weight of the ridge term, relative to a run with weight 1. It keeps a constant unchanged if no run depends on it.
+/// Weight of the ridge term, relative to a run with weight 1. It keeps a constant unchanged if no run depends on the
+/// constant.
 const RIDGE: f64 = 1e-3;
 /// Number of iterations of the Gauss-Newton method.
 const ROUNDS: usize = 2;
@@ -34,7 +35,7 @@ const ROUNDS: usize = 2;
 pub struct ConstantsFittedOutsideFold {
     /// Number of runs in the fold. The fit does not use them.
     pub runs: usize,
-    /// Constants and the factors that multiply the machine's values.
+    /// Constants, each with the factor that multiplies the machine's value.
     pub constants: Vec<(FittedConstant, f64)>,
 }
 
@@ -72,8 +73,8 @@ fn scale_table_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> 
 ///
 /// # Errors
 ///
-/// Fails with the first error if a run cannot be predicted. Also fails if there is only one fold, or if a machine lacks
-/// one of the constants.
+/// Fails at the first run that cannot be predicted. Also fails if there is only one fold, or if a machine lacks one of
+/// the constants.
 pub fn cross_validate_runs(
     table: &RunTable,
     options: &ReplayOptions,

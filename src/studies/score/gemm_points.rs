@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 /// Possible headings of the format column.
 const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
 const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-/// Number of folds in the cross-validation. Each is predicted from the others.
+/// Number of folds in the cross-validation. Each fold is predicted from the others.
 const FOLDS: usize = 5;
 
-/// Mean time of each shape (rows, columns, summed size) in one number format.
+/// Mean time that each shape (rows, columns, summed size) takes in one number format.
 pub type MeanGemmTimeByShape = BTreeMap<[u64; 3], f64>;
 
 /// Parses a table of GEMMs. Averages the times of repeated shapes.
@@ -98,9 +98,9 @@ pub fn gemm_points(
     Ok(sums.into_iter().map(one).collect())
 }
 
-/// Returns two mean relative errors over `points`. The first is for the curve (the model of kernel times) alone, the
-/// second for the curve corrected by other points. There are five folds; the points of a fold are corrected by those of
-/// the others. A point that others do not surround is not corrected.
+/// Returns two mean relative errors over `points`. The first error is that of the curve (the model of kernel times)
+/// alone, the second that of the curve corrected by other points. There are five folds; a fold's points are corrected
+/// by the points of the other folds. A point that others do not surround is not corrected.
 pub fn left_out_gemm_errors(
     points: &MeanGemmTimeByShape,
     curve: &GemmCurve,

@@ -29,7 +29,8 @@ pub struct OneKernelRecordedTimesBySize {
     pub total: f64,
     /// Relative standard deviation between kernels of equal size, weighted by time.
     pub error: f64,
-    /// Mean relative error, weighted by time, of predicting each size from the others; `None` for fewer than two sizes.
+    /// Mean relative error, weighted by time, if each size is predicted from the others; `None` for fewer than two
+    /// sizes.
     pub left_out: Option<f64>,
 }
 
@@ -71,7 +72,7 @@ type KernelClassNameDtypeKey<'w> = (usize, &'w str, Option<Dtype>);
 /// Sums of times for each size; the key is (FLOPs, bytes).
 type TimeSumsBySize = BTreeMap<(u64, u64), TimeMoments>;
 
-/// Times of all kernels recorded in a job, summed by class, name, format and size.
+/// Times of all kernels that a job recorded, summed by class, name, format and size.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedKernelTimes<'w>(BTreeMap<KernelClassNameDtypeKey<'w>, TimeSumsBySize>);
 
@@ -111,7 +112,7 @@ impl<'w> RecordedKernelTimes<'w> {
         sums
     }
 
-    /// Returns the sums after merging NPU classes; `class` maps old classes to new ones.
+    /// Returns the sums with some NPU classes merged; `class` maps old classes to new ones.
     pub fn merge_classes(&self, class: &[usize]) -> Self {
         let mut sums = Self::default();
         for (&(own, name, dtype), sizes) in &self.0 {
@@ -140,7 +141,7 @@ fn kernel_times(
     let times: Vec<_> = sizes.iter().map(time).collect();
     let total: f64 = sizes.values().map(|sum| sum.sum).sum();
     let repeated = sizes.values().filter(|sum| sum.count > 1);
-    // Divide deviations by the mean of their size, which weights each size in proportion to its time.
+    // Divide deviations by their size's mean, which weights each size in proportion to its time.
     let spread: f64 = repeated
         .clone()
         .map(|sum| (sum.squared_deviation_sum() / (sum.count - 1) as f64).sqrt() * sum.count as f64)

@@ -1,8 +1,8 @@
 //! Parses the logs of nccl-tests, a benchmark of collectives.
 //!
-//! Lines that begin with `#` contain the test's name, a `# Rank` for each GPU, and the headings. All others begin with
-//! the size of the whole buffer in bytes. The `time` columns are in microseconds. The first of them is for out-of-place
-//! operation.
+//! Lines that begin with `#` contain the test's name, a `# Rank` for each GPU, and the headings. All other lines begin
+//! with the size of the whole buffer in bytes. The `time` columns are in microseconds. The first `time` column is for
+//! out-of-place operation.
 
 use super::ScoreError;
 use chakram_base::config::quote_for_message;

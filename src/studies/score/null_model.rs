@@ -16,8 +16,8 @@ fn flops_per_npu(run: &MeasuredRun) -> f64 {
     2.0 * passes * multiplications * plan.batch as f64 / plan.rank_count() as f64
 }
 
-/// Returns the time in seconds that the null model predicts for each run. The rate is the median over the other folds
-/// or, with only one fold, over all other runs.
+/// Returns the time in seconds that the null model predicts for each run. The rate is the median over the other folds.
+/// With only one fold, it is the median over all other runs.
 pub fn predict_with_one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
     let rates: Vec<f64> = runs
         .iter()

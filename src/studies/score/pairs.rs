@@ -1,10 +1,10 @@
-//! Compares predicted effects of changes to captured jobs with measured step times.
+//! Compares how changes to captured jobs affect step times, as predicted and as measured.
 //!
 //! A pair is a captured job and the same job after a change. The changed job is predicted from the capture. The
 //! captured job is replayed twice: unchanged and [edited](edit_job). The prediction is the captured job's measured step
 //! time, multiplied by the ratio of the two replays. If no step was measured, the prediction is the time of the edited
-//! replay. Two null models are scored for comparison: one keeps the step's time, and the other scales it in proportion
-//! to the samples.
+//! replay. Two null models are scored for comparison: one leaves the step's time unchanged, and the other scales it in
+//! proportion to the samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"
@@ -32,7 +32,7 @@ use chakram_report::{self as report, Report};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Maximum noise in a file, as a percentage.
+/// Maximum noise that a file may state, as a percentage.
 const MAX_NOISE: f64 = 100.0;
 
 /// A captured job, a change to it, and measured steps before and after the change.
@@ -88,15 +88,16 @@ pub struct WhatIfPairPredictionAndErrors {
     pub no_change_percent: f64,
     /// Error of the null model that scales step times in proportion to the samples, in percent.
     pub sample_ratio_percent: f64,
-    /// Predicted change of the step, as a percentage of the captured job's step.
+    /// Predicted change of the step time, as a percentage of the captured job's step time.
     pub change_percent: f64,
-    /// Measured change as a percentage; `None` if the captured job has no measured step.
+    /// Measured change of the step time, as a percentage; `None` if the captured job has no measured step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_change_percent: Option<f64>,
-    /// True if the predicted and the measured change have the same sign; `None` if the latter is within the noise.
+    /// True if the predicted and the measured change have the same sign; `None` if the measured change is within the
+    /// noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
-    /// Numbers of items that each edit matched and changed.
+    /// How many items each edit matched, and how many it changed.
     pub edits: Vec<EditWithEffectCounts>,
 }
 
@@ -118,8 +119,8 @@ pub struct WhatIfScoresByPredictor {
     pub no_change: MedianAndMeanWhatIfErrors,
     /// Errors of the null model that scales step times in proportion to the samples.
     pub sample_ratio: MedianAndMeanWhatIfErrors,
-    /// `[0]` is the number of pairs with a measured change above the noise. `[1]` is the number of these with a
-    /// correctly predicted sign.
+    /// `[0]` counts the pairs whose measured change is above the noise. `[1]` counts those of them whose sign is
+    /// predicted correctly.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
     pub pairs: Vec<WhatIfPairPredictionAndErrors>,
@@ -290,7 +291,7 @@ impl WhatIfPairsAndReplaySettings {
         })
     }
 
-    /// Applies `edits` to a pair's job. Returns the mean step time, and the number of items changed by each edit.
+    /// Applies `edits` to a pair's job. Returns the mean step time, and how many items each edit changed.
     fn replay_mean_step(
         &self,
         pair: &JobEditsWithMeasuredTimes,

@@ -34,13 +34,14 @@ pub struct ScoredRunTable<'t> {
     pub fits: Vec<ConstantsFittedOutsideFold>,
     /// Fold of each run. Empty if nothing was fitted.
     pub fold_of: Vec<usize>,
-    /// Times that the null model with a single rate predicts, in seconds.
+    /// Times that the null model predicts with a single rate, in seconds.
     pub null: Vec<f64>,
-    /// Corrections by measured steps, if the user requested them.
+    /// Corrections derived from measured steps, if the user requested them.
     pub correction: Option<PredictionsCorrectedByOtherJobs>,
-    /// Counts of correctly ordered pairs of runs that differ in one option. Empty unless the user asked for it.
+    /// Number of pairs of runs that differ in one option, and how many of them are ordered correctly. Empty unless the
+    /// user asked for these counts.
     pub signs: Vec<OptionOrderCounts>,
-    /// Settings for all runs that do not change any prediction.
+    /// Settings that apply to all runs but do not change any prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
 }
 
@@ -59,18 +60,18 @@ pub struct PredictionsCorrectedByOtherJobs {
 pub struct CorrectedAndNullScores {
     /// Scores of the corrected predictions.
     pub chakram: PredictionErrorSummary,
-    /// Scores of the null model: the model's FLOPs at the mean rate of the measured steps.
+    /// Scores of the null model, which runs the model's FLOPs at the mean rate of the measured steps.
     pub one_rate: PredictionErrorSummary,
-    /// Coverage of the corrected predictions' intervals; `None` if a run has no interval.
+    /// Fraction of the corrected intervals that contain the measured time; `None` if a run has no interval.
     pub intervals: Option<PredictionIntervalSummary>,
-    /// Mean absolute error of the corrected predictions, minus the null model's. Both are over the same runs.
+    /// Mean absolute error of the corrected predictions, minus that of the null model. Both are over the same runs.
     pub difference: f64,
     /// Half the width of the 95 % interval of `difference`.
     pub uncertainty: f64,
 }
 
 impl PredictionsCorrectedByOtherJobs {
-    /// Summarizes the runs that the null model predicts too. `None` if it predicts none.
+    /// Summarizes the runs for which the null model also has predictions. `None` if there are no such runs.
     fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectedAndNullScores> {
         let known = runs.iter().zip(&self.runs);
         let known =
@@ -127,8 +128,8 @@ impl ScoredRunTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// Returns the fraction of intervals that contain the measured time, for the runs whose indices `wanted` selects.
-    /// `None` if there are none, or if one of them has no interval.
+    /// Returns the fraction of intervals that contain the measured time, over the runs whose indices `wanted` selects.
+    /// `None` if there are no such runs, or if one of them has no interval.
     fn interval_coverage(
         &self,
         wanted: impl Fn(usize) -> bool,
@@ -141,7 +142,7 @@ impl ScoredRunTable<'_> {
         (!runs.is_empty()).then(|| summarize_intervals(&runs, &predicted, &intervals))
     }
 
-    /// Returns the fraction of intervals that contain the measured time, for the runs of a fold.
+    /// Returns the fraction of intervals that contain the measured time, over the runs of a fold.
     fn interval_coverage_in_fold(&self, fold: usize) -> Option<PredictionIntervalSummary> {
         self.interval_coverage(|i| self.fold_of.get(i) == Some(&fold))
     }
@@ -157,8 +158,8 @@ impl ScoredRunTable<'_> {
         values.into_values().collect()
     }
 
-    /// Renders the scores of all runs. Also scores the runs with each value of the option `by` separately. `about` is a
-    /// sentence that describes the kernel times.
+    /// Renders the scores of all runs. Also scores separately the runs that share each value of the option `by`.
+    /// `about` is a sentence that describes the kernel times.
     pub fn render_text(
         &self,
         by: Option<&str>,
@@ -264,7 +265,7 @@ impl ScoredRunTable<'_> {
         text
     }
 
-    /// Returns paragraphs about skipped rows, settings without effect, and individual runs.
+    /// Returns paragraphs about skipped rows, settings that have no effect, and individual runs.
     pub fn describe_reservations(&self, style: TextStyleWidthAndDetail) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
@@ -302,8 +303,8 @@ impl ScoredRunTable<'_> {
         text
     }
 
-    /// Returns the scores of all runs as one JSON document. The document also scores the runs with each value of the
-    /// option `by` separately. `options` are the options of the replays.
+    /// Returns the scores of all runs as one JSON document. The document also scores separately the runs that share
+    /// each value of the option `by`. `options` are the options of the replays.
     pub fn to_document<'a>(
         &'a self,
         by: Option<&'a str>,
@@ -540,7 +541,7 @@ struct ScoreBesideSingleRateModel {
     one_rate: PredictionErrorSummary,
 }
 
-/// Scores of the runs with the same value of an option.
+/// Scores of the runs that share an option's value.
 #[derive(Debug, Serialize)]
 struct ScoreOfOptionValue<'a> {
     option: &'a str,

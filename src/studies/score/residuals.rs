@@ -1,11 +1,11 @@
-//! Corrects predictions by measured steps of other jobs. The method is kriging of the logarithm of measured / predicted
-//! time.
+//! Corrects predictions by measured steps of other jobs. The method is kriging, applied to the logarithm of measured /
+//! predicted time.
 //!
 //! The logarithm is modelled as a sum of independent normal variables. All steps on the same NPU class share one
-//! variable. Steps with the same class and the same number format of linear layers share a further variable. So do
-//! similar jobs, and jobs with the same matrix products. Each step also has a variable of its own. Let `d` be the
-//! distance between two jobs, whose coordinates are logarithms of sizes divided by their length scales. The covariance
-//! of two steps on the same class is
+//! variable. Steps with the same class and the same number format of linear layers share a further variable. Similar
+//! jobs also share a variable, and so do jobs with the same matrix products. Each step also has a variable of its own.
+//! Let `d` be the distance between two jobs, whose coordinates are logarithms of sizes divided by their length scales.
+//! The covariance of two steps on the same class is
 //!
 //! ```text
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
@@ -16,9 +16,9 @@
 //! remaining error is the conditional standard deviation (Rasmussen and Williams, "Gaussian Processes for Machine
 //! Learning", 2006, equations 2.25 and 2.26).
 //!
-//! A job with unmeasured products gets only a part of this correction. It minimises the error of predicting steps from
-//! steps with other products. It is zero if the correction's gain is less than one standard error (Breiman et al.,
-//! "Classification and Regression Trees", 1984, section 3.4.3).
+//! A job whose products were not measured gets only a fraction of this correction. The fraction minimises the error of
+//! predicting steps from steps with other products. It is zero if the correction gains less than one standard error
+//! (Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3).
 
 use super::columns::MODEL;
 use super::folds::solve_linear;
@@ -35,10 +35,10 @@ const FORMAT: f64 = 0.05;
 const SIMILAR: f64 = 0.07;
 const PRODUCTS: f64 = 0.06;
 const ALONE: f64 = 0.03;
-/// Minimum number of groups with different matrix products for choosing a part of the correction; with fewer groups,
-/// jobs get the whole correction.
+/// Minimum number of groups with different matrix products for choosing a fraction of the correction. With fewer
+/// groups, jobs get the whole correction.
 const LEAST_GROUPS: usize = 3;
-/// Candidate parts of the correction, in descending order.
+/// Candidate fractions of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
 /// 95 % quantile of the normal distribution. A central 90 % interval is twice as wide.
 const SIDE: f64 = 1.645;
@@ -46,8 +46,8 @@ const SIDE: f64 = 1.645;
 /// Number of job sizes that determine kernel times.
 const SIZES: usize = 7;
 
-/// Length scales for the logarithms of sizes. They are width, tokens per micro-batch, tensor degree, ranks, stages,
-/// context degree, and sequence length. Jobs more than one length scale apart are nearly uncorrelated.
+/// Length scales for the logarithms of sizes. The sizes are width, tokens per micro-batch, tensor degree, ranks,
+/// stages, context degree, and sequence length. Jobs more than one length scale apart are nearly uncorrelated.
 const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
 /// Properties of a step that determine how similar it is to other steps.
@@ -99,7 +99,7 @@ impl StepSimilarityProperties {
         }
     }
 
-    /// Returns true if both jobs have the same matrix products on the same NPU class. They then also have the same
+    /// Returns true if both jobs have the same matrix products on the same NPU class. The jobs then also have the same
     /// width, tokens and tensor degree.
     fn has_same_products(&self, other: &Self) -> bool {
         self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
@@ -128,16 +128,16 @@ pub struct CorrectedRunPrediction {
     pub seconds: f64,
     /// 90 % interval of the predicted seconds.
     pub interval: Option<[f64; 2]>,
-    /// Number of measured steps on the same NPU class. The prediction is not corrected if there are none, or if they do
-    /// not predict each other.
+    /// Number of steps measured on the same NPU class. The prediction is not corrected if there are no such steps, or
+    /// if they do not predict each other.
     pub steps: usize,
-    /// Time in seconds that the null model predicts: the model's FLOPs divided by the geometric mean rate of measured
-    /// steps. The mean covers the measured steps with the same class and format or, without any, all with the same
-    /// class.
+    /// Time in seconds that the null model predicts: the model's FLOPs, divided by the geometric mean of the measured
+    /// steps' rates. The mean is over the measured steps with the same class and format. If there are none, it is over
+    /// all steps with the same class.
     pub one_rate: Option<f64>,
 }
 
-/// Measured steps for correcting predictions of other jobs.
+/// Measured steps that correct the predictions for other jobs.
 struct MeasuredStepCorrectionModel {
     steps: Vec<StepSimilarityProperties>,
     /// Lower triangular (Cholesky) factor of the covariance matrix.
@@ -146,7 +146,7 @@ struct MeasuredStepCorrectionModel {
     weights: Vec<f64>,
     /// Logarithms of the steps' model FLOPs per second.
     rates: Vec<f64>,
-    /// Fraction of the correction for jobs with unmeasured matrix products, by NPU class.
+    /// Fraction of the correction that jobs with unmeasured matrix products get, by NPU class.
     parts: Vec<((String, u64), f64)>,
 }
 
@@ -209,7 +209,7 @@ impl MeasuredStepCorrectionModel {
         known
     }
 
-    /// For each NPU class, chooses the part of the correction that jobs with unmeasured matrix products get.
+    /// For each NPU class, chooses the fraction of the correction that jobs with unmeasured matrix products get.
     fn choose_correction_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
         let inverse = invert_lower_triangular(&self.factor);
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -281,7 +281,7 @@ impl MeasuredStepCorrectionModel {
     }
 
     /// Returns the mean and standard deviation of the logarithm of measured / predicted time for `job`. Also returns
-    /// the number of measured steps on its NPU class.
+    /// how many steps were measured on its NPU class.
     fn predict_log_ratio(&self, job: &StepSimilarityProperties) -> (f64, f64, usize) {
         let steps = self.steps.iter();
         let covariances: Vec<f64> = steps.map(|step| step.covariance_with(job)).collect();
@@ -329,8 +329,8 @@ impl MeasuredStepCorrectionModel {
     }
 }
 
-/// Returns the part of the correction with the smallest mean error. Each entry of `groups` has the predicted and the
-/// actual logarithm of each step. Zero if the gain is less than one standard error.
+/// Returns the fraction of the correction whose mean error is smallest. Each entry of `groups` has the predicted and
+/// the actual logarithm of each step. Zero if this gains less than one standard error.
 fn best_correction_fraction(groups: &[Vec<[f64; 2]>]) -> f64 {
     if groups.len() < LEAST_GROUPS {
         return 1.0;
@@ -390,7 +390,7 @@ fn invert_lower_triangular(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
     inverse
 }
 
-/// Corrects the predictions for `runs` by the measured `steps`. Each step comes with its predicted time in seconds.
+/// Corrects the predictions for `runs` with the measured `steps`. Each step comes with its predicted time in seconds.
 pub fn correct_by_steps(
     runs: &[MeasuredRun],
     predicted: &[PredictedStepTimeWithInterval],
@@ -404,8 +404,8 @@ pub fn correct_by_steps(
         .collect()
 }
 
-/// Corrects each run's prediction by the runs with another value of the option `key` (`model`, or an option of the
-/// table).
+/// Corrects each run's prediction with the runs that have another value of the option `key` (`model`, or an option of
+/// the table).
 pub fn correct_by_other_runs(
     runs: &[MeasuredRun],
     predicted: &[PredictedStepTimeWithInterval],
@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(best_correction_fraction(&same), 1.0);
         let contrary = vec![vec![[0.1, -0.1]], vec![[-0.1, 0.1]], vec![[0.1, -0.12]]];
         assert_eq!(best_correction_fraction(&contrary), 0.0);
-        // A gain in a single group does not show that others would gain, so the chosen part is zero.
+        // A gain in a single group does not show that other groups would gain, so the chosen fraction is zero.
         let one = vec![
             vec![[0.1, 0.3]],
             vec![[0.01, 0.0]],

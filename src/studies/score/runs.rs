@@ -33,7 +33,7 @@ pub struct MeasuredRun {
     pub machine: Machine,
     /// Options and their values, from the table and the column file.
     pub options: BTreeMap<String, String>,
-    /// Notes about options without effect on this run, and about values that the table lacks and that were assumed.
+    /// Notes on options that have no effect on this run, and on values that were assumed because the table lacks them.
     pub notes: Vec<String>,
     /// Index of the run's group within the table.
     pub group: usize,
@@ -59,7 +59,7 @@ pub struct RefusedRun {
     pub file: String,
     /// Line of the row in the table, counting from 1.
     pub line: u64,
-    /// Found and expected value.
+    /// The value found, and the value expected.
     pub why: String,
 }
 
@@ -101,7 +101,7 @@ impl RunTable {
         };
         // Remove the byte order mark that spreadsheets write.
         let text = text.trim_start_matches('\u{feff}');
-        // Replace CR LF with LF, because the CSV reader would otherwise report line numbers that are one too high.
+        // Replace CR LF with LF; otherwise, the CSV reader would report line numbers that are one too high.
         let text = text.replace("\r\n", "\n");
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -317,7 +317,7 @@ fn create_run(
 const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
 /// Adds missing options: computes the data-parallel degree from the number of NPUs, and sets the interleaved schedule
-/// for several chunks.
+/// if there are several chunks.
 fn derive_missing_options(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {
@@ -391,8 +391,8 @@ fn step_seconds(
 /// Options that are invalid for plans without a tensor group.
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
-/// Returns the reason why option `key` has no effect on a run with `options`; `None` if it has one. A table may set an
-/// option for all runs, even if it does not affect runs without a tensor group or with a single replica.
+/// Returns the reason why option `key` has no effect on a run with `options`; `None` if it has an effect. A table may
+/// set an option for all runs, even if the option does not affect runs without a tensor group or with a single replica.
 fn reason_without_effect(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
@@ -404,8 +404,8 @@ fn reason_without_effect(key: &str, options: &BTreeMap<String, String>) -> Optio
     None
 }
 
-/// If stages cannot have equal numbers of blocks and the run states no split, adds one with roughly equal
-/// multiplications per stage.
+/// If stages cannot have equal numbers of blocks and the run states no split, adds a split that gives stages roughly
+/// equal multiplications.
 fn derive_uneven_split(
     model: &Model,
     plan: &mut ParallelismPlan,
@@ -508,7 +508,7 @@ fn left_out_error(stack: &FrameworkDurationsAndPlanOptions, left: &KernelOrPlanD
     )
 }
 
-/// Sizes that a model's name fixes. A run may repeat but not change them.
+/// Sizes that the name of a model fixes. A run may repeat these sizes but not change them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
 /// Returns the named model with the run's layers and tokens. Without a name, returns a GPT model with the run's sizes.

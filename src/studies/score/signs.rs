@@ -1,4 +1,4 @@
-//! Checks whether two measured runs that differ in one option are predicted in the measured order.
+//! Checks whether the predictions order two measured runs that differ in one option as the measurements do.
 
 use super::MeasuredRun;
 use serde::Serialize;
@@ -8,17 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 /// are within the noise.
 const CLEAR: f64 = 0.03;
 
-/// Options that are degrees of parallelism. With a constant number of NPUs, two of them must change together.
+/// Options that are degrees of parallelism. If the number of NPUs is constant, two of them must change together.
 const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
 /// Options that always change together, and so count as one.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
 
-/// Counts of pairs of runs that differ in only one option. Also counts those predicted in the measured order.
+/// Counts of pairs of runs that differ in only one option. Also counts the pairs that are predicted in the measured
+/// order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OptionOrderCounts {
     /// The option (or two options that change together), such as `data, tensor`.
     pub option: String,
-    /// Number of pairs with different measured times.
+    /// Number of pairs whose measured times differ.
     pub pairs: usize,
     /// Number of these pairs predicted in the measured order.
     pub right: usize,

@@ -22,7 +22,7 @@ pub(super) fn summarize_intervals(
     PredictionIntervalSummary::of_times(&measured, predicted, intervals)
 }
 
-/// Returns the mean measured and mean predicted time of each plan, for each group with several plans. Runs with equal
+/// Returns, for each group with several plans, each plan's mean measured and mean predicted time. Runs with equal
 /// options are repeated measurements of one plan, so ranking them is meaningless.
 fn plan_times_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let mut groups: BTreeMap<usize, BTreeMap<_, Vec<(f64, f64)>>> = BTreeMap::new();

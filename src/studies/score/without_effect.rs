@@ -1,4 +1,4 @@
-//! Finds settings for all runs that do not change any prediction.
+//! Finds settings that apply to all runs but do not change any prediction.
 
 use super::{
     MeasuredRun, PredictedStepTimeWithInterval, RunTable, ScoreError, map_runs_in_table_order,
@@ -17,14 +17,14 @@ pub struct RunsWithoutOneSetting {
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,
-    /// The runs without the setting; `None` if they do not change.
+    /// The runs without the setting; `None` if it does not change them.
     pub table: Option<RunTable>,
-    /// Key of the replay option, and the replay options without it; `None` if the setting is no replay option.
+    /// Key of the replay option, and the replay options without it; `None` if the setting is not a replay option.
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
-/// Returns the settings of `given` that do not change the `answers` for the runs of `table`. Each has a reason. The
-/// runs that a setting changes are predicted again without it, until one prediction differs.
+/// Returns those settings in `given` that do not change the `answers` for the runs of `table`. Each setting comes with
+/// the reason. The runs that a setting changes are predicted again without it, until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
@@ -56,7 +56,7 @@ pub fn settings_without_effect(
                         (Some(Err(own)), Err(other)) => own.to_string() == other.to_string(),
                         _ => false,
                     };
-                    // A single different prediction shows that the setting has an effect.
+                    // One prediction that differs shows that the setting has an effect.
                     is_kept
                         .then_some(())
                         .ok_or_else(|| io::ErrorKind::Interrupted.into())
@@ -80,7 +80,7 @@ pub fn settings_without_effect(
     found.collect()
 }
 
-/// Returns true if the same rows are valid in both tables and have the same measured values.
+/// Returns true if both tables have the same valid rows with the same measured values.
 fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
     let row = |run: &MeasuredRun| (run.line, run.measured.to_bits(), run.group, run.fold);
     table.refused == other.refused && (table.runs.iter().map(row)).eq(other.runs.iter().map(row))

@@ -28,7 +28,7 @@ impl JointSettingsAxis {
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
     ];
 
-    /// Returns values that represent all of the axis in checks. A key accepts either all numbers between two bounds, or
+    /// Returns values that stand for the whole axis in checks. A key accepts either all numbers between two bounds, or
     /// all integers between them. A range is therefore valid if its two ends and one value of each type are valid.
     pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
@@ -148,8 +148,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<JointSettingsAxis, ConfigError>
     })
 }
 
-/// Returns the ends of a range in the notation `1..8` of other languages, or `None` if the text has
-/// another form.
+/// Returns the ends of a range that is written `1..8`, as in other languages; `None` if the text has another form.
 fn range_ends(text: &str) -> Option<(&str, &str)> {
     let (from, to) = text.split_once("..")?;
     let to = to.trim_start_matches(['=', '.']);
@@ -243,7 +242,7 @@ fn split_unit(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
     }
 }
 
-/// Returns the values from `from` to `to`, in steps of `step` or in powers of `factor`.
+/// Returns the values from `from` to `to`, spaced by `step` or by powers of `factor`.
 fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
     let (first, unit) = split_unit(&table.require_field("from", "the first value")?)?;
     let to = table.require_field("to", "the last value")?;

@@ -1,19 +1,19 @@
-//! Computes a lower bound on a step's time, and the memory that it needs. No replay is needed.
+//! Computes a lower bound on a step's time, and how much memory the step needs. No replay is needed.
 //!
-//! The bound is the longest path through a relaxed step, which contains one rank per stage of the first replica and
-//! follows these rules:
+//! The bound is the longest path through a relaxed step. This step contains one rank per stage of the first replica,
+//! and follows these rules:
 //!
 //! - a kernel takes exactly its duration on the machine, and starts when its dependencies have
 //!   ended, even if another kernel is on its lane;
 //! - a message arrives no earlier than its uncontended time after the earliest start of its send;
 //! - a collective does not wait for its other members. It takes at least as long as a member needs to receive its bytes
-//!   through all ports of the group's dimensions, or the measured time if that is shorter;
+//!   through all ports of the group's dimensions. If the measured time is shorter, that time is the minimum instead;
 //! - all other nodes take no time.
 //!
 //! Each rule removes a constraint of the replay or shortens a time, so no replay is faster than the relaxed step. The
-//! kernels on a lane run one at a time, so the sum of any lane's durations is a lower bound too. In all-gather,
-//! reduce-scatter and all-to-all with a buffer B, each of n members lacks (n - 1)/n B and must receive it. In an
-//! all-reduce, a member must receive B, or 2 (n - 1)/n B if all algorithms of the group's dimensions consist of a
+//! kernels on a lane run one at a time, so the total duration of any lane's kernels is a lower bound too. In
+//! all-gather, reduce-scatter and all-to-all with a buffer B, each of n members lacks (n - 1)/n B and must receive it.
+//! In an all-reduce, a member must receive B, or 2 (n - 1)/n B if all algorithms of the group's dimensions consist of a
 //! reduce-scatter and an all-gather. Members of generated steps exchange equal parts. In captured steps, the parts may
 //! be unequal, so they have no bound.
 //!
@@ -23,7 +23,7 @@
 //! micro-batch after the first therefore adds a constant amount to a rank's own path and to the sums over its lanes. In
 //! interleaved schedules, every `pipeline` micro-batches add a constant amount; in general, every period of the
 //! schedule does. [`bound_step_quickly`] simulates two and three of these periods, and extrapolates to the whole step.
-//! A stage begins at the earliest time at which the first micro-batch can have passed all earlier ones. If parameters
+//! A stage begins at the earliest time by which the first micro-batch can have passed all earlier stages. If parameters
 //! are gathered in advance (ZeRO 3, or overlap with the forward pass), the bound uses only the sums over lanes.
 
 use super::point::{PointRefusal, ResolvedPoint};
@@ -56,7 +56,7 @@ use std::collections::BTreeMap;
 pub struct PointTimeAndMemoryBounds {
     /// Lower bound on the time of a step, in picoseconds.
     pub time_ps: u64,
-    /// Maximum bytes in use on an NPU. A lower bound unless `is_whole` is true.
+    /// Most bytes in use at once on an NPU. This is a lower bound unless `is_whole` is true.
     pub memory_bytes: u64,
     /// True if all micro-batches were simulated.
     pub is_whole: bool,
@@ -95,7 +95,7 @@ fn fits_memory(
     stages: &[StageRankPathTimes],
 ) -> bool {
     let plan = &pattern.plan;
-    // An unknown capacity counts as unlimited here, because points with both an unknown capacity and a memory limit
+    // Treat an unknown capacity as unlimited here, because points that have both an unknown capacity and a memory limit
     // were already rejected.
     let memory = RankMemoryCapacity::new(point.smallest_npu_memory().unwrap_or(u64::MAX), plan);
     memory.can_fit_peaks(
@@ -119,8 +119,8 @@ pub fn bound_step_quickly(
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
     let more = few + unit;
-    // With only a few micro-batches, simulate all of them. Several steps cannot be extrapolated either, so simulate
-    // them whole.
+    // With only a few micro-batches, simulate all of them. Extrapolation does not work for several steps either, so
+    // simulate these whole.
     if all <= more || plan.steps > 1 {
         return bound_whole_step(point, pattern);
     }
@@ -161,16 +161,16 @@ pub fn bound_step_quickly(
     Ok((bound, fits_memory(point, pattern, &long)))
 }
 
-/// Path of one rank per stage through the relaxed step.
+/// Path that one rank per stage takes through the relaxed step.
 #[derive(Clone, Debug, Default)]
 struct StageRankPathTimes {
     /// End time of the last node, in picoseconds.
     finish: u64,
-    /// End time that the last node would have if none waited for a message, in picoseconds.
+    /// End time, in picoseconds, that the last node would have if no node waited for a message.
     own: u64,
     /// End time of the stage's first receive in picoseconds, or 0 if there is none.
     begin: u64,
-    /// Sum of the durations on each lane, in picoseconds.
+    /// Total duration of the nodes on each lane, in picoseconds.
     lanes: BTreeMap<i64, u64>,
     /// Maximum number of bytes in use at once, if nodes run in id order.
     peak: RankPeakOwnAndRemoteBytes,
@@ -247,7 +247,7 @@ struct PointNodeDurationCache<'p> {
     collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
 }
 
-/// Key of a kernel's duration: name (if kernels were measured by name), class, shape, format, FLOPs, true if the FLOPs
+/// Key of a kernel's duration: name (if kernels were measured by name), class, shape, format, FLOPs, whether the FLOPs
 /// are unknown, and bytes.
 type KernelDurationKey = (
     Option<String>,
@@ -326,8 +326,8 @@ impl PointNodeDurationCache<'_> {
     }
 }
 
-/// Returns a lower bound on a member's time in a collective: the time of the bytes that it must receive. An applicable
-/// measured time is the bound if it is shorter.
+/// Returns a lower bound on a member's time in a collective: the time of the bytes that it must receive. If a measured
+/// time applies and is shorter, it is the bound.
 fn least_collective_time(
     point: &ResolvedPoint,
     kind: CollectiveKind,
@@ -356,7 +356,7 @@ fn least_collective_time(
 }
 
 /// Applies the machine's smallest correction to a kernel time from the curves. The workload decides which correction
-/// applies, so this gives a lower bound.
+/// applies, so the smallest one yields a lower bound.
 fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
@@ -369,7 +369,7 @@ fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
 }
 
 /// Returns a lower bound on the time of a collective that consists of messages: the bytes that a member must receive,
-/// divided by the rate of its ports.
+/// divided by the rate of the member's ports.
 fn message_lower_bound(
     point: &ResolvedPoint,
     kind: CollectiveKind,
@@ -501,11 +501,11 @@ fn longest_paths(
             ..StageRankPathTimes::default()
         })
         .collect();
-    // Index of the next node and index of the next message, for each rank.
+    // For each rank, the index of the next node and the index of the next message.
     let mut at = vec![(0_usize, 0_usize); nodes.len()];
     let mut sent: BTreeMap<(u32, u32, i32), Vec<u64>> = BTreeMap::new();
-    // If no rank can advance, receives no longer wait for their messages. This makes the result smaller, so it is still
-    // a lower bound.
+    // If no rank can advance, receives no longer wait for their messages. This can only lower the result, so it is
+    // still a lower bound.
     let mut stuck = false;
     loop {
         let mut moved = false;
@@ -540,7 +540,7 @@ fn longest_paths(
                 if let Some(half) = half {
                     message += 1;
                     if half.receives {
-                        // The first stage receives only inputs of its later chunks. Record no first receive for it,
+                        // The first stage receives inputs only for its later chunks. Record no first receive for it,
                         // because it starts without waiting for another stage.
                         if path.begin == 0 && i > 0 {
                             path.begin = all[node];

@@ -45,7 +45,7 @@ pub enum StudyError {
 ///
 /// # Errors
 ///
-/// Fails if it cannot be read, or has an unknown key or value.
+/// Fails if the study cannot be read, or has an unknown key or value.
 pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
     let text = config::read_input(path).map_err(|source| StudyError::Read {
         path: path.to_owned(),
@@ -104,7 +104,7 @@ fn iter_all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)
 }
 
 /// Rejects values that are invalid at every point. Each value is tried with the first values of all other axes, and
-/// without limits. A value that is invalid only in some combinations is no error here: the sweep later rejects the
+/// without limits. A value that is invalid only in some combinations is not an error here: the sweep later rejects the
 /// points with these combinations.
 fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
     let lenient = Study {
@@ -210,7 +210,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     Ok(())
 }
 
-/// Returns true if several values of the plan together cause the rejection. Other combinations may then be valid.
+/// Returns true if the rejection is due to several values of the plan together. Other combinations may then be valid.
 fn is_caused_by_plan(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }

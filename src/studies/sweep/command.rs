@@ -4,7 +4,7 @@ use super::setting::{SettingKind, Settings, kind_of_setting, option_words};
 use super::study::Study;
 use chakram_jobs::ReplayOptionDefinition;
 
-/// The work of a point's replay.
+/// What a point's replay runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelOrTracesArgument {
     /// A model, by name or file.

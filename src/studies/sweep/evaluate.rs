@@ -1,5 +1,4 @@
-//! Computes the answer to a point: a rejection without a replay, a lower bound, or the measures of
-//! a replay.
+//! Answers a point: with a rejection before any replay, a lower bound, or the measures of a replay.
 
 use super::bound::{self, PointTimeAndMemoryBounds};
 use super::objective::{PARTS, PointMeasures};
@@ -33,7 +32,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub enum PointRefusalOrMeasures {
     /// The point is impossible, or exceeds a limit.
     Refused {
-        /// Short form of the reason. Reports count rejected points by it.
+        /// Short form of the reason. Reports use it to count rejected points.
         reason: String,
         /// The full reason.
         detail: String,
@@ -301,7 +300,7 @@ impl<'s> PointEvaluator<'s> {
         self.report_point(point).ok()
     }
 
-    /// Replays a point with all observers of a report.
+    /// Replays a point with all the observers that a report needs.
     ///
     /// # Errors
     ///
@@ -331,7 +330,7 @@ struct PointReplayResult {
     kernel_energy: Option<f64>,
     /// Compute time of kernels that are not timed by loop nests, averaged over NPUs.
     unmapped_ps: u64,
-    /// Maximum bytes in use on an NPU, if the traces state allocations.
+    /// Most bytes in use at once on an NPU, if the traces state allocations.
     peak: Option<u64>,
     /// True if every NPU's peak fits into its memory.
     fits: bool,

@@ -8,7 +8,7 @@ use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column
 use chakram_report::text::TextStyleWidthAndDetail;
 
 /// Compares row number `index` with its neighbours, and formats the result as text for users. The text lists neighbours
-/// by their distance in the first objective, the nearest first.
+/// by how far they are from the row in the first objective, nearest first.
 pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAndDetail) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures_of(row) else {
@@ -67,7 +67,7 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAn
             continue;
         };
         let change_text = format!("{:+.1} %", 100.0 * (value / own_value - 1.0));
-        // The parts of an NPU's time add up to the makespan, and so do their changes.
+        // The parts of an NPU's time add up to the makespan, so their changes add up to its change.
         let parts = (0..PARTS.len()).map(|part| {
             let (a, b) = (own.parts_ps[part] as i128, measures.parts_ps[part] as i128);
             (b - a, PARTS[part])
@@ -86,7 +86,7 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyleWidthAn
     text
 }
 
-/// Returns the only axis along which two points differ; `None` if there is none or several.
+/// Returns the axis along which two points differ; `None` if they differ along no axis or along several.
 fn differing_axis(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
     let differing = |axis: &usize| {
         sweep.study.axes[*axis]

@@ -22,15 +22,15 @@ struct JournalHead {
 
 const SCHEMA: &str = "chakram-sweep-journal-1";
 
-/// An answer or a bound of a point.
+/// An answer to a point, or a bound on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournaledBoundOrAnswer {
     /// Key of the point: its settings, formatted as one line.
     pub point: String,
-    /// Bound of the point, if this entry contains one.
+    /// Bound on the point, if this entry contains one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<PointTimeAndMemoryBounds>,
-    /// Answer of the point, if this entry contains one.
+    /// Answer to the point, if this entry contains one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<PointRefusalOrMeasures>,
 }
@@ -74,7 +74,7 @@ pub enum JournalError {
     Missing(PathBuf),
 }
 
-/// Files that a sweep writes to its journal's folder: rows, Pareto front and page.
+/// Files that a sweep writes to the folder of its journal: rows, Pareto front and page.
 pub const RESULTS: [&str; 4] = ["rows.jsonl", "rows.csv", "front.csv", "index.html"];
 
 /// A journal that is open for writing.
@@ -178,7 +178,7 @@ impl SweepJournal {
     }
 }
 
-/// Parses a journal. Returns its entries, and the length of all complete lines in bytes.
+/// Parses a journal. Returns its entries, and how many bytes all complete lines take.
 fn parse_journal(
     path: &Path,
     study: &str,

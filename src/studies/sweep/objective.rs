@@ -13,11 +13,11 @@ pub struct PointMeasures {
     pub time_ps: u64,
     /// Number of NPUs that the job uses.
     pub npus: u32,
-    /// Time in each part, averaged over NPUs, in the order of [`PARTS`]. Exposed communication of older versions' files
-    /// includes the bubble.
+    /// Time in each part, averaged over NPUs, in the order of [`PARTS`]. In files from older versions, exposed
+    /// communication includes the bubble.
     #[serde(default, deserialize_with = "deserialize_time_parts")]
     pub parts_ps: [u64; PARTS.len()],
-    /// Maximum bytes in use on an NPU, if the traces state allocations.
+    /// Most bytes in use at once on an NPU, if the traces state allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Energy of kernels timed by loop nests, summed over NPUs, in picojoules; `None` without such kernels.
@@ -50,7 +50,7 @@ pub enum SweepObjective {
     Tokens,
     /// Tokens per second and NPU.
     TokensPerNpu,
-    /// Maximum bytes in use on an NPU.
+    /// Most bytes in use at once on an NPU.
     Memory,
     /// Energy of all NPUs. Kernels timed by loop nests use the energy of their mappings. An NPU uses `power.busy` watts
     /// while other kernels run, and `power.idle` watts while no kernel runs.
@@ -140,8 +140,8 @@ impl SweepObjective {
         }
     }
 
-    /// Returns true if a lower bound on the time bounds this objective. It is an upper bound if larger values are
-    /// better.
+    /// Returns true if a lower bound on the time also bounds this objective. The objective's bound is an upper one if
+    /// larger values are better.
     pub fn is_bounded(self) -> bool {
         matches!(
             self,
@@ -190,7 +190,7 @@ impl SweepObjective {
             Self::TokenCost => {
                 Self::Cost.value_of_point(measures, settings)? / measures.tokens? as f64 * 1e6
             }
-            // The number of replays in a run is the run's tokens divided by one replay's tokens.
+            // A run takes as many replays as its tokens divided by one replay's tokens.
             Self::RunDays => number("total_tokens")? / measures.tokens? as f64 * seconds / 86_400.0,
             Self::RunNpuHours => Self::RunDays.value_of_point(measures, settings)? * 24.0 * npus,
             Self::RunCost => {
@@ -261,7 +261,7 @@ impl PointMeasures {
         busy_ps.map(|busy| busy as f64 / self.time_ps.max(1) as f64)
     }
 
-    /// Returns the largest part of the NPUs' time, and its fraction of the makespan.
+    /// Returns the largest part of the NPUs' time, and what fraction of the makespan it is.
     pub fn describe_largest_part(&self) -> String {
         let most = (0..PARTS.len())
             .rev()
@@ -315,8 +315,8 @@ mod tests {
         assert_eq!(value(SweepObjective::Memory), 5.0);
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
-        // A cost of 0.008 dollars for 8,192 tokens is 0.97656 dollars per million tokens. A run of 8.192e9 tokens takes
-        // a million replays. These take 2e6 s on 4 NPUs, cost 8,000 dollars, and use 4.4 GJ.
+        // If 8,192 tokens cost 0.008 dollars, a million tokens cost 0.97656 dollars. A run of 8.192e9 tokens takes a
+        // million replays. These take 2e6 s on 4 NPUs, cost 8,000 dollars, and use 4.4 GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
         let value =
             |objective: SweepObjective| objective.value_of_point(&measures, &settings).unwrap();
@@ -334,7 +334,7 @@ mod tests {
                 objective.column_name()
             );
         }
-        // If the study sets no price, the machine's price applies. If the machine has none either, the point has no
+        // If the study sets no price, the machine's price applies. If the machine has no price either, the point has no
         // cost.
         let mut own = settings.clone();
         own.remove("price.npu");

@@ -83,8 +83,8 @@ fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> St
     )
 }
 
-/// Returns the rows that a chart shows. If there are too many, these are the Pareto front, and a sample of the others
-/// at even distances in the ranking.
+/// Returns the rows to show in a chart. If there are too many, these are the Pareto front and a sample of the others,
+/// evenly spaced in the ranking.
 fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
@@ -104,7 +104,7 @@ fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     chosen
 }
 
-/// Renders the best row by each objective with its interval, which is compared with other rows.
+/// Renders, for each objective, the best row and its interval, which is compared with other rows.
 fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
         let place = sweep
@@ -142,8 +142,8 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
 
-/// Renders charts of the first objective against each other objective. Without another objective, charts show the first
-/// against memory, NPUs or the row's index.
+/// Renders a chart of the first objective against each of the others. If there is no other objective, charts show the
+/// first against memory, NPUs or the row's index.
 fn render_objective_charts(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -407,8 +407,8 @@ fn render_parallel_coordinates(
     render_figure(&picture, &legend, &caption)
 }
 
-/// Returns a setting's axis in the chart, and the position of each row on this axis. Places numbers by value
-/// (logarithmically if their range is large), and words at even distances.
+/// Returns a setting's axis in the chart, and where each row is on this axis. Places numbers by value (logarithmically
+/// if their range is large), and words at even distances.
 fn chart_axis_of_setting(
     sweep: &SweepTable<'_>,
     key: &str,
@@ -463,7 +463,7 @@ fn shorten_key(key: &str) -> &str {
         .map_or(key, |(at, _)| &key[at + 1..])
 }
 
-/// Renders a chart of the first objective's best value so far, in the order of rows.
+/// Renders a chart of the best value so far by the first objective, in the order of rows.
 fn render_best_so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
     let curve = list_best_so_far(sweep, objective, 0);

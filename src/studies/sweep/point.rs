@@ -19,11 +19,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Reason why a point has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointRefusal {
-    /// Short form of the reason. Rejected points are counted by it.
+    /// Short form of the reason. Reports use it to count rejected points.
     pub reason: String,
     /// The full reason.
     pub detail: String,
-    /// True if the reason is a replay option without effect on this machine and work. It may have an effect on others.
+    /// True if the reason is that a replay option has no effect on this machine and work. The option may have an effect
+    /// on others.
     pub is_option: bool,
 }
 
@@ -32,7 +33,7 @@ impl PointRefusal {
     pub fn new(reason: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             reason: reason.into(),
-            // Reports show details in table cells, so they must not have line breaks.
+            // Reports show the full reason in table cells, so it must not have line breaks.
             detail: detail.to_string().replace(['\n', '\r'], " "),
             is_option: false,
         }
@@ -107,7 +108,7 @@ pub struct ResolvedPoint {
 }
 
 impl ResolvedPoint {
-    /// Converts `settings` to a job on a machine. Machines and models of earlier points come from `parts`.
+    /// Converts `settings` to a job on a machine. Takes machines and models that earlier points used from `parts`.
     pub fn new(settings: &Settings, parts: &MachineModelStackCaches) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
@@ -191,7 +192,7 @@ type SharedPartCache<T> = BTreeMap<String, Result<T, PointRefusal>>;
 /// Maximum number of cached entries per kind.
 const KEPT: usize = 256;
 
-/// Returns the entry of `parts` for `key`. `make` creates it if it is missing.
+/// Returns the entry for `key` in `parts`. If the entry is missing, `make` creates it.
 fn get_or_create<T: Clone>(
     parts: &Mutex<SharedPartCache<T>>,
     key: String,
@@ -213,7 +214,7 @@ fn get_or_create<T: Clone>(
 }
 
 impl MachineModelStackCaches {
-    /// Returns the machine of `settings`. A scalable machine has at least `ranks` NPUs.
+    /// Returns the machine that `settings` select. A scalable machine has at least `ranks` NPUs.
     fn machine_of(
         &self,
         settings: &Settings,
@@ -268,7 +269,7 @@ impl MachineModelStackCaches {
         })
     }
 
-    /// Returns the software stack of `settings`, if there is one.
+    /// Returns the software stack that `settings` select, if there is one.
     fn stack_of(
         &self,
         settings: &Settings,

@@ -1,8 +1,8 @@
 //! Explores a study's points layer by layer. Each layer has its own strategy. Each answer is computed only once, in
 //! parallel with others.
 //!
-//! Strategies run sequentially, while threads compute in advance the answers that they will need. The rows therefore do
-//! not depend on the number of threads or on answers from earlier runs.
+//! Strategies run sequentially, while threads compute in advance the answers that the strategies will need. The rows
+//! therefore do not depend on the number of threads or on answers from earlier runs.
 
 use super::bound::PointTimeAndMemoryBounds;
 use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
@@ -51,7 +51,7 @@ pub enum SweepError {
 /// A shard: the points of a study whose index modulo `of` equals `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
-    /// Remainder, modulo `of`, of the index of each point in this shard.
+    /// Index modulo `of` that all points of this shard have.
     pub index: u64,
     /// Number of shards into which the study is divided.
     pub of: u64,
@@ -97,12 +97,12 @@ pub struct NewAnswerOrBoundEvent<'a> {
     pub best: Option<(&'a str, f64)>,
 }
 
-/// Counts of the work done in this run. Excludes answers that were already in the journal.
+/// Counts of what this run computed. Excludes answers that were already in the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NewBoundAndReplayCounts {
-    /// Number of computed bounds, and the seconds that they took, summed over threads.
+    /// How many bounds were computed, and how many seconds they took, summed over threads.
     pub bounded: (u64, f64),
-    /// Number of replayed or rejected points, and the seconds that they took, summed over threads.
+    /// How many points were replayed or rejected, and how many seconds they took, summed over threads.
     pub replayed: (u64, f64),
 }
 
@@ -207,8 +207,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Returns the points of a layer, each with its index. They must be listable. If this run computes a shard, returns
-    /// only its points.
+    /// Returns the points of a layer, each with its index. The points must be listable. If this run computes a shard,
+    /// returns only its points.
     fn list_points(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
         let size = self.study.layer_size(layer);
@@ -239,8 +239,8 @@ impl<'s> StudyExplorer<'s> {
         point
     }
 
-    /// Returns the score of each point of `list`. In the last layer, this is its answer's score. In outer layers, it is
-    /// the best score of the inner layers.
+    /// Returns the score of each point of `list`. In the last layer, this is the score of the point's answer. In outer
+    /// layers, it is the best score of the inner layers.
     fn score_points(
         &mut self,
         depth: usize,

@@ -38,7 +38,7 @@ pub enum SettingKind<'k> {
     Machine(&'k str),
     /// Path of a key in the model file.
     Model(&'k str),
-    /// A key of the accelerator; loop nests on the accelerator give kernel times.
+    /// A key of the accelerator; loop nests on the accelerator yield kernel times.
     Accelerator(&'k str),
     /// An option of the plan, in the table `plan`.
     Plan(&'static PlanOption),

@@ -87,8 +87,8 @@ pub struct Study {
     pub base: Settings,
     /// Axes along which points differ.
     pub axes: Vec<JointSettingsAxis>,
-    /// Layers of axes, at least one. Nested layers are sorted from the outermost to the innermost, others in the order
-    /// of their turns.
+    /// Layers of axes, at least one. Nested layers are sorted from the outermost to the innermost; other layers are in
+    /// the order of their turns.
     pub layers: Vec<AxisSubsetWithSearchStrategy>,
     /// Maximum number of rounds. In a round, each layer takes a turn, while all other axes stay at the best point so
     /// far. `None` if layers are nested.

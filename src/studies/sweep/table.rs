@@ -19,11 +19,11 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Heading of a column, and the function that formats its value for a point.
+/// A column's heading, and the function that formats the column's value for a point.
 type PointColumnHeadingAndFormatter = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of ranked rows with intervals. The front has as many. The number is constant, so that files do not depend on
-/// the number of printed rows.
+/// Number of top-ranked rows that get intervals. The same number of front rows get intervals. The number is constant,
+/// so that files do not depend on the number of printed rows.
 const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Formats a number. Empty for an unknown number.
@@ -40,17 +40,17 @@ pub struct SweepTable<'s> {
     pub rows: Vec<SweepRow>,
     /// Turns of the layers, if the study is searched in rounds. Empty otherwise.
     turns: Vec<LayerTurnRecord>,
-    /// Values of each row's objectives; `None` if an objective is unknown.
+    /// Values of each row by the study's objectives; `None` if one of the values is unknown.
     values: Vec<Option<Vec<f64>>>,
-    /// 90 % intervals of the time, by row index. Only rows that users see have one.
+    /// 90 % intervals of the time, by row index. Only rows that users see have intervals.
     intervals: BTreeMap<usize, [Span; 2]>,
     /// Keys that have no effect on a row, by row index.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
 
 impl<'s> SweepTable<'s> {
-    /// Creates the table of `rows`. `turns` contains the turns of the layers if the study is searched in rounds;
-    /// otherwise, it is empty.
+    /// Creates the table of `rows`. `turns` contains the layers' turns if the study is searched in rounds; otherwise,
+    /// it is empty.
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurnRecord]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures_of(row)?;
@@ -97,7 +97,7 @@ impl<'s> SweepTable<'s> {
         }
     }
 
-    /// Returns the ends of the 90 % interval of a row's objective, the smaller one first; `None` if
+    /// Returns the ends of the 90 % interval for a row's value by an objective, the smaller end first; `None` if
     /// unknown.
     pub fn interval_of_objective(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
         let measures = measures_of(&self.rows[row])?;
@@ -114,7 +114,7 @@ impl<'s> SweepTable<'s> {
         (a != b).then_some([a.min(b), a.max(b)])
     }
 
-    /// Formats the interval of a row's objective. Empty for an unknown interval.
+    /// Formats the interval for a row's value by an objective. Empty for an unknown interval.
     pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
         let ends = self.interval_of_objective(row, objective);
         ends.map_or(String::new(), |ends| {
@@ -123,7 +123,7 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the best row by each objective. In a tie, returns the first.
+    /// Returns the best row by each objective. With ties, returns the first.
     pub fn best_rows(&self) -> Vec<(SweepObjective, usize)> {
         let scores: Vec<_> = (0..self.rows.len())
             .filter_map(|row| Some((row, self.minimised_scores(row)?)))
@@ -170,13 +170,12 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the values of a row's objectives in the study's order; `None` if an objective is
-    /// unknown.
+    /// Returns a row's values by the objectives, in the study's order; `None` if one of the values is unknown.
     pub fn values_of_row(&self, row: usize) -> Option<&[f64]> {
         self.values[row].as_deref()
     }
 
-    /// Returns the values of a row's objectives. Values are negated if larger is better, so that smaller results are
+    /// Returns a row's values by the objectives. Values are negated if larger is better, so that smaller results are
     /// always better.
     fn minimised_scores(&self, row: usize) -> Option<Vec<f64>> {
         let signs = self
@@ -193,8 +192,8 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Returns the indices of the rows with known values of all objectives. They are sorted by the first objective,
-    /// best first. Rows with equal values keep their order.
+    /// Returns the indices of the rows whose values by all objectives are known. They are sorted by the first
+    /// objective, best first. Rows with equal values keep their order.
     pub fn ranked_rows(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.minimised_scores(row)?[0], row)))
@@ -203,8 +202,8 @@ impl<'s> SweepTable<'s> {
         ranked.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Returns the indices of the Pareto-optimal rows, sorted by the first objective, best first. Of several rows that
-    /// are equal in all objectives, returns only the first.
+    /// Returns the indices of the Pareto-optimal rows, sorted by the first objective, best first. If several rows are
+    /// equal in all objectives, returns only the first.
     pub fn pareto_front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
@@ -231,7 +230,7 @@ impl<'s> SweepTable<'s> {
         front.into_iter().map(|(row, _)| row).collect()
     }
 
-    /// Returns the keys of axes in the study's order.
+    /// Returns the axes' keys in the study's order.
     pub fn axis_keys(&self) -> Vec<&str> {
         let axes = self.study.axes.iter();
         axes.flat_map(|axis| axis.keys.iter().map(String::as_str))
@@ -338,7 +337,7 @@ impl<'s> SweepTable<'s> {
         all.into_iter().filter(|_| is_shared).collect()
     }
 
-    /// Returns the objectives that the study does not optimise but some row has a value for.
+    /// Returns the objectives that the study does not optimise but for which some row has a value.
     pub(super) fn unoptimised_objectives(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));
@@ -348,7 +347,7 @@ impl<'s> SweepTable<'s> {
         others.filter(is_known).collect()
     }
 
-    /// Returns the value of a replayed row's objective; `None` if unknown.
+    /// Returns a replayed row's value by the objective; `None` if unknown.
     pub(super) fn objective_value_of_row(
         &self,
         index: usize,
@@ -438,7 +437,7 @@ impl<'s> SweepTable<'s> {
         String::from_utf8(bytes).expect("cells are texts")
     }
 
-    /// Describes the number of rows with each outcome, and why rows are impossible.
+    /// Describes how many rows have each outcome, and why rows are impossible.
     pub fn describe_counts(&self) -> String {
         let of = |name: &str| {
             self.rows
@@ -706,7 +705,7 @@ fn literal_to_json(value: &chakram_base::config::ConfigLiteral) -> Value {
     }
 }
 
-/// Returns the best value of the objective so far, for each replayed row in order.
+/// Returns, for each replayed row in order, the best value so far by the objective.
 pub fn list_best_so_far(
     table: &SweepTable<'_>,
     objective: SweepObjective,

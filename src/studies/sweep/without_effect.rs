@@ -1,4 +1,4 @@
-//! Finds axis keys without effect: rows that differ only in such a key have equal results.
+//! Finds axis keys that have no effect: rows that differ only in such a key have equal results.
 
 use super::evaluate::{PointEvaluator, PointRefusalOrMeasures};
 use super::search::{RowOutcome, SweepRow};
@@ -7,8 +7,8 @@ use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
 
-/// Returns the keys that have no effect on a row, by row index. This requires that other rows differ from it only in
-/// the key, that they were all replayed, and that all results are equal.
+/// Returns the keys that have no effect on a row, by row index. This requires that other rows differ from the row only
+/// in the key, that they were all replayed, and that all results are equal.
 pub(super) fn keys_without_effect(
     study: &Study,
     rows: &[SweepRow],
@@ -56,8 +56,7 @@ pub(super) fn keys_without_effect(
     found
 }
 
-/// Returns the reason why the points `one` and `other` have equal results although they differ in
-/// `key`.
+/// Returns the reason why the points `one` and `other` have equal results although `key` differs.
 fn find_equal_results_reason(
     study: &Study,
     evaluator: &PointEvaluator<'_>,

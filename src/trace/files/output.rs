@@ -50,7 +50,7 @@ impl OutputFile {
     }
 
     /// Renames the incomplete file to its final path, replacing any existing file. Later writes are visible under the
-    /// final name, and the file stays if this value is dropped.
+    /// final name, and dropping this value does not remove the file.
     pub fn publish_early(&mut self) -> Result<(), TraceError> {
         let Some((temporary, to)) = self.waiting.take() else {
             return Ok(());
@@ -138,7 +138,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a temporary file in the folder of `to`, with the owner and permissions of `to` if that file exists.
+/// Creates a temporary file in the folder of `to`; if `to` exists, the new file gets its owner and permissions.
 fn create_temporary(
     path: &Path,
     to: &Path,
@@ -150,7 +150,7 @@ fn create_temporary(
     let (temporary, file) =
         TemporaryFile::create_in(folder, before.map(permission_bits)).map_err(io)?;
     if let Some(before) = before {
-        // An unprivileged user cannot give the temporary file to another owner, so ignore this failure.
+        // An unprivileged user cannot change the temporary file's owner, so ignore this failure.
         #[cfg(unix)]
         {
             use std::os::unix::fs::{MetadataExt, fchown};

@@ -54,7 +54,7 @@ impl OutputsAndProtectedInputs {
         self.unnumbered.push(path.to_owned());
     }
 
-    /// Returns the input path that refers to the same file as `path`, or `None`.
+    /// Returns the input path that refers to the same file as `path`; `None` if there is none.
     fn find_same_input(&mut self, path: &Path) -> Option<&PathBuf> {
         let sought = file_identity(path)?;
         for input in self.unnumbered.drain(..).filter(|input| input.is_file()) {
@@ -170,8 +170,7 @@ impl OutputsAndProtectedInputs {
 
     /// Renames all waiting files to their final paths, in the order in which they were written.
     ///
-    /// Fails if a file cannot be renamed. The error lists the files that are already replaced and the files that are
-    /// unchanged.
+    /// Fails if a file cannot be renamed. The error lists which files were already replaced and which are unchanged.
     pub fn commit_all(mut self) -> Result<(), TraceError> {
         self.sync_all()?;
         let _renaming = DeferredSignalsGuard::block_signals();
@@ -192,7 +191,7 @@ impl OutputsAndProtectedInputs {
     }
 }
 
-/// Builds the error for a failed rename of the first file in `old`, after the files in `new` have been renamed.
+/// Builds the error for the case that the first file in `old` cannot be renamed after the files in `new` have been.
 fn partial_commit_error(
     error: TraceError,
     new: &[UncommittedOutputFile],

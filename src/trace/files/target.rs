@@ -5,7 +5,7 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Returns the device and inode numbers of a file, which are the same for all names of the file.
+/// Returns a file's device and inode numbers, which are the same under all of its names.
 #[cfg(unix)]
 pub fn file_identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path)
@@ -19,13 +19,13 @@ fn identity_from_metadata(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Returns `None`, because this system does not identify files.
+/// Returns `None`, because files have no identity on this system.
 #[cfg(not(unix))]
 pub fn file_identity(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// Kind of thing to which an output path refers.
+/// What an output path refers to.
 #[derive(Debug)]
 pub(super) enum FileSpecialOrDescriptorTarget {
     /// A regular file: its path with links resolved, and its metadata if it exists.
@@ -37,7 +37,7 @@ pub(super) enum FileSpecialOrDescriptorTarget {
 }
 
 impl FileSpecialOrDescriptorTarget {
-    /// Determines the target of `path`.
+    /// Finds out what `path` refers to.
     pub fn resolve_target(path: &Path) -> Result<Self, TraceError> {
         if path.file_name().is_none() {
             let found = "the path does not end in a file name".to_owned();
@@ -112,7 +112,8 @@ pub(super) fn parent_folder(path: &Path) -> &Path {
 #[cfg(unix)]
 fn takes_several(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    // Terminals and /dev/null accept any number of outputs. Several outputs in one pipe or socket would be mixed.
+    // Terminals and /dev/null accept any number of outputs. If several outputs went to one pipe or socket, they would
+    // be mixed.
     metadata.file_type().is_char_device()
 }
 
@@ -121,7 +122,7 @@ fn takes_several(_: &Metadata) -> bool {
     true
 }
 
-/// Returns the descriptor that `path` denotes. The caller of the program opened the file behind the descriptor and may
+/// Returns the descriptor that `path` refers to. The program's caller opened the file behind the descriptor, and may
 /// write more to it. The program therefore writes to descriptors directly, even if they refer to regular files.
 fn parse_descriptor(path: &Path) -> Option<i32> {
     let path = path.to_str()?;

@@ -127,7 +127,7 @@ fn host_namespace_hash() -> &'static str {
     })
 }
 
-/// Removes the temporary files of killed processes from `folder`.
+/// Removes from `folder` the temporary files that killed processes left.
 pub(super) fn remove_stale_files(folder: &Path) {
     let Ok(listing) = fs::read_dir(folder) else {
         return;
@@ -152,7 +152,7 @@ fn is_stale_file_name(name: &str) -> bool {
     id.is_some_and(|id| !is_running(id))
 }
 
-/// Returns true if a process with this id may exist.
+/// Returns true if there may be a process with this id.
 #[cfg(unix)]
 fn is_running(id: u32) -> bool {
     let Ok(id) = libc::pid_t::try_from(id) else {

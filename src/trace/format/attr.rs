@@ -26,7 +26,7 @@ const LAST_VALUE: u32 = 32;
 pub struct AttrView<'a> {
     /// Name of the attribute, as bytes. Readers look up only ASCII names.
     pub name: &'a [u8],
-    /// The field number inside the `oneof` and its raw value, or `None`.
+    /// The field number inside the `oneof` and the raw value; `None` if there is no value.
     value: Option<(u32, WireValue<'a>)>,
     /// The whole attribute message, because a list may be split over several fields.
     message: &'a [u8],
@@ -265,8 +265,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // A value of another type between parts of the list replaces the earlier parts, because a `oneof` keeps
-                // only its last value.
+                // If a value of another type comes between parts of the list, it replaces the earlier parts, because a
+                // `oneof` keeps only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }
@@ -297,8 +297,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // A value of another type between parts of the list replaces the earlier parts, because a `oneof` keeps
-                // only its last value.
+                // If a value of another type comes between parts of the list, it replaces the earlier parts, because a
+                // `oneof` keeps only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => numbers.clear(),
                 _ => {}
             }
@@ -307,7 +307,7 @@ impl<'a> AttrView<'a> {
     }
 
     /// Converts a list of booleans or whole numbers to a mask; bit `i` of the mask is entry `i` of the list. Returns
-    /// `None` if every entry is set, because a list of any length then means "all".
+    /// `None` if every entry is set, because such a list means "all", whatever its length.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
         // The fields 8, 10, 12, 14 and 28 are the lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
@@ -321,8 +321,8 @@ impl<'a> AttrView<'a> {
             let list = match raw {
                 WireValue::Bytes(list, at) if number == wanted => WireCursor::new(list, at),
                 _ => {
-                    // A value of another type between parts of the list replaces the earlier parts, because a `oneof`
-                    // keeps only its last value.
+                    // If a value of another type comes between parts of the list, it replaces the earlier parts,
+                    // because a `oneof` keeps only its last value.
                     if (FIRST_VALUE..=LAST_VALUE).contains(&number) {
                         (mask, length) = (0, 0);
                     }
@@ -379,7 +379,7 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     }
 }
 
-/// Appends the first entries of a list (packed or not) as text; the scalar field `number` determines the entries' type.
+/// Appends the first entries of a list (packed or not) as text; their type is that of the scalar field `number`.
 /// Returns the total number of entries.
 fn append_list_texts(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
     let mut count = 0;

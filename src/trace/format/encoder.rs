@@ -15,7 +15,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Returns the length of `value` as a varint, in bytes: one byte for every 7 bits.
+/// Returns how many bytes `value` takes as a varint: one byte for every 7 bits.
 #[inline]
 pub fn varint_length(value: u64) -> usize {
     let bits = u64::BITS - (value | 1).leading_zeros();
@@ -122,7 +122,7 @@ impl ProtobufMessageBuilder {
         } else {
             let end = self.0.len();
             put_varint(&mut self.0, length as u64);
-            // Rotate the length's bytes from the message's end to the reserved place before the message.
+            // Rotate the length's bytes from the end of the message to the place reserved before it.
             let bytes = self.0.len() - end;
             self.0[start + 1..].rotate_right(bytes);
             self.0.remove(start);

@@ -54,7 +54,7 @@ pub enum TraceErrorKind {
     Io {
         /// Path of the file.
         file: PathBuf,
-        /// The attempted operation, as it follows "cannot": for example `open` or `read`.
+        /// The operation that failed, worded to follow "cannot": `open` or `read`, for example.
         doing: &'static str,
         /// The operating system's error.
         source: std::io::Error,
@@ -64,7 +64,7 @@ pub enum TraceErrorKind {
     Malformed {
         /// Location of the malformed bytes.
         place: TraceErrorLocation,
-        /// Clause that states what was found and expected.
+        /// Clause that states what was found and what was expected.
         found: String,
     },
     /// The bytes are well formed, but their content is invalid.
@@ -72,7 +72,7 @@ pub enum TraceErrorKind {
     Refused {
         /// Location of the invalid content.
         place: TraceErrorLocation,
-        /// Clause that states what was found and expected.
+        /// Clause that states what was found and what was expected.
         found: String,
         /// Suggested remedy.
         hint: String,
@@ -94,7 +94,7 @@ impl TraceError {
         &self.0
     }
 
-    /// Builds the error for a failed operation `doing` on `file`; the operating system returned `source`.
+    /// Builds the error for an operation `doing` that failed on `file`; the operating system returned `source`.
     pub fn from_io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
         Self(Box::new(TraceErrorKind::Io {
             file: file.into(),

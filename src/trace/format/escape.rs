@@ -33,8 +33,8 @@ pub fn escape_control_characters_in_lines(text: &str) -> Cow<'_, str> {
     replace_control_characters(text, push)
 }
 
-/// Returns the JSON text with harmful characters ([`is_harmful_character`]) written as JSON escapes, which leaves the document's
-/// values unchanged.
+/// Returns the JSON text with harmful characters ([`is_harmful_character`]) written as JSON escapes, so that the
+/// document's values stay the same.
 pub fn escape_json(text: &str) -> Cow<'_, str> {
     replace_control_characters(text, |out, c| {
         for unit in c.encode_utf16(&mut [0; 2]) {
@@ -43,7 +43,7 @@ pub fn escape_json(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Replaces each harmful character in `text`, except line ends and tabs, by the output of `put`.
+/// Replaces each harmful character in `text`, except line ends and tabs, with the output of `put`.
 fn replace_control_characters(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
     let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful_character(c);
     // Most text is printable ASCII, which needs no replacement.

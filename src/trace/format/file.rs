@@ -35,8 +35,8 @@ pub use stored::{HashAddressedTraceStore, TraceStoredByHash};
 /// Minimum size in bytes for mapping a file into memory. Smaller files are read instead.
 const MAP_FROM: u64 = 1 << 18;
 
-/// The contents of an opened trace file. If the file is compressed (gzip or zstd, detected by its first bytes), they
-/// are already decompressed.
+/// The contents of an opened trace file. If the file is compressed (gzip or zstd, which the first bytes show), the
+/// contents are already decompressed.
 #[derive(Debug)]
 pub struct DecompressedTraceFile {
     storage: MappedOrBufferedContents,
@@ -56,7 +56,7 @@ enum MappedOrBufferedContents {
 /// One rank's trace file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankFile {
-    /// The rank, as the file's name or the job file states it.
+    /// The rank that the file's name or the job file states.
     pub rank: u32,
     /// Path of the file.
     pub path: PathBuf,
@@ -88,7 +88,7 @@ impl DecompressedTraceFile {
     /// Opens a rank's trace, like [`Self::open_current_schema`]. If the file represents several ranks, converts it to
     /// the trace of this rank.
     ///
-    /// Fails if the file's length or hash differs from the job file.
+    /// Fails if the file's length or hash differs from that in the job file.
     pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
         if let Some(stored) = &file.stored {
             let this = Self {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Declared groups: each group's name and member ranks. An empty list means all ranks.
+/// Declared groups: the name and the member ranks of each group. An empty list means all ranks.
 pub type DeclaredGroups = BTreeMap<String, Vec<u32>>;
 
 /// Substring of the name of a metadata node that declares process groups.
@@ -29,7 +29,7 @@ pub fn metadata_text(groups: &DeclaredGroups) -> String {
 /// A declared group's new name and ranks, or `None` to remove it.
 pub type GroupReplacementOrRemoval = Option<(String, Vec<u32>)>;
 
-/// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Corrects `group_size`,
+/// Rewrites a metadata node's `values` text with the names and ranks that `change` returns. Corrects `group_size`,
 /// removes `group_count`, and keeps all other keys.
 ///
 /// Fails on text that [`parse_group_metadata`] rejects. Also fails if `change` fails.
@@ -59,8 +59,8 @@ pub fn rewrite_group_metadata(
     Ok(match_list_notation(values, text))
 }
 
-/// Returns the JSON `text` in the notation of `before`. If `before` is a Python list of one string and `text` needs no
-/// escapes, the result is also such a list.
+/// Returns the JSON `text`, in the notation that `before` uses. If `before` is a Python list of one string and `text`
+/// needs no escapes, the result is also such a list.
 pub fn match_list_notation(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));

@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! The traces are in the same folder as the job file. Lengths and hashes describe the files on disk, whether compressed
-//! or not.
+//! The traces are in the same folder as the job file. Lengths and hashes are those of the files on disk, whether
+//! compressed or not.
 
 use super::digest::ExpectedFileLengthAndHash;
 use super::groups::{DeclaredGroups, DuplicateRejectingGroupMap};
@@ -40,7 +40,7 @@ pub struct JobTraceManifest {
     pub groups: DeclaredGroups,
     /// Roles of groups. Roles in the job file take precedence over roles in the traces.
     pub roles: GroupRoles,
-    /// Preset or file of the machine that the job was made for.
+    /// Machine that the job was made for, as a preset or a file.
     pub machine: Option<String>,
 }
 

@@ -29,7 +29,7 @@ impl TrainingPhase {
         (Self::Optimizer, "optimizer"),
     ];
 
-    /// Returns the phase with the name `name`.
+    /// Returns the phase called `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         let named = Self::ALL.into_iter().find(|(_, known)| *known == name);
         named.map(|(phase, _)| phase)
@@ -45,7 +45,7 @@ impl fmt::Display for TrainingPhase {
 /// Labels that locate a node in its job; unknown or invalid values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels<'a> {
-    /// Phase of the step. It affects how long a kernel launch takes.
+    /// Phase of the step. It affects how long it takes to launch a kernel.
     pub phase: Option<TrainingPhase>,
     /// Pipeline stage, counting from 0.
     pub stage: Option<u32>,

@@ -1,9 +1,9 @@
 //! Traces that represent several ranks. The ranks differ only in their peers, groups and cores.
 //!
-//! A trace of several ranks (its *members*) is written for the first member. The metadata record lists all members. It
-//! also lists the peers, groups and cores that each member uses in place of the first member's. The file is stored
-//! once, and appears under the name of every member (through links, if the system supports them). If a user opens the
-//! file under a member's name, the contents are byte for byte the trace that would have been written for this member.
+//! A trace of several ranks (its *members*) is written for the first member. The metadata record lists all members. For
+//! each member, it also lists the peers, groups and cores that replace those of the first member. The file is stored
+//! once, and appears under every member's name (through links, if the system supports them). If a user opens the file
+//! under a member's name, the contents are byte for byte what would have been written for this member.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
@@ -35,13 +35,13 @@ const NODE_ATTRIBUTES: u32 = 10;
 pub struct SharedTraceRankSubstitutions {
     /// The ranks; the trace is written for the first rank.
     pub ranks: Vec<u32>,
-    /// Cores of the members on a machine of tiles; empty if the trace states none.
+    /// Cores of the members on a machine of tiles; empty if the trace does not state them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<[u32; 2]>,
-    /// All members' counterparts of each peer of the first member.
+    /// For each peer of the first member, the corresponding peers of all members.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<u32, Vec<u32>>,
-    /// All members' counterparts of each group of the first member.
+    /// For each group of the first member, the corresponding groups of all members.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Vec<String>>,
 }
@@ -94,7 +94,8 @@ impl SharedTraceRankSubstitutions {
     }
 }
 
-/// Iterates over a record's readable attributes, each with its offset. They are in the record's fields `field`.
+/// Iterates over a record's readable attributes, each with its offset. The attributes are in the fields with number
+/// `field`.
 fn iter_attributes<'a>(
     record: RawRecord<'a>,
     field: u32,
@@ -169,7 +170,8 @@ pub fn extract_rank_trace(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>,
 }
 
 impl SharedTraceRankSubstitutions {
-    /// Returns a node attribute's change for the member at index `place`, if it is a peer, a group or the rank itself.
+    /// Returns how a node attribute changes for the member at index `place` if the attribute is a peer, a group or the
+    /// rank itself.
     fn edit_member_attribute(
         &self,
         attribute: &AttrView<'_>,
@@ -204,7 +206,7 @@ mod tests {
     use crate::format::scan::NodeView;
     use crate::format::write::{AttributeValue, Sink, TraceWriter};
 
-    /// Returns a trace for rank `own` on a core: an all-reduce in a group, and a message to a peer.
+    /// Returns a trace for the rank `own` on a core; it has an all-reduce in a group, and a message to a peer.
     fn trace(own: u32, group: u64, peer: u32, about: &[(&str, &str)]) -> Vec<u8> {
         let about: Vec<_> = about
             .iter()
@@ -248,8 +250,8 @@ mod tests {
         }
     }
 
-    /// A trace that is opened for a member must equal, byte for byte, a trace written for this member. The traces must
-    /// also be equal if own and peer ranks are exchanged and rank numbers get more digits.
+    /// A trace that is opened for a member must equal, byte for byte, a trace written for this member. This must also
+    /// hold if own and peer ranks are exchanged and rank numbers get more digits.
     #[test]
     fn a_trace_is_that_of_each_member() {
         let text = members().to_text();

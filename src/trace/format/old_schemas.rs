@@ -1,4 +1,5 @@
-//! Traces of 2023: the schema's generations (versions) 0.0.1, 0.0.2 and 0.0.3, whose files contain no version number.
+//! Upgrades traces of 2023. Their schema's generations (versions) are 0.0.1, 0.0.2 and 0.0.3, and the files do not
+//! state a version number.
 //!
 //! Opening an old file *upgrades* it: its records become records of the current schema, and all later code sees only
 //! the upgraded records. Record numbers in error messages still refer to the original file.
@@ -9,20 +10,20 @@
 //! *rules out* a generation if it is not a valid message of this generation: if it has an unknown field, a wrong wire
 //! type, text that is not UTF-8, or a number outside an enum.
 //!
-//! 1. The file is current (0.0.4 or 1.0.0) if its first record is metadata of these versions: a record with a `version`
-//!    (field 1) that is not an attribute, or with attributes in field 2. This check cannot err, and current files need
-//!    no other. Old nodes begin with their id (field 1, a varint). Old metadata has attributes in field 1. The bytes of
-//!    an attribute begin with a line feed, whereas a version never does.
+//! 1. The file is current (0.0.4 or 1.0.0) if its first record is metadata of these versions: either a record whose
+//!    `version` (field 1) is not an attribute, or a record with attributes in field 2. This check cannot err, and
+//!    current files need no other check. Old nodes begin with their id (field 1, a varint). Old metadata has attributes
+//!    in field 1. The bytes of an attribute begin with a line feed, whereas a version never does.
 //! 2. In all other files, the candidates are the generations in which the first record is a valid node or valid
 //!    metadata. If there are no candidates, the reader treats the file as current and reports the error.
-//! 3. The following records rule out more candidates until one is left. The remaining generation is certain, because
+//! 3. Each further record may rule out more candidates, until one is left. The remaining generation is certain, because
 //!    every other generation is ruled out by some record.
 //! 4. If several candidates are left at the end of the file, the reader upgrades the file as each of these generations.
 //!    The reader accepts the file if all results are identical. If the results differ, the reader rejects the file, and
 //!    the error names the first record whose meaning depends on the generation. If no candidate is left, the error
 //!    names the record that ruled out the last candidate.
 //!
-//! Features that distinguish generations: fields 5 to 10 contain numbers in 0.0.1, but text in later generations. A
+//! Several features distinguish generations. Fields 5 to 10 contain numbers in 0.0.1, but text in later generations. A
 //! node's attributes are in field 11 up to 0.0.3 and in field 10 in 0.0.4. Inside an attribute, field 4 is a float in
 //! 0.0.2 and a boolean in 0.0.3; field 7 is text before 5 August 2023 and a number since. 0.0.4 packs lists of
 //! dependencies; earlier generations do not. The reader also detects and upgrades two variants of 0.0.4: files without
@@ -30,8 +31,8 @@
 //!
 //! # Mapping of old fields
 //!
-//! Simulators of 2023 made nodes wait for `parent`, so `parent` becomes `data_deps`. The upgrade renumbers node types
-//! and collectives. Fixed fields of 0.0.1 become attributes with the names and types that tools use today.
+//! In simulators of 2023, nodes waited for their `parent`, so `parent` becomes `data_deps`. The upgrade renumbers node
+//! types and collectives. Fixed fields of 0.0.1 become attributes with the names and types that tools use today.
 //! `simulated_run_time` and the attribute `runtime` become `duration_micros` (read as microseconds), and `is_host_op`
 //! becomes `is_cpu_op`.
 
@@ -157,7 +158,7 @@ pub struct UpgradedTraceWithOriginalLocations {
 /// Upgrades the decompressed `contents` of a file; `generation` overrides detection. Returns `None` if the contents are
 /// already current, or are not a trace.
 ///
-/// Fails if the records do not fit one generation, or if a record is invalid in its generation.
+/// Fails if no single generation fits the records, or if a record is invalid in its generation.
 pub fn upgrade_contents(
     contents: &[u8],
     generation: Option<SchemaGeneration>,

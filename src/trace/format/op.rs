@@ -66,14 +66,15 @@ pub enum Op<'a> {
     Compute {
         /// Number of floating-point operations.
         flops: u64,
-        /// Bytes read and written.
+        /// Bytes that the kernel reads and writes.
         bytes: u64,
         /// Number format in which the kernel computes, if the trace states it.
         dtype: Option<Dtype>,
     },
-    /// Communication whose operation or partners the trace does not state. Such a node takes its recorded duration.
+    /// Communication for which the trace does not state the operation or the partners. Such a node takes its recorded
+    /// duration.
     Communication {
-        /// Bytes moved, or 0 if the trace does not state them.
+        /// Number of bytes moved; 0 if the trace does not state it.
         bytes: u64,
     },
     /// A load or store.
@@ -382,7 +383,7 @@ fn check_rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
 mod tests {
     use super::*;
 
-    /// Returns the operation of a node of type `kind`, with the given `in_switch` and an access to the memory
+    /// Returns the operation of a node of type `kind` with the given `in_switch`; the node accesses the memory
     /// `tensor_loc`.
     fn op(kind: u64, tensor_loc: u64, in_switch: &'static str) -> Result<Op<'static>, String> {
         let facts = ReplayedNodeAttributes {

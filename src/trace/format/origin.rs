@@ -5,14 +5,14 @@
 use super::TraceError;
 use super::attr::AttrView;
 
-/// Host-node attribute: id of the enclosing operator or range.
+/// Attribute of host nodes: id of the enclosing operator or range.
 pub const PARENT: &str = "parent";
-/// Device-node attribute: id of the host node that launched the device node.
+/// Attribute of device nodes: id of the host node that launched the device node.
 pub const LAUNCH: &str = "launch";
-/// Attribute: number of the profiled step, if it differs from the caller's step.
+/// Attribute: number of the profiled step, if it differs from that of the caller.
 pub const STEP: &str = "step";
-/// Attribute: index of the innermost Python call in [`CallStacks`] plus 1, or 0 for none. The writer adds the attribute
-/// only if its value differs from the caller's value.
+/// Attribute: 1 plus the index of the innermost Python call in [`CallStacks`], or 0 for none. The writer adds the
+/// attribute only if its value differs from the caller's value.
 pub const STACK: &str = "stack";
 
 /// Origin of a node in the captured program. A field is `None` if the node's record omits it.
@@ -22,7 +22,7 @@ pub struct NodeCallerStepAndStack {
     pub caller: Option<u64>,
     /// Number of the profiled step to which the node belongs.
     pub step: Option<u64>,
-    /// Index of the node's innermost Python call plus 1, or 0 for none.
+    /// 1 plus the index of the node's innermost Python call, or 0 for none.
     pub stack: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl NodeCallerStepAndStack {
     }
 }
 
-/// Returns the number of the step if `name` has the form that PyTorch's profiler gives to step ranges.
+/// Returns the step's number if `name` has the form that PyTorch's profiler gives to step ranges.
 pub fn parse_profiled_step(name: &str) -> Option<u64> {
     name.strip_prefix("ProfilerStep#")?.parse().ok()
 }
@@ -93,7 +93,7 @@ impl CallStacks {
         name.starts_with(MODULE)
     }
 
-    /// Iterates over the call and its enclosing calls, innermost first.
+    /// Iterates over the call and the calls that enclose it, innermost first.
     pub fn enclosing_calls(&self, call: u32) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(Some(call), |&call| self.calls[call as usize].caller)
     }
@@ -101,8 +101,8 @@ impl CallStacks {
     /// Returns the innermost call that encloses both calls; each call encloses itself.
     pub fn innermost_common_call(&self, one: u32, other: u32) -> Option<u32> {
         let (mut one, mut other) = (one, other);
-        // A caller has a smaller index than its callees. The loop therefore replaces the call with the larger index by
-        // its caller.
+        // A caller has a smaller index than its callees. The loop therefore replaces whichever call has the larger
+        // index with its caller.
         while one != other {
             let later = if one > other { &mut one } else { &mut other };
             *later = self.calls[*later as usize].caller?;
@@ -120,7 +120,7 @@ impl CallStacks {
         numbers.collect()
     }
 
-    /// Stores an attribute in [`CallStacks::ATTRIBUTES`] and returns true; ignores any other and returns false.
+    /// Stores an attribute of [`CallStacks::ATTRIBUTES`] and returns true; ignores other attributes and returns false.
     pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
         let [names, calls] = Self::ATTRIBUTES.map(str::as_bytes);
         if attr.name == names {

@@ -5,7 +5,7 @@ use super::write::{AttributeValue, NamedAttribute};
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
-/// Basis of the estimated cost per profiler record; the variants are ordered from most to least certain.
+/// What the estimated cost per profiler record is based on; the variants are ordered from most to least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -42,14 +42,14 @@ impl ProfilerCostBasis {
 pub struct HostTimePerProfilerRecord {
     /// Host time for one record, in ns.
     pub record_ns: u64,
-    /// Ends of the cost's 90 % interval, in ns. If the cost comes from the job's measured steps, both ends are equal;
-    /// the error follows from the spread of the step times.
+    /// Ends of the 90 % interval of the cost, in ns. If the cost comes from the job's measured steps, both ends are
+    /// equal, and the spread of the step times gives the error.
     pub interval_ns: [u64; 2],
     /// Basis of the estimate.
     pub basis: ProfilerCostBasis,
 }
 
-/// Steps of a captured job that ran without a profiler, with their measured times.
+/// Steps that a captured job ran without a profiler, with their measured times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepTimesWithoutProfiler {
     /// Number of steps in the capture.
@@ -91,7 +91,7 @@ const NUMBERS: [&str; 7] = [
 const BASIS: &str = "profiler_cost_basis";
 
 impl ProfilerOverheadAttributeCollector {
-    /// Stores `attr` and returns true if it is about the profiler.
+    /// Stores `attr` if it is about the profiler, and then returns true.
     pub fn read_attribute(&mut self, attr: &AttrView<'_>) -> bool {
         if attr.name == BASIS.as_bytes() {
             self.basis = attr

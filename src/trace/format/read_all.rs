@@ -27,7 +27,7 @@ pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
     })
 }
 
-/// Appends the contents of `source` to `bytes`. If reading fails, `bytes` contains the part read so far.
+/// Appends the contents of `source` to `bytes`. If reading fails, `bytes` contains what was read so far.
 pub(in crate::format) fn append_all_bytes(
     mut source: impl Read,
     expected: u64,

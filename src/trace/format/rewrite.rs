@@ -29,7 +29,7 @@ pub struct RecordEdit<'e> {
     pub data: Option<&'e [u64]>,
     /// New `values` text of the inputs.
     pub values: Option<&'e str>,
-    /// Attributes' names and new values. An attribute that the record lacks is added at the end.
+    /// Names of attributes, with their new values. An attribute that the record lacks is added at the end.
     pub attributes: &'e [(&'e str, AttributeSetOrRemoval<'e>)],
 }
 
@@ -131,7 +131,7 @@ impl RecordEdit<'_> {
                     match place {
                         None => out.append_raw(whole),
                         Some(i) => {
-                            // Of several attributes with the same name, readers use the last, so write the new value
+                            // If several attributes have the same name, readers use the last, so write the new value
                             // only once.
                             if !std::mem::replace(&mut set[i], true)
                                 && let Some(message) =
@@ -208,7 +208,7 @@ fn edit_attribute_value(
     Ok(Some(out))
 }
 
-/// Appends `value`, with the old value's type if it can represent `value`.
+/// Appends `value`; keeps the old value's type if that type can represent `value`.
 fn append_edited_value(
     out: &mut ProtobufMessageBuilder,
     kept: Option<u32>,
@@ -234,7 +234,7 @@ fn append_edited_value(
         (number @ 5, _) if count <= 1 << 24 => out.append_fixed32(number, (count as f32).to_bits()),
         (number @ (7 | 11), Some(_)) => out.append_varint(number, count),
         (number @ 9, _) if signed => out.append_varint(number, count),
-        // Zigzag encodes a non-negative number as twice the number.
+        // Zigzag encoding doubles a non-negative number.
         (number @ 15, Some(_)) => out.append_varint(number, count << 1),
         (number @ 17, _) if signed => out.append_varint(number, count << 1),
         (number @ (19 | 23), Some(narrow)) => out.append_fixed32(number, narrow),

@@ -1,5 +1,5 @@
-//! Checks partitions against explicit sets of elements, the optimizer against exhaustive search,
-//! and traffic against simulated schedules.
+//! Checks partitions against explicit sets of elements, the optimizer against exhaustive search, and word counts
+//! against simulated schedules.
 
 use super::MatrixCutDirection::{Columns, Rows};
 use super::*;
@@ -23,7 +23,7 @@ fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
 }
 
-/// Computes the row block and column block of a part, level by level. Returns both, each with the number of such
+/// Computes the row block and column block of a part, level by level. Returns both blocks, each with the number of such
 /// blocks.
 fn blocks(cut: &MatrixProductCutSequence, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
@@ -133,10 +133,9 @@ proptest! {
     }
 }
 
-/// The test cuts two products with 8 rows and 4 columns (32 words) into two parts each. Cuts along
-/// columns move the weights once, and each half lacks half of the 32 words per micro-batch. Cuts
-/// along rows move only the weights, twice. Only the last case of the test has products that read
-/// the model's input.
+/// The test cuts two products with 8 rows and 4 columns (32 words) into two parts each. Cuts along columns move the
+/// weights once, and each half lacks half of the 32 words per micro-batch. Cuts along rows move only the weights,
+/// twice. Only in the last case of the test do products read the model's input.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {
@@ -144,11 +143,9 @@ fn weights_are_held_against_data() {
         let cuts = partition_products(&products, 1, batches).unwrap();
         (words_moved(&products, &cuts, batches), cuts)
     };
-    // With 16 words of weights, cuts along columns move 32 + 2 x 32 = 96 words, and cuts along rows
-    // 64.
+    // With 16 words of weights, cuts along columns move 32 + 2 x 32 = 96 words, and cuts along rows move 64.
     assert_eq!(cuts(16, 2), (64, vec![vec![Rows]; 2]));
-    // With 100 words of weights, cuts along columns move 200 + 2 x 32 = 264 words, and cuts along
-    // rows 400.
+    // With 100 words of weights, cuts along columns move 200 + 2 x 32 = 264 words, and cuts along rows move 400.
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
     // If the first product is cut along columns and the second along rows, 100 + 2 x 16 words of weights move. Each
     // half then lacks a quarter of the 32 words in each of two micro-batches, so the total is 164 words. The other cuts
@@ -179,8 +176,8 @@ fn weights_are_held_against_data() {
     assert_eq!(cut(60), (320, vec![vec![Rows]]));
 }
 
-/// Places each part of a matrix product on its own chip. Tests that the schedule moves the predicted number of words
-/// between chips and from memory.
+/// Places each part of a matrix product on its own chip. Checks that the schedule moves as many words between chips and
+/// from memory as predicted.
 #[test]
 fn schedules_move_what_a_partition_says() {
     let model = DeapLanguageModel {

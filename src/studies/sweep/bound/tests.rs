@@ -64,7 +64,7 @@ fn no_replay_is_faster_than_its_bounds() {
     let (mut checked, mut near) = (0, 0);
     for (v, variant) in variants.iter().enumerate() {
         for index in 0..study.layer_size(layer) {
-            // Each variant tests a third of the points; together, they test all.
+            // Each variant tests a third of the points; together, the variants test all points.
             if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
@@ -109,8 +109,8 @@ fn no_replay_is_faster_than_its_bounds() {
     );
 }
 
-/// On one of the test's machines, links are faster than the bandwidth of their dimension. On the other machine, sends
-/// complete on delivery. On both, no replay is faster than its bounds.
+/// On one of the test's machines, links are faster than their dimension's bandwidth. On the other machine, sends
+/// complete on delivery. On both machines, no replay is faster than its bounds.
 #[test]
 fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();
@@ -151,8 +151,7 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     }
 }
 
-/// If a stage has only kernels, both the bound and the replay's time are the sum of their
-/// durations.
+/// If a stage consists only of kernels, both the bound and the replay's time are the sum of the kernels' durations.
 #[test]
 fn one_npu_takes_exactly_its_bound() {
     let study = Study::parse(&STUDY.replace("plans = 8", "plans = 1"), "s.toml").unwrap();

@@ -5,8 +5,8 @@
 //! replays the point or rejects it as impossible. It ends when the smallest bound is no better than the best answer,
 //! because no remaining point can then be better. Idle threads answer the first open questions in the queue in advance.
 //! An open question is a missing bound or answer. An answer is used only when its turn comes, so rows are the same for
-//! any number of threads. A shard's best point is never better than the best of all. A shard therefore answers every
-//! one of its points that a single run would answer.
+//! any number of threads. A shard's best point is never better than the best point of all. A shard therefore answers
+//! every one of its points that a single run would answer.
 
 use super::knowledge::{KnownPoints, PointQuestion, UnansweredPointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
@@ -17,7 +17,7 @@ use crate::sweep::study::Study;
 use std::collections::BTreeSet;
 
 /// A point in the queue. The fields are the score of its bound (as an order-preserving integer), whether this is the
-/// full bound, and its index.
+/// full bound, and the point's index.
 type PointBoundQueueEntry = (u64, bool, usize);
 
 /// Maps a number to an integer, preserving order.
@@ -50,7 +50,7 @@ struct BestFirstSearch<'s> {
 }
 
 impl BestFirstSearch<'_> {
-    /// Processes points from the front of the queue while their questions are answered. Returns true when the search
+    /// Takes points from the front of the queue as long as their questions are answered. Returns true when the search
     /// ends.
     fn advance_queue_head(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 /// Draws `draws` of `size` indices in random order. None is drawn twice.
 pub(super) fn draw_indices(seed: u64, fixed: &Settings, size: u64, draws: u64) -> Vec<u64> {
-    // Mix the outer layers' settings into the seed. An inner layer's draws then differ between points of the outer
-    // layers, but not between runs.
+    // Mix the outer layers' settings into the seed. An inner layer's draws then differ from one outer point to the
+    // next, but not between runs.
     let mut state = setting::format_settings(fixed)
         .bytes()
         .fold(seed, |state, byte| {
@@ -41,7 +41,7 @@ mod tests {
         let unique: BTreeSet<u64> = drawn.iter().copied().collect();
         assert_eq!(unique.len(), 200);
         assert!(unique.iter().all(|index| *index < 1000));
-        // A draw of all indices is a permutation.
+        // If all indices are drawn, the draw is a permutation.
         let mut all = draw_indices(7, &none, 50, 80);
         assert_ne!(all, (0..50).collect::<Vec<_>>());
         all.sort_unstable();

@@ -1,4 +1,4 @@
-//! Stores the known answers and bounds of points. It is shared by all threads that compute them.
+//! Stores what is known about points: their answers and bounds. All threads that compute these share the store.
 
 use super::{
     NewAnswerOrBoundEvent, NewBoundAndReplayCounts, RowOutcome, StudyExplorer, SweepError,
@@ -66,7 +66,7 @@ pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestio
         .is_some_and(|known| known.answers_question(question))
 }
 
-/// All points of a study with a known answer or bound, keyed by [`setting::format_settings`].
+/// All points of a study for which an answer or a bound is known, keyed by [`setting::format_settings`].
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
 /// An open question: the point's key, the question, and the point's settings.
@@ -99,7 +99,7 @@ impl StudyExplorer<'_> {
         let mut open: Vec<UnansweredPointQuestion> = (open.into_iter())
             .map(|(key, (question, point))| (key, question, point))
             .collect();
-        // Put points with the same work next to each other, so that it is built only once.
+        // Put points with the same work next to each other, so that the work is built only once.
         open.sort_by_cached_key(|(_, _, point)| PointEvaluator::work_key(point));
         let mut open = open.into_iter();
         self.answer_questions_from(move |_, _| open.next())

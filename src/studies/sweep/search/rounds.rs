@@ -2,20 +2,20 @@
 //! far.
 //!
 //! A joint search of several layers visits as many points as the product of the layers' sizes. A round of turns visits
-//! only their sum. The search ends after the first round without an improvement. Then no change within a single layer
-//! can improve the point. In a random layer, none of the drawn values can.
+//! only their sum. The search ends after the first round without an improvement. After that round, no change within a
+//! single layer can improve the point. In a random layer, this holds only for the values that were drawn.
 
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;
 
-/// One turn of a layer in a round.
+/// One layer's turn in a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerTurnRecord {
     /// Index of the round, counting from 1.
     pub round: u32,
     /// Index of the layer among the study's layers.
     pub layer: usize,
-    /// Number of points visited for the first time in this turn.
+    /// How many points this turn visited for the first time.
     pub new_points: u64,
     /// The best point after the turn.
     pub best: Option<Settings>,

@@ -9,7 +9,7 @@ use chakram_base::config::{
 /// Keys that a layer may have.
 const LAYER: &[&str] = &["axes", "strategy", "draws"];
 
-/// Rule that selects and orders the visited points of a layer.
+/// Rule that selects which points of a layer to visit, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
     /// Visits all points.

@@ -46,7 +46,7 @@ fn axes_are_lists_ranges_divisors_and_plans() {
     );
 }
 
-/// Tests that each error about a study states the key, the line, the found value, and a similar name.
+/// Checks that each error about a study states the key, the line, the value that was found, and a similar name.
 #[test]
 fn wrong_studies_are_refused_with_key_and_line() {
     let axis = "[[axis]]\nkey = \"plan.tensor\"\nvalues = [1, 2]\n";

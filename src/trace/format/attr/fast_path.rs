@@ -20,8 +20,8 @@ const NUMBERS: u64 = wire_type_field_mask(0);
 const LENGTHS: u64 = wire_type_field_mask(2);
 
 impl<'a> AttrView<'a> {
-    /// Takes the next attribute of a node if it has the usual encoding: a short name, then a whole number or short
-    /// bytes. Otherwise returns `None` and consumes nothing, so that [`Self::scan_attribute`] can read the attribute.
+    /// Takes a node's next attribute if it has the usual encoding: a short name, then a whole number or short bytes.
+    /// Otherwise returns `None` and consumes nothing, so that [`Self::scan_attribute`] can read the attribute.
     #[inline(always)]
     pub fn scan_attribute_fast(node: &mut WireCursor<'a>) -> Option<Self> {
         /// Key of an attribute in a node, and key of the name in an attribute.

@@ -40,7 +40,7 @@ pub enum ReplayAttributeValueKind {
     Dtype,
     /// The name of a phase.
     Phase,
-    /// Text whose notation replays validate, so it cannot contain private information.
+    /// Text in a notation that replays validate, so it cannot contain private information.
     Notation,
 }
 
@@ -101,7 +101,7 @@ macro_rules! replay_attributes {
                 $($name => $store,)*
                 // Replays do not need the attributes of this arm, so the table omits them.
                 b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.read_attribute(&$attr),
-                // A check of the first two letters suffices to skip nearly all attributes that this match ignores.
+                // The first two letters suffice to skip nearly all attributes that this match ignores.
                 [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.read_attribute(&$attr)?,
                 _ => {}
             }
@@ -152,7 +152,7 @@ fn read_group_name<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError>
     })
 }
 
-/// Number of attributes that replays read: the rows of the table, two memory changes per tensor class, and the
+/// Number of attributes that replays read: one per row of the table, two memory changes per tensor class, and the
 /// allocation in remote memory.
 const COUNT: usize = ROWS.len() + 2 * TensorClass::COUNT + 1;
 
@@ -338,8 +338,8 @@ pub(in crate::format) fn append_replayed_attributes(
                 append_named_attribute(put, "comm_root", AttributeValue::Int32(root as i32));
             }
             if let Some(mask) = dimensions {
-                // A list of only ones means "all", so a mask of consecutive ones needs a final zero. Lists have at most
-                // 32 entries.
+                // A list that contains only ones means "all", so a mask of consecutive ones needs a final zero. Lists
+                // have at most 32 entries.
                 let highest = 32 - mask.leading_zeros();
                 let ones = mask.trailing_ones() == highest && highest < 32;
                 let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);

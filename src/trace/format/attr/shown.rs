@@ -73,8 +73,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // A value of another type between parts of the list replaces the earlier parts, because a `oneof` keeps
-                // only its last value.
+                // If a value of another type comes between parts of the list, it replaces the earlier parts, because a
+                // `oneof` keeps only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }
@@ -83,7 +83,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Appends a list's entries, packed or not, as text; the scalar field `number` determines the entries' type.
+/// Appends a list's entries (packed or not) as text; their type is that of the scalar field `number`.
 fn append_list_entries(
     number: u32,
     raw: WireValue<'_>,
@@ -115,7 +115,7 @@ fn append_list_entries(
     Ok(())
 }
 
-/// Formats a value of the scalar field `number`.
+/// Formats a value whose type is that of the scalar field `number`.
 fn format_scalar(number: u32, raw: WireValue<'_>) -> String {
     match (number, raw) {
         (3, WireValue::Fixed64(bits)) => f64::from_bits(bits).to_string(),

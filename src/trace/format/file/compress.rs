@@ -40,7 +40,7 @@ pub enum MaybeCompressedWriter<W: Write> {
 }
 
 impl<W: Write> MaybeCompressedWriter<W> {
-    /// Selects the compression by the ending of the file name, which is `zst`, `gz` or none.
+    /// Selects the compression by the file name's ending: `zst`, `gz` or neither.
     pub fn new(out: W, ending: &str) -> std::io::Result<Self> {
         Ok(match ending {
             "gz" => Self::Gzip(GzipWriter::new(out)),

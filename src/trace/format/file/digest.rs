@@ -18,7 +18,7 @@ impl ExpectedFileLengthAndHash {
         }
     }
 
-    /// Fails if the length of `file` differs from this digest.
+    /// Fails if the length of `file` differs from that in this digest.
     pub fn check_length(&self, file: &RankFile, bytes: u64) -> Result<(), TraceError> {
         if bytes == self.bytes {
             Ok(())

@@ -19,10 +19,10 @@ const HASHED: u64 = 64 << 20;
 pub enum JobFileVerifyLevel {
     /// No verification; single traces are read even if the job file does not name their ranks.
     Nothing,
-    /// Lengths of traces, and in small jobs also their hashes.
+    /// Verifies the lengths of traces, and in small jobs also their hashes.
     #[default]
     Lengths,
-    /// Lengths and hashes.
+    /// Verifies lengths and hashes.
     Hashes,
 }
 
@@ -33,7 +33,7 @@ pub struct FoundTraces {
     pub files: Vec<RankFile>,
     /// Job files that list the traces.
     pub jobs: BTreeMap<PathBuf, Arc<JobTraceManifest>>,
-    /// For each job file in a store, its BLAKE3 hash in hexadecimal.
+    /// BLAKE3 hash, in hexadecimal, of each job file that is in a store.
     pub stored_jobs: BTreeMap<PathBuf, String>,
     /// Path of the trace that is a stream, if any; a stream can be read only once.
     pub stream: Option<PathBuf>,
@@ -112,9 +112,9 @@ impl TraceFinder {
     /// Adds the traces that `path` denotes: a folder with one job, a single file (only this one), a job file, or the
     /// common prefix of a job's files.
     ///
-    /// If the folder contains a job file, the job file determines the files, with lengths and hashes. Otherwise the
-    /// files' names determine the traces. If files with several endings exist, the first ending in the order `.et`,
-    /// `.eg` (the ending of 2023), `.jsonl`, `.json` counts. Every trace file may be compressed.
+    /// If the folder contains a job file, the job file determines which files to read, with their lengths and hashes.
+    /// Otherwise the files' names determine the traces. If files with several endings exist, the first ending in the
+    /// order `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json` takes precedence. Every trace file may be compressed.
     ///
     /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
     ///
@@ -301,7 +301,7 @@ fn missing_path_error(path: &Path, folder: &Path, name: &str) -> TraceError {
         })
     });
     let distance = |found: &String| match found.strip_prefix(name) {
-        // The most similar names differ only by an added ending, for example `job.0.et` and `job.0.et.zst`.
+        // The most similar names differ only by an added ending, as do `job.0.et` and `job.0.et.zst`.
         Some(ending) if ending.starts_with('.') => 0,
         _ => strsim::damerau_levenshtein(name, found),
     };

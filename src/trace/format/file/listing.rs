@@ -13,7 +13,7 @@ const SNIFFED: u64 = 1 << 16;
 /// The trace files and job files in a folder.
 #[derive(Default)]
 pub(super) struct FolderTracesAndJobFiles {
-    /// Traces, each with its job's prefix. If a trace exists with several endings, only the first in the order of
+    /// Traces, each with its job's prefix. If a trace exists with several endings, only the ending that is first in
     /// `ENDINGS` is listed.
     traces: Vec<(String, RankFile)>,
     /// Prefixes of the job files.
@@ -39,8 +39,8 @@ impl FolderTracesAndJobFiles {
                 continue;
             };
             let path = entry.path();
-            // Opening a pipe with such a name would block, so open only files. Taking the file type from the listing
-            // saves a system call per file.
+            // Opening a pipe with such a name would block, so open only files. The listing already states the file
+            // type; using it saves a system call per file.
             let kind = entry.file_type();
             let plain =
                 kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());
@@ -102,7 +102,7 @@ fn begins_as_trace(path: &Path) -> bool {
     matches!(sniff_file(path), Some(TraceOrCaptureTextKind::Trace(_)))
 }
 
-/// Fails if `path` is a capture with a name like a text trace's. Otherwise, commands that read the contents later would
+/// Fails if `path` is a capture that is named like a text trace. Otherwise, commands that read the contents later would
 /// report misleading errors.
 pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
     match sniff_file(path) {

@@ -22,7 +22,7 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps `file` into memory; `path` is the name that messages show.
+    /// Maps `file` into memory; messages call the file `path`.
     pub fn new(file: &File, path: &Path) -> std::io::Result<Self> {
         // SAFETY: the map is read-only and private. If another process truncates the file, a read raises a signal.
         // The signal handler gets the file's name from `mapped_file_name_at`.

@@ -1,4 +1,4 @@
-//! Paths of the ranks' trace files that share a prefix. The files need not exist.
+//! Finds the paths of the trace files that share a prefix, one per rank. The files need not exist.
 
 use super::names::{ENDINGS, PACKED};
 use std::collections::BTreeMap;
@@ -50,8 +50,8 @@ impl PrefixedTraceFiles {
         self.best.keys().copied()
     }
 
-    /// Returns the path of `rank`'s file; of several, the one whose ending takes precedence. If `rank` has no file,
-    /// returns `{prefix}.{rank}.et`.
+    /// Returns the path of `rank`'s file; if there are several files, the ending that takes precedence decides. If
+    /// `rank` has no file, returns `{prefix}.{rank}.et`.
     pub fn path_of_rank(&self, rank: u32) -> PathBuf {
         let place = self.best.get(&rank).copied().unwrap_or(0);
         let (ending, packed) = (ENDINGS[place / PACKED.len()], PACKED[place % PACKED.len()]);

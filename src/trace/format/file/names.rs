@@ -1,8 +1,8 @@
 //! Names of trace files, which have the form `{prefix}.{rank}.et` or another ending.
 
 /// Endings of trace files after `{prefix}.{rank}`, in order of precedence. If a job has files with several endings, the
-/// first ending's files are its traces. A `.json` file may have any content, so it counts only if it begins like a
-/// trace.
+/// files with the first ending are its traces. A `.json` file may have any content, so it counts only if it begins like
+/// a trace.
 pub(super) const ENDINGS: [&str; 4] = [".et", ".eg", ".jsonl", ".json"];
 pub(super) const ANYTHING: &str = ".json";
 /// Suffixes of compressed files, which may follow an ending.

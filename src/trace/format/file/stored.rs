@@ -10,7 +10,7 @@ pub trait HashAddressedTraceStore: Send + Sync {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError>;
 }
 
-/// A trace in a store, for example in an archive. Two stored traces are equal if their bytes are equal.
+/// A trace in a store, such as an archive. Two stored traces are equal if their bytes are equal.
 #[derive(Clone)]
 pub struct TraceStoredByHash {
     store: Arc<dyn HashAddressedTraceStore>,
@@ -28,7 +28,7 @@ impl TraceStoredByHash {
         self.store.read_by_hash(&self.hash)
     }
 
-    /// Returns two numbers that identify the trace, like the device and inode of a file.
+    /// Returns two numbers that identify the trace, as the device and inode identify a file.
     pub fn identity(&self) -> (u64, u64) {
         let half =
             |at: usize| u64::from_le_bytes(self.hash[at..at + 8].try_into().expect("8 bytes"));

@@ -138,8 +138,7 @@ pub(super) fn detect_generation(
     }
 }
 
-/// Returns the latest generation in `left` if `contents` have the same meaning in all generations in `left`; fails
-/// otherwise.
+/// Returns the latest of the generations `left` if `contents` mean the same in all of them; fails otherwise.
 fn latest_equivalent_generation(
     contents: &[u8],
     left: &[GenerationCandidate],

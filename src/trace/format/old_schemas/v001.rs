@@ -4,7 +4,7 @@ use crate::format::TraceError;
 use crate::format::proto::{AttributeProto, BoolList, Node, attribute_proto::Value};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 
-/// The current schema's collective types for the types 1 to 4 of schema 0.0.1.
+/// Collective types of the current schema that correspond to the types 1 to 4 of schema 0.0.1.
 const COLLECTIVES: [i64; 4] = [0, 6, 2, 7];
 
 /// Maps a node type of schema 0.0.1 to the current schema. Version 0.0.3 inserted METADATA as 1, which raised the
@@ -83,8 +83,7 @@ fn add_attributes(
             });
         }
     };
-    // Converters of 2023 put the tensor of a load into the input fields, and the tensor of a store into the output
-    // fields.
+    // Converters of 2023 put a load's tensor into the input fields, and a store's tensor into the output fields.
     let (place, size) = match node.r#type {
         2 if memory && fixed.get(6).is_none() => (8, 9),
         3 if memory && fixed.get(6).is_none() => (10, 11),

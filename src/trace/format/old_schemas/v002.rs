@@ -1,5 +1,4 @@
-//! Converts records of schemas 0.0.2 and 0.0.3, whose inputs and outputs are text and whose attributes state their
-//! type.
+//! Converts records of schemas 0.0.2 and 0.0.3, in which inputs and outputs are text and attributes state their type.
 
 use super::{CURRENT, SchemaGeneration, decode_text, describe_generation_option, v001};
 use crate::format::TraceError;
@@ -7,8 +6,8 @@ use crate::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 use prost::Message;
 
-/// Collective types of the current schema, for the collective types of schemas 0.0.2 and 0.0.3: all-reduce, all-to-all,
-/// all-gather, reduce-scatter and, since August 2023, broadcast.
+/// Collective types of the current schema that correspond to the types of schemas 0.0.2 and 0.0.3: all-reduce,
+/// all-to-all, all-gather, reduce-scatter and, since August 2023, broadcast.
 const COLLECTIVES: [i64; 5] = [0, 6, 2, 7, 5];
 
 /// Type of an attribute's value.
@@ -21,7 +20,7 @@ pub(super) enum OldValueKind {
     Text,
 }
 
-/// Types of the value fields from field 4 on: first scalars, then lists.
+/// Types of the value fields, starting with field 4: first scalars, then lists.
 pub(super) type OldValueKindsByField = [OldValueKind];
 
 pub(super) static ATTRIBUTES_002: [OldValueKind; 3] =
@@ -187,7 +186,7 @@ fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(),
     Ok(())
 }
 
-/// Collects an attribute's value while its fields are read.
+/// Collects the value of an attribute while the attribute's fields are read.
 #[derive(Default)]
 struct OneAttributeValueCollector {
     number: Option<u64>,
