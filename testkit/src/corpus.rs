@@ -1,5 +1,5 @@
-//! Finds traces and captures of other tools in the folder that the variable `CHAKRAM_CORPUS` names.
-//! Counts the tests for which files or a browser are missing, and prints their names when the test process ends.
+//! Finds traces and captures of other tools in the folder that the variable `CHAKRAM_CORPUS` names. Counts the tests
+//! that lack files or a browser, and prints their names when the test process ends.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -18,7 +18,7 @@ pub fn corpus_path(part: impl AsRef<Path>) -> Option<PathBuf> {
     None
 }
 
-/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, too many for every build.
+/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, which are too many for every build.
 pub fn is_whole() -> bool {
     std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some()
 }
@@ -30,9 +30,9 @@ pub fn sample_every_nth<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T>
     all.into_iter().step_by(n).collect()
 }
 
-/// Returns one member per list: the first list's member with index `turn`, the second list's member
-/// with index `turn + 1`, and so on. Together, these few members cover all differences between
-/// members. Returns all members if the variable `CHAKRAM_WHOLE_CORPUS` is set.
+/// Returns one member per list: the first list's member with index `turn`, the second list's member with index `turn +
+/// 1`, and so on. Picked this way, a few members show all the differences between members. Returns all members if the
+/// variable `CHAKRAM_WHOLE_CORPUS` is set.
 pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     if is_whole() {
         return lists.into_iter().flatten().collect();
@@ -71,7 +71,7 @@ extern "C" fn report_skipped() {
     }
 }
 
-/// Contents of each file of a case, by path.
+/// Contents of a case's files, by path.
 pub type CaseFiles = BTreeMap<String, Vec<u8>>;
 
 /// Returns all cases by name, unpacked in memory. Returns `None` without a corpus.

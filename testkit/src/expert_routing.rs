@@ -1,7 +1,7 @@
-//! Counts, one by one, the token copies that each rank sends to each rank if tokens choose experts on other ranks.
+//! Counts, one by one, the token copies that ranks send each other when tokens choose experts on other ranks.
 //!
-//! Each rank has equally many experts, with consecutive indices. The code prefers simplicity to speed: a routing lists
-//! the experts of every token, and every count walks over this list.
+//! All ranks have the same number of experts, with consecutive indices. The code prefers simplicity to speed: a routing
+//! lists the experts of every token, and every count walks over this list.
 
 /// Number of copies by source and destination rank.
 pub type TokenCopiesByRankPair = Vec<Vec<u64>>;
@@ -35,8 +35,8 @@ pub struct TwoLevelCopies {
 }
 
 impl TokenExpertChoices {
-    /// Creates a routing with all choices: `times` tokens on each rank choose every possible set of
-    /// `chosen` experts.
+    /// Creates a routing that covers all choices: on each rank, `times` tokens choose each possible set of `chosen`
+    /// experts.
     pub fn from_every_expert_choice(
         ranks: usize,
         experts: usize,
@@ -223,8 +223,8 @@ mod tests {
         assert_eq!(routing.copies_for_ranks(), [[1, 2], [1, 2]]);
         assert_eq!(routing.copies_for_all(), [[2, 2], [2, 2]]);
         assert_eq!(most_received(&routing.copies_for_experts()), 6);
-        // If a node has one rank, the first level is an exchange between ranks, and the second
-        // level stays on a rank.
+        // With one rank per node, the first level is an exchange between ranks, and the second level stays within a
+        // rank.
         let two = routing.copies_over_nodes(1);
         assert_eq!(two.across, routing.copies_for_ranks());
         assert_eq!(two.within, [[2, 0], [0, 4]]);

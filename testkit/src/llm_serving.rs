@@ -1,8 +1,8 @@
-//! A plain, step-by-step serving engine for language models, with which tests compare the fast engine.
+//! A plain, step-by-step serving engine for language models, which tests compare with the fast engine.
 //!
 //! The code was written only from a description of the rules, and prefers simplicity to speed. The free list is a
-//! vector to search, block contents are lists of tokens to compare as a whole, queues are vectors to sort, and time is
-//! a sum.
+//! vector that the code searches, block contents are token lists that it compares as a whole, queues are vectors that
+//! it sorts, and time is a sum.
 
 /// A token's id, such as its index in a vocabulary.
 pub type TokenId = u64;
@@ -41,8 +41,8 @@ pub struct PlainEngine {
     pub reserves_whole: bool,
     /// Number of blocks that a request occupies after its admission, besides the blocks for its tokens.
     pub state: usize,
-    /// Number of steps without prompts after which the engine looks at its mail. It also looks if no request runs, and
-    /// after a step with prompts.
+    /// Number of steps without prompts after which the engine checks its mail. It also checks its mail if no request
+    /// runs, and after a step with prompts.
     pub look_interval: usize,
     /// `true` if the engine composes a step as soon as the step before it begins.
     pub ahead: bool,
@@ -56,8 +56,8 @@ pub struct PlainEngine {
 pub struct PlainStep {
     pub begin: u64,
     pub end: u64,
-    /// Requests of the step, in order. Each entry has the request, and the numbers of its tokens computed before and in
-    /// this step.
+    /// Requests of the step, in order. Each entry has the request, the number of its tokens computed before this step,
+    /// and the number computed in this step.
     pub parts: Vec<(usize, usize, usize)>,
     /// Preempted requests, in order of preemption.
     pub put_back: Vec<usize>,
@@ -134,7 +134,7 @@ impl PlainBlockPool {
 struct RequestProgress {
     computed: usize,
     answered: usize,
-    /// Number of the request's tokens that unfinished steps compute.
+    /// Number of the request's tokens whose computation is part of an unfinished step.
     coming: usize,
     target: usize,
     held: Vec<usize>,
@@ -243,8 +243,8 @@ pub fn serve_step_by_step(
         let mut parts: Vec<(usize, usize, usize)> = Vec::new();
         let mut put_back: Vec<usize> = Vec::new();
         let joined_before = running.len();
-        // With prompts first, a step has either prompts of running and waiting requests or, if
-        // there are none, answers.
+        // If prompts go first, a step computes prompts of running and waiting requests; if there are no prompts, it
+        // computes answers.
         let passes: &[Option<bool>] = match engine.prompts_first {
             true => &[Some(true), Some(false)],
             false => &[None],
@@ -433,7 +433,7 @@ pub fn serve_step_by_step(
 /// A composed step.
 struct PlainComposedStep {
     parts: Vec<(usize, usize, usize)>,
-    /// `true` if the computation yields a token of the answer, for each part.
+    /// For each part, `true` if its computation yields a token of the answer.
     yields: Vec<bool>,
     put_back: Vec<usize>,
     free: usize,

@@ -64,7 +64,7 @@ fn service_start_times(comers: &mut [MessageOrChunkArrival]) -> Vec<u64> {
     begins
 }
 
-/// Replaces the arrival times `at` of successive chunks by the times at which they have passed these stages.
+/// Replaces the arrival times `at` of successive chunks with the times at which the chunks leave these stages.
 fn pass_chunks_through_stages(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
         let mut free = 0;
@@ -123,7 +123,7 @@ pub fn access_and_message_end_times(job: &PortTestMessagesAndAccesses) -> (Vec<u
                 let index = comer.index as usize;
                 match (comer.chunk, store) {
                     (true, _) => chunks[comer.number][index] = begin + comer.takes,
-                    // The first byte crosses a switch over two links, and the second link may be after the server.
+                    // The first byte crosses two links at a switch, and the second link may come after the server.
                     (false, true) => {
                         let links = 1 + u64::from(job.last_link_first);
                         arrivals[index] = begin + links * job.latency;

@@ -1,8 +1,8 @@
-//! Plain simulators that serve requests on processors, one task or request at a time, with which tests compare closed
-//! forms and policies.
+//! Plain simulators that serve requests on processors, one task or request at a time; tests check closed forms and
+//! policies against them.
 //!
-//! Times are picoseconds. The simulators prefer simplicity to speed: cores are a list, queues are
-//! searched completely, and the next time is the minimum over all pending events.
+//! Times are picoseconds. The simulators prefer simplicity to speed: cores are a list, queues are searched from end to
+//! end, and the next time is the minimum over all pending events.
 
 /// Equal tasks, which become ready when earlier jobs of the request have completed.
 #[derive(Clone, Debug)]
@@ -21,9 +21,8 @@ pub struct MultiJobRequest {
     pub jobs: Vec<JobOfEqualTasks>,
 }
 
-/// Assigns tasks one by one to `cores` cores in turn, and returns the end times of the requests. At
-/// equal times, later jobs of old requests precede first jobs of new requests, and earlier requests
-/// precede later requests.
+/// Assigns tasks one by one, in turn, to `cores` cores, and returns the end times of the requests. At equal times,
+/// later jobs of old requests precede first jobs of new requests, and earlier requests precede later requests.
 pub fn deal_task_by_task(cores: usize, requests: &[MultiJobRequest]) -> Vec<u64> {
     let mut free = vec![0_u64; cores];
     let mut turn = 0;
@@ -82,7 +81,7 @@ pub enum PlainRequestOrderRule {
     FirstCome,
     /// Shortest remaining time first.
     Shortest,
-    /// Lowest level first. A value is the aging time: a request's level falls by one each time the
+    /// Lowest level first. If a value is given, it is the aging time: a request's level falls by one each time the
     /// request has waited this long.
     Priority(Option<u64>),
     Deadline,
@@ -127,14 +126,13 @@ struct PlainRunningBatch {
 #[derive(Clone, Debug)]
 struct PlainWaitingOrPreemptedRequest {
     request: usize,
-    /// Next job, time of preemption, and index of the request in order of start time, if the
-    /// request was preempted.
+    /// If the request was preempted: its next job, the time of preemption, and its index in order of start time.
     stopped: Option<(usize, u64, usize)>,
 }
 
 /// Serves `requests` on `processors`; the requests must be in order of `ready`. Each processor serves one request or
 /// batch at a time. In a batch of n requests, a job takes n times the job's time for one request. If `preemption` is
-/// given, a request can be preempted at the end of a job, which takes this time.
+/// given, a request can be preempted at the end of a job, and each preemption takes this time.
 ///
 /// At equal times, ends of jobs come first, in the order in which their requests started. After each end, the processor
 /// starts its next job or request. Then ready requests join the queue, from which idle processors take requests.
@@ -146,7 +144,7 @@ pub fn serve_plainly(
 ) -> Vec<PlainEndComputePreemptedTimes> {
     let mut times = vec![PlainEndComputePreemptedTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainRunningBatch>> = vec![None; processors];
-    // Time that preemption takes before the next request, for each processor.
+    // For each processor, the time that preemption takes before the next request.
     let mut blocked = vec![0_u64; processors];
     let mut queue: Vec<PlainWaitingOrPreemptedRequest> = Vec::new();
     let mut coming = 0;

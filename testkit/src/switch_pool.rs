@@ -23,8 +23,8 @@ pub struct MemoryLoad {
     pub bytes: f64,
 }
 
-/// Returns the max-min share of each stream at a server with `capacity`. A stream with a lower limit in `limits` gets
-/// only that. If the server is not saturated, returns `capacity`.
+/// Returns the max-min share of each stream at a server with `capacity`. A stream whose limit in `limits` is below its
+/// share gets only that limit. If the server is not saturated, returns `capacity`.
 fn max_min_share(limits: &[f64], capacity: f64) -> f64 {
     let (mut low, mut high) = (0.0, capacity);
     for _ in 0..200 {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Times of a link, in ps: per byte, and latency of the first byte.
+/// A link's times in ps: the time per byte, and the latency of the first byte.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkByteTimeAndLatency {
     pub ps_per_byte: u64,

@@ -1,12 +1,11 @@
 //! Tests README.md and the book under `docs/`. Runs every command in order, and compares its output with the lines
 //! below it. Also checks that every link has a target, and that the table of contents is complete.
 //!
-//! In a fenced block, lines that begin with `$ ` are commands of a shell. A command continues while
-//! its lines end with `\`, and through a here-document. The lines after a command are its output,
-//! including errors. A line `…` matches any number of lines. A line that ends with `…` matches
-//! every line with the same beginning. All blocks of a file run in one folder, which contains only
-//! `traces` and `converters`. Every command exits with 0. A comment `<!-- not run: REASON -->`
-//! before a block states why its commands are not run here. `BLESS=1 cargo test --test it book`
+//! In a fenced block, lines that begin with `$ ` are commands of a shell. A command continues while its lines end with
+//! `\`, and to the end of a here-document. The lines after a command are its output, including errors. A line `…`
+//! matches any number of lines. A line that ends with `…` matches every line that begins in the same way. All blocks of
+//! a file run in one folder, which contains only `traces` and `converters`. Every command exits with 0. A comment `<!--
+//! not run: REASON -->` before a block states why its commands are not run here. `BLESS=1 cargo test --test it book`
 //! writes the output into the files, and keeps the cuts.
 
 mod align;
@@ -40,7 +39,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns all pages except the page of wrong inputs, whose commands another test runs.
+/// Returns all pages except the page about wrong inputs, whose commands another test runs.
 fn pages_of_right_commands() -> Vec<PathBuf> {
     let mut pages = pages();
     pages.retain(|page| !page.ends_with("reference/messages.md"));

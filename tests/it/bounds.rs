@@ -22,9 +22,8 @@ struct CommandExitCodeAndOutput {
 /// margin for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs the program with a limit of `room` MB of address space beyond its own code, which the
-/// system enforces. A limit on the peak resident size would not work, because the system includes
-/// this process's size at the fork.
+/// Runs the program under a limit, enforced by the system, of `room` MB of address space beyond its own code. A limit
+/// on the peak resident size would not work, because the system includes this process's size at the fork.
 fn within(room: u64, args: &[&str]) -> CommandExitCodeAndOutput {
     let folder = tempfile::tempdir().unwrap();
     let [out, error] = ["out", "error"].map(|name| folder.path().join(name));
@@ -74,8 +73,8 @@ fn within(room: u64, args: &[&str]) -> CommandExitCodeAndOutput {
     }
 }
 
-/// Runs the program with a limit of `room` MB of memory. The program must reject the arguments by its own bound, not
-/// the system's, with an error that contains all of `expected`.
+/// Runs the program with a limit of `room` MB of memory. The program must reject the arguments because of its own
+/// bound, not the system's, with an error that contains all of `expected`.
 fn refused(args: &[&str], room: u64, expected: &[&str]) {
     let ran = within(room, args);
     assert_eq!(ran.code, 2, "{args:?}: {ran:?}");
@@ -86,5 +85,5 @@ fn refused(args: &[&str], room: u64, expected: &[&str]) {
     assert!(ran.error.len() < 2_000, "{args:?}: {}", ran.error);
 }
 
-/// Text of the error if the system has no more memory.
+/// Text of the error when the system runs out of memory.
 const SYSTEM: &str = "more than the system has";

@@ -37,7 +37,7 @@ fn every_case_gives_its_expected_report() {
             );
             let answer = String::from_utf8_lossy(&output.stdout);
             let widest = answer.lines().map(|line| line.chars().count()).max();
-            // Tables of serving show the full names of request classes, so they may be wide.
+            // Serving tables show the full names of request classes, so they may be wide.
             let may_be_wide = arguments[0] == "serve" || output.status.code() != Some(0);
             assert!(widest <= Some(120) || may_be_wide, "{arguments:?}");
         }
@@ -62,7 +62,7 @@ fn commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Returns the arguments for the traces and the machine of a case.
+/// Returns the arguments that name the traces and the machine of a case.
 fn arguments(root: &Path, case: &Path) -> Vec<String> {
     let name = case.display();
     if !root.join(case).join("system.json").is_file() {

@@ -25,8 +25,7 @@ pub fn code(args: &[&str]) -> i32 {
     code
 }
 
-/// Launches a job repeatedly, and two jobs on one machine. Tests rejected options, and the JSON of
-/// both.
+/// Launches a job repeatedly, and two jobs on one machine. Also tests rejected options, and the JSON in both cases.
 #[test]
 fn jobs_are_launched_several_times_and_beside_one_another() {
     let trace = "traces/tight-2";
@@ -82,7 +81,8 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
         let [once, twice] = [&once, &twice].map(|report| report[count].as_u64().unwrap());
         assert_eq!(twice, 2 * once, "{count}");
     }
-    // The jobs share no links, so each result equals that of the job alone. The second job differs only in its NPUs.
+    // The jobs share no links, so each job gets the same result as when it runs alone. The second job differs only in
+    // its NPUs.
     let other = &beside["with"][0];
     assert_eq!(other["job"], "tight-2");
     for key in [
@@ -134,8 +134,8 @@ fn what_launches_read_is_not_written() {
 }
 
 /// There are two pairs of neighbours in a ring: one pair reduces 1 MB and the other 64 MB. In a ring of two, each
-/// member sends half of its buffer twice over one link, in total the whole buffer. Each link counts once, and its load
-/// is relative to the time until the longer reduction ends.
+/// member sends half of its buffer twice over one link, which is the whole buffer in total. Each link counts once, and
+/// its load is relative to the time until the longer reduction ends.
 #[test]
 fn links_of_several_jobs_are_counted_together_and_once() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -273,8 +273,8 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
     }
 }
 
-/// At half the peak, every kernel takes twice as long, here one after another on one lane. Other nodes take as long as
-/// before.
+/// At half the peak, every kernel takes twice as long; here kernels run one after another on one lane. Other nodes take
+/// as long as before.
 #[test]
 fn a_part_of_the_peak_stretches_kernels_and_says_so() {
     let half = ["--efficiency", "0.5"];
@@ -339,7 +339,7 @@ fn waiting_is_told_apart_from_transfer() {
     ] {
         assert!(says(&text, line), "{line:?} in\n{text}");
     }
-    // If the network determines times, waiting is the same, but transfer differs.
+    // If the network determines the times, the waiting time is the same, but the transfer time differs.
     let args = [&args[..4], &["-m", "dgx-h100", "--format", "json"]].concat();
     let json = parsed(&answer(&args));
     for side in ["before", "after"] {
@@ -354,9 +354,10 @@ fn waiting_is_told_apart_from_transfer() {
     }
 }
 
-/// The job is a pipeline of four stages on eight NPUs, on two machines, one with links ten times as fast. The 48
-/// messages forward and 48 backward carry 1,024 tokens of 768 values in 2 bytes (1.57 MB). They take 3.5 us at 450 GB/s
-/// and less at 4,500 GB/s, so nearly all the time in receives is the bubble, which does not depend on the rate.
+/// The job is a pipeline of four stages on eight NPUs. It runs on two machines, one of which has links ten times as
+/// fast. The 48 forward and 48 backward messages carry 1,024 tokens of 768 values in 2 bytes (1.57 MB). They take 3.5
+/// us at 450 GB/s and less at 4,500 GB/s, so nearly all the time in receives is the bubble, which does not depend on
+/// the rate.
 #[test]
 fn the_bubble_of_a_pipeline_is_no_transfer() {
     let folder = tempfile::tempdir().expect("there is room");

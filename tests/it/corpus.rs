@@ -23,7 +23,7 @@ pub use testkit::corpus::{
     unpack_cases,
 };
 
-/// Cases that cannot be replayed to the end, each with a part of the error.
+/// Cases that cannot be replayed to the end, each with a part of its error.
 const REFUSED: &[(&str, &str)] = &[
     ("u_R8_groups_nofile", "group `1` is not declared"),
     (

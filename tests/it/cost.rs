@@ -93,7 +93,7 @@ fn what_is_unknown_is_left_out() {
     assert!(!priced.contains("days"), "{priced}");
     let plain = text(&[&JOB[..], &["dgx-h100"]].concat());
     assert!(!plain.contains('$'), "{plain}");
-    // A captured job has no tokens, so the cost of a step is known, but that of the run is reported as unknown.
+    // A captured job has no tokens, so the step's cost is known, but the run's cost is reported as unknown.
     let captured = text(&[
         "replay",
         "traces/ddp-resnet18",

@@ -1,5 +1,5 @@
-//! Lists the allowed dependencies of our crates on one another and on packages, and tests that
-//! manifests obey these tables.
+//! Lists the dependencies that our crates may have on one another and on packages, and tests that the manifests obey
+//! these tables.
 //!
 //! The compiler checks every import against the manifests. These tests check the manifests against
 //! the tables.
@@ -85,7 +85,7 @@ const ALL: &[&str] = &[
     "cli",
 ];
 
-/// Each package, the crates that may use it, and the crates whose unit tests also may use it.
+/// Each package, with the crates that may use it, and the crates whose unit tests may also use it.
 const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("anstream", &["cli"], &[]),
     (
@@ -176,7 +176,7 @@ const FILES: &[(&str, &[&str])] = &[
             "src/trace/graph/intern.rs",
         ],
     ),
-    // The roots and logarithms of libm are equal on every platform.
+    // libm's roots and logarithms are the same on every platform.
     (
         "libm",
         &[
@@ -313,7 +313,7 @@ fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules of every source file of the product, by path from the root of the repository.
+/// The modules of every source file of the product, by path from the repository's root.
 static SOURCES: LazyLock<BTreeMap<String, ModulesOfOneFile>> = LazyLock::new(|| {
     let mut files = Vec::new();
     rust_files(&root().join("src"), &mut files);
@@ -383,7 +383,7 @@ fn a_module_has_its_name() {
     assert_eq!(unnamed.count(), 0);
 }
 
-/// According to the table, no member uses the façade.
+/// In the table, no member uses the façade.
 #[test]
 fn only_users_use_the_facade_and_only_programs_the_command_line() {
     let extension = ours(&manifest("testkit/extension"));
@@ -393,7 +393,7 @@ fn only_users_use_the_facade_and_only_programs_the_command_line() {
         ours(&manifest("python")),
         BTreeSet::from(["chakram".into()])
     );
-    // If a fuzz target's body is in a member's own tests, the target uses this member directly.
+    // If a fuzz target's body is in a member's own tests, the fuzz target uses this member directly.
     assert!(!ours(&manifest("fuzz")).contains("chakram-cli"));
     for (file, modules) in &*SOURCES {
         for path in modules.values().flat_map(|module| &module.paths) {

@@ -1,5 +1,5 @@
 //! Tests the critical path of a replay. For small jobs, the path is derived by hand. For many jobs, its parts are
-//! compared with the makespan, and slack with replays in which one node is longer by its slack.
+//! compared with the makespan, and slack is checked by replays in which one node is longer by its slack.
 
 use super::commands::answer;
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};

@@ -1,4 +1,4 @@
-//! Tests `chakram replay --custom` with files of an algorithm, and with files that are rejected.
+//! Tests `chakram replay --custom`, both with an algorithm's files and with files that are rejected.
 
 use super::commands::chakram;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
@@ -219,7 +219,8 @@ fn algorithms_that_make_no_sense_are_refused() {
         case.algorithm("bad", positions);
         case.refuses(&["all-reduce=bad"], words);
     };
-    // In these cases, a peer has no file, or a send or receive has no matching node or one of a different size.
+    // In these cases, a peer has no file, or a send or receive has no matching node, or its matching node has a
+    // different size.
     let far = (8, message(false, 2, 1000), &[][..]);
     refuses(
         &[&[SEND, far], &[RECEIVE]],
@@ -272,7 +273,7 @@ fn arguments_that_make_no_sense_are_refused() {
     );
 }
 
-/// Comparisons and generated jobs accept the option like single replays.
+/// Comparisons and generated jobs accept the option, just as single replays do.
 #[test]
 fn other_commands_take_them_too() {
     let case = TwoRankJobFolder::new();

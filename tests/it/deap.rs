@@ -1,5 +1,5 @@
-//! Tests `chakram schedule`: relations between results of the DEAP studies that follow from its
-//! rules, and replays of schedules with and without barriers.
+//! Tests `chakram schedule`: relations between results of the DEAP studies that the rules imply, and replays of
+//! schedules with and without barriers.
 
 use super::commands::chakram;
 use chakram::trace::{Dtype, KernelShape, NodeView, Op, Sink, TraceWriter};
@@ -61,8 +61,8 @@ fn study(name: &str) -> Vec<Vec<PrintedTableRow>> {
     text.split("$ chakram").skip(1).map(rows).collect()
 }
 
-/// Links reduce the communication time, at least as much on a torus as on the mesh in it. They do not change the
-/// processing time.
+/// Links reduce the communication time, on a torus at least as much as on the mesh that it contains. They do not change
+/// the processing time.
 #[test]
 fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
     let all = study("deap-fixed");
@@ -87,7 +87,7 @@ fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
     }
 }
 
-/// The cube is the 2 x 4 torus with renumbered chips, so every step takes equally long on both.
+/// The cube is the 2 x 4 torus with renumbered chips, so every step takes the same time on both.
 #[test]
 fn tori_that_are_one_graph_have_equal_steps() {
     let dir = TempDir::new().unwrap();
@@ -139,8 +139,8 @@ fn tori_that_are_one_graph_have_equal_steps() {
     assert_ne!(steps, on("mesh:2x4"));
 }
 
-/// For a prime number of chips, the torus with the fewest mean hops is a ring. Its mean distance is
-/// larger than with one chip less or one chip more.
+/// For a prime number of chips, the torus with the fewest mean hops is a ring. Its mean distance is larger than with
+/// one chip fewer or one chip more.
 #[test]
 fn hops_peak_at_prime_numbers_of_chips() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/deap-chips/expected.txt");
@@ -172,8 +172,8 @@ fn hops_peak_at_prime_numbers_of_chips() {
     ] {
         assert_eq!(hops[chips - 1], expected, "{chips}");
     }
-    // On the best torus for each number of chips, the number of steps is at least the number of
-    // sub-layers divided by the number of chips.
+    // On the best torus for each number of chips, there are at least as many steps as the number of sub-layers divided
+    // by the number of chips.
     let rows = &study("deap-chips")[0];
     assert_eq!(rows.len(), 36);
     for (row, chips) in rows.iter().zip(1..) {
@@ -182,12 +182,11 @@ fn hops_peak_at_prime_numbers_of_chips() {
         assert!(row.distance >= hops[chips as usize - 1]);
     }
     assert_eq!(rows[12].distance, 3.5);
-    // Communication therefore peaks at prime numbers of chips, for which only a ring is possible.
-    // The peak exists although a chip's two links in a ring are each faster than a chip's four
-    // links in a torus. There is one exception. 16 chips process the 16 parts of each product at
-    // once, so the second micro-batch starts after the first. Its input of 64 x 256 B takes 16.384
-    // us, in a step without weights. A seventeenth chip loads this input while the other chips load
-    // weights.
+    // Communication therefore peaks at prime numbers of chips, for which only a ring is possible. The peak exists even
+    // though each of a chip's two links in a ring is faster than each of its four links in a torus. There is one
+    // exception. 16 chips process the 16 parts of each product at once, so the second micro-batch starts after the
+    // first. Its input of 64 x 256 B takes 16.384 us, in a step without weights. A seventeenth chip loads this input
+    // while the other chips load weights.
     for prime in [13, 17, 19, 23, 29, 31] {
         let time = |chips: usize| rows[chips - 1].communication;
         let input = if prime == 17 { 16.384 } else { 0.0 };
@@ -383,7 +382,7 @@ fn cycles_of_other_tools_are_prices() {
     );
 }
 
-/// Data that are on no chip come from memory (section IV-C), including the model's input. The input has 1,024 x 64 =
+/// Data that no chip has, including the model's input, come from memory (section IV-C). The input has 1,024 x 64 =
 /// 65,536 B, which take 65.536 us at 1 GB/s. The 64 x 192 = 12,288 B of weights loaded at the same time take less time,
 /// so the input determines step 0. The other products have weights of 4,096 B (twice), 12,288 B and 2 x 4,096 B in
 /// steps of their own, which take 28.672 us. All other data stay on the chip.
@@ -606,10 +605,10 @@ fn small_memories_split_sub_layers_and_let_data_go() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs"));
 }
 
-/// Every command gives the same energy for a kernel with a time from loop nests. A product of 2500
-/// x 32 x 32 uses its mapping's energy, and three of these products use three times this energy. A
-/// kernel of 1,000 operations and 80 bytes uses 500 x 0.3 pJ + 80 x 162.5 pJ. A kernel with neither
-/// operations nor bytes takes its recorded 2 us, and its energy follows from `power.busy`.
+/// Every command gives the same energy for a kernel whose time comes from loop nests. A product of 2500 x 32 x 32 uses
+/// its mapping's energy, and three of these products use three times this energy. A kernel of 1,000 operations and 80
+/// bytes uses 500 x 0.3 pJ + 80 x 162.5 pJ. A kernel with neither operations nor bytes takes its recorded 2 us, and its
+/// energy follows from `power.busy`.
 #[test]
 fn energy_of_kernels_has_one_rule() {
     let dir = TempDir::new().unwrap();
@@ -733,7 +732,7 @@ fn energy_of_kernels_has_one_rule() {
 }
 
 /// Both flows of Fig. 8 optimize layers in turn, beginning with the layer that names the flow. No turn makes the best
-/// point worse, the last round, over four layers, finds no better one, and both flows end at the same one.
+/// point worse. The last round, over four layers, finds no better point, and both flows end at the same point.
 #[test]
 fn both_flows_end_where_no_layer_finds_a_better_point() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/deap-flows");

@@ -97,9 +97,9 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
     }
 }
 
-/// A network notation does not describe NPUs. Kernels that need a rate are therefore errors, but
-/// collectives and recorded kernels work. A preset or an NPU's name before the notation adds the
-/// peaks, on any network: 2 x 10^12 FLOP take the time at 989.4 TFLOP/s or more.
+/// A network notation does not describe NPUs. Kernels that need a rate are therefore errors, but collectives and
+/// recorded kernels work. A preset or an NPU's name before the notation adds the peaks, on any network: 2 x 10^12 FLOP
+/// take at least as long as at 989.4 TFLOP/s.
 #[test]
 fn kernels_need_npus_that_the_machine_describes() {
     let line = "Switch(8):450GB/s:500ns";
@@ -193,7 +193,7 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
 }
 
 /// A message of 1 MB takes 1 ms plus two links of 1 us. If either NPU's link has half the rate, it takes 2 ms; if the
-/// link has 10 us of latency, 9 us more.
+/// link has 10 us of latency, it takes 9 us more.
 #[test]
 fn a_slow_link_slows_the_messages_that_pass_it() {
     let dir = TempDir::new().unwrap();
@@ -415,7 +415,7 @@ fn all_pairs_of_chips_take_their_mean_hops() {
 }
 
 /// A graph has a leaf, a triangle and a square, so no dimensions describe it. A second graph differs only in the
-/// numbers of its chips. A captured job and messages between all pairs take equally long on both if ranks are on the
+/// numbers of its chips. A captured job, and messages between all pairs, take the same time on both if ranks are on the
 /// same chips.
 #[test]
 fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
@@ -485,8 +485,8 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     let captured = ["replay", "traces/ddp-resnet18"];
     let near = both("sprayed", "", &captured, &[0, 1]);
     assert!(both("sprayed", "", &captured, &[7, 5]) > near);
-    // Switches store and forward. Two chips with a single shortest path exchange messages in either
-    // order of chips.
+    // Switches store and forward. Two chips with a single shortest path between them exchange messages, whichever of
+    // the two chips comes first.
     let stores = "[network]\nswitching = \"store_and_forward\"";
     let near = both("first", stores, &captured, &[0, 1]);
     let far = both("first", stores, &captured, &[0, 4]);
@@ -618,9 +618,8 @@ fn files_of_links_that_make_no_sense_are_refused() {
     assert_eq!(code(&[&kernels[..], &["--comm", "recorded"]].concat()), 0);
 }
 
-/// Eight NPUs below two leaf switches each load 1 MB from a shared memory of 500 MB/s at NPU 0,
-/// which takes 16 ms. Links of 1 GB/s are no bottleneck. The NPUs below the other leaf are four
-/// links of 1 us away.
+/// Eight NPUs below two leaf switches each load 1 MB from a shared memory of 500 MB/s at NPU 0, which takes 16 ms.
+/// Links of 1 GB/s are not a bottleneck. The NPUs below the other leaf are four links of 1 us away.
 #[test]
 fn memory_lies_at_npus_of_a_clos_network() {
     let dir = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Compares jobs on machines with a failing part with jobs on machines without it, and with sums by hand.
+//! Compares jobs on machines that have a failing part with jobs on machines without it, and with sums computed by hand.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -6,8 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Returns a machine of four NPUs with the links `links` of 1 GB/s and 1 us. `more` is appended to
-/// the file.
+/// Returns a machine of four NPUs connected by `links` of 1 GB/s and 1 us. `more` is appended to the file.
 fn machine(folder: &TempDir, links: &str, more: &str) -> PathBuf {
     let text = format!(
         r#"name = "four"
@@ -93,8 +92,8 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
     assert_eq!(said["edits"]["rows"], failed["edits"]["rows"]);
 }
 
-/// Link 3-0 is one of four links in each direction, with 1 GB/s and 1 us. The link carries half a
-/// message of each of two senders, so up to 1,000 B are in flight on the link.
+/// Link 3-0 is one of four links in each direction, with 1 GB/s and 1 us. The link carries half of one message from
+/// each of two senders, so up to 1,000 B are in flight on the link.
 #[test]
 fn bytes_on_a_link_that_fails_are_counted() {
     let folder = TempDir::new().expect("a folder");

@@ -1,5 +1,5 @@
-//! Tests traces in other forms than the current `.et`, from a shell: `chakram convert trace`, and
-//! commands that read these forms.
+//! Tests, from a shell, traces in forms other than the current `.et`: `chakram convert trace`, and commands that read
+//! these forms.
 
 use super::commands::{answer, chakram, code};
 use chakram::trace::DecompressedTraceFile;

@@ -83,7 +83,7 @@ fn attribute(node: &Value, name: &str) -> u64 {
     found["value"].as_u64().unwrap_or(u64::MAX)
 }
 
-/// Checks that both files contain the same operators, in the promised number.
+/// Checks that both files contain the same operators, and as many as promised.
 fn check_ids(files: &HostAndKinetoFiles, truth: &JobTruth, rank: usize) {
     let ops = of(&files.kineto, &["cpu_op", "user_annotation"]);
     assert_eq!(ops.len() as u64, truth.ranks[rank].host_ops);
@@ -187,7 +187,7 @@ fn check_flows(kineto: &Value) {
     assert!(ends.values().all(|ends| *ends == [1, 1]), "{ends:?}");
 }
 
-/// Checks that the files have collectives and the job's span at the true times.
+/// Checks that the files give the true times for collectives and for the job's span.
 fn check_times(kineto: &Value, truth: &JobTruth, rank: usize) {
     let known = &truth.ranks[rank];
     let base = kineto["baseTimeNanoseconds"].as_u64().unwrap();
@@ -402,7 +402,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
     assert!(compared > 100, "{compared}");
 }
 
-/// All sets of keys of events, and all types of arguments, by category and phase.
+/// All the key sets that events have, and all types of arguments, by category and phase.
 type EventKeysAndArgumentTypes =
     BTreeMap<(String, String), (BTreeSet<Vec<String>>, BTreeMap<String, &'static str>)>;
 

@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets, which include these files, and their seeds.
+//! The bodies of the fuzz targets, and their seeds; the fuzz targets include these files.
 
 pub mod astra_sim;
 pub mod convert;

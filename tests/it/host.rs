@@ -19,8 +19,8 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// Returns the parts of the makespan by their dependence on the machine, in picoseconds:
-/// `responds`, `fixed` and `follows`. These parts add up to the makespan.
+/// Returns the parts of the makespan, in picoseconds, divided by how they depend on the machine: `responds`, `fixed`
+/// and `follows`. These parts add up to the makespan.
 fn response(report: &Value) -> [u64; 3] {
     let parts = ["responds_ps", "fixed_ps", "follows_ps"];
     let parts = parts.map(|part| number(&report["response"][part]));

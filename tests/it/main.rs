@@ -8,14 +8,15 @@
 //! - `diff`: differences of two traces, or of two reports
 //! - `generated`: generated captures of PyTorch, against their truth and against real ones
 //! - `commands`: exit codes, the order of files, and outputs
-//! - `compare`: one job on several machines, against reports of each
+//! - `compare`: one job on several machines, against reports of each machine
 //! - `convert`: conversions of captures, against the truth of generated jobs
 //! - `crates`: allowed dependencies between crates and on packages, and no cycles among modules
 //! - `critical_path`: the critical path and slack of replays, by hand and against replays
 //! - `custom`: `--custom`, its files and their errors
-//! - `deap`: schedules of sub-layers on chips, as relations that follow from the rules, and their replays
+//! - `deap`: schedules of sub-layers on chips: relations that follow from the rules, and replays of the schedules
 //! - `pool_residency`: plans that keep data in remote memory if it does not fit into NPUs
-//! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and other ways to the same result
+//! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and against other ways to get the same
+//!   result
 //! - `fabric`: individual links: slow ones, graphs, Clos networks, and bytes over each
 //! - `failures`: links and NPUs that fail, against machines that lack them and sums by hand
 //! - `files`: written and read files: devices, links, signals, full disks, jobs as one unit, names from files
@@ -42,10 +43,10 @@
 //! - `serve`: requests over time, against formulas, plain simulators and LIGHTSPEED's results
 //! - `sources`: sources other than PyTorch, against other tools, and format detection
 //! - `sweep`: search strategies against a replay of all points, threads, shards, kills, and errors
-//! - `tile_studies`: claims in the figures of the paper on tiles, with our results
+//! - `tile_studies`: claims in the figures of the paper on tiles, compared with our results
 //! - `tiles`: models on tiled accelerators: placement, SRAM, networks, and errors
 //! - `timeline`: the picture of a replay, parsed back
-//! - `training`: models under plans, over a grid of them and against formulas
+//! - `training`: models under plans, over a grid of models and plans, and against formulas
 //! - `training_times`: training steps measured on clusters, predicted from model and plan
 //! - `validate`: defects put into sound traces and found again, and compared with replays
 //! - `what_if`: transforms of jobs, against generated jobs, their inverses and measured runs

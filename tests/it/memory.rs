@@ -1,5 +1,4 @@
-//! Compares the peak memory of NPUs with sums by hand, and with an oracle that sorts and adds up
-//! events.
+//! Compares the peak memory of NPUs with sums by hand, and with an oracle that sorts events and adds them up.
 
 mod commands;
 mod files;
@@ -113,8 +112,8 @@ fn peak(row: &MemoryRow) -> (u64, u64, Option<u64>) {
     )
 }
 
-/// Memory time counts as remote while only accesses to remote memory are in progress, and as local
-/// while an access to the NPU's own memory is.
+/// Memory time counts as remote while only remote accesses are in progress, and as local while an access to the NPU's
+/// own memory is in progress.
 #[test]
 fn remote_memory_is_a_part_of_the_memory_time() {
     let access = |place, bytes| Op::Memory {
@@ -124,8 +123,8 @@ fn remote_memory_is_a_part_of_the_memory_time() {
         in_switch: false,
     };
     let none = MemoryChanges::default;
-    // On a machine of 100 GB/s to remote memory and 4,096 GB/s to the NPU's own, n1 loads 1 MB in 10
-    // us, and n2 beside it 8.192 MB in 2 us. Then n3 loads 4.096 MB in 1 us alone.
+    // On a machine of 100 GB/s to remote memory and 4,096 GB/s to the NPU's own, n1 loads 1 MB in 10 us, and at the
+    // same time n2 loads 8.192 MB in 2 us. Then n3 alone loads 4.096 MB in 1 us.
     let workload = job(&[vec![
         TraceNodeWithMemoryChanges(
             access(MemoryLocation::Remote, 1_000_000),
@@ -162,10 +161,10 @@ fn remote_memory_is_a_part_of_the_memory_time() {
 
 #[test]
 fn kernels_that_overlap_hold_memory_together() {
-    // On lane 1, n1 runs from 0 to 10 with 5 bytes, and n2 from 10 to 30 with 7. On lane 2, n3 runs
-    // from 0 to 15 with 4, and n4 from 15 to 16 with 6. All nodes except n3 free their memory at
-    // their end. The memory is 9 from 0, 7 + 4 from 10, and 7 + 4 + 6 = 17 from 15. At the end,
-    // n3's 4 bytes are left.
+    // On lane 1, n1 runs from 0 to 10 with 5 bytes, and n2 runs from 10 to 30 with 7 bytes. On lane 2, n3 runs from 0
+    // to 15 with 4 bytes, and n4 runs from 15 to 16 with 6 bytes. All nodes except n3 free their memory at their end.
+    // The memory in use is 9 bytes from 0, 7 + 4 from 10, and 7 + 4 + 6 = 17 from 15. At the end, n3's 4 bytes are
+    // left.
     let row = alone(vec![
         TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(5, 5), vec![]),
         TraceNodeWithMemoryChanges(KERNEL, 1, 20, activations(7, 7), vec![1]),
@@ -187,8 +186,7 @@ fn the_classes_are_those_of_the_peak() {
         changes.allocates[i] = bytes;
         changes
     };
-    // 1 + 2 + 3 + 4 bytes are allocated. Then 4 are freed and 3 allocated, which gives 9, less than
-    // 10.
+    // 1 + 2 + 3 + 4 bytes are allocated. Then 4 bytes are freed and 3 allocated, which leaves 9, fewer than 10.
     let mut last = class(4, 3);
     last.frees[4] = 3;
     let mut fourth = class(3, 4);
@@ -204,9 +202,9 @@ fn the_classes_are_those_of_the_peak() {
     assert_eq!((row.classes, row.left), ([1, 2, 3, 4, 0], [1, 2, 3, 0, 0]));
 }
 
-/// A barrier of rank 0 waits for rank 1 from 0 to 5, and then takes no time. It therefore completes after all other
-/// events at 5, and n3 is issued at 5 before that. The barrier's memory still counts as freed first, so the peak is 8.
-/// The order of the loop would give 14.
+/// Rank 0's barrier waits for rank 1 from 0 to 5, and then takes no time. It therefore completes after all other events
+/// at 5, so n3 is issued before it, also at 5. The barrier's memory still counts as freed first, so the peak is 8. The
+/// order of the loop would give 14.
 #[test]
 fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates() {
     // A replay as recorded needs at least one recorded duration of communication, which this
@@ -263,7 +261,7 @@ fn what_was_never_allocated_is_reported() {
         TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(5, 7), vec![]),
         TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(1, 4), vec![1]),
     ]]);
-    // 2 of 7 bytes are missing, and 3 of 4.
+    // The first node frees 7 bytes, of which 2 were never allocated, and the second frees 4, of which 3 were not.
     let missing = report.memory[0].missing.as_ref().unwrap();
     assert_eq!(
         (missing.nodes, missing.first.id, missing.classes[3]),

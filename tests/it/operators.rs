@@ -1,5 +1,5 @@
-//! Compares operators summed over micro-batches, the default rows of reports, with the full list,
-//! in every format.
+//! Compares operators summed over micro-batches, which are the default rows of reports, with the full list in every
+//! format.
 
 use crate::commands::{answer, chakram};
 use serde_json::Value;
@@ -88,7 +88,7 @@ fn complete_sum(all: &CallsAndTimeByOperator) -> CallsAndTimeByOperator {
 fn rows_are_the_sums_of_the_list_of_all() {
     let text = run(&["json", "--all-operators"]);
     let all: Value = serde_json::from_str(&text).unwrap();
-    // Rows that are written one by one give the same text as all rows written at once.
+    // Writing rows one by one gives the same text as writing all rows at once.
     assert_eq!(text, format!("{all:#}\n"));
     let few: Value = serde_json::from_str(&run(&["json"])).unwrap();
     let ((every, count), (rows, row_count)) = (of_json(&all), of_json(&few));
@@ -103,7 +103,7 @@ fn rows_are_the_sums_of_the_list_of_all() {
         7 * row_count < count && count <= 8 * row_count,
         "{row_count} of {count}"
     );
-    // The FLOPs of operators add up to those of the rates, which are counted node by node.
+    // The operators' FLOPs add up to the FLOPs behind the rates, which are counted node by node.
     for report in [&all, &few] {
         let rows = report["operators"].as_array().unwrap().iter();
         let flops: u64 = rows.filter_map(|row| row["flops"].as_u64()).sum();
@@ -113,7 +113,7 @@ fn rows_are_the_sums_of_the_list_of_all() {
             "{flops} of {counted}"
         );
     }
-    // The longest row is first, and the rest is equal.
+    // The longest row is first, and everything else is equal.
     let times = few["operators"].as_array().unwrap().iter();
     assert!(
         times

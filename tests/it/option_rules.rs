@@ -331,8 +331,7 @@ fn an_axis_acts_or_its_rows_name_it() {
             named,
             ["machine.npu.h100.peak.fp64", "network", "power.busy"]
         );
-        // Checks each key: results are equal if and only if the key is reported to be without
-        // effect.
+        // Checks each key: results are equal if and only if the report says that the key has no effect.
         for key in row["point"].as_object().unwrap().keys() {
             let others = rows.iter().filter(|other| {
                 let point = other["point"].as_object().unwrap();
@@ -359,7 +358,7 @@ fn an_axis_acts_or_its_rows_name_it() {
     assert!(page.contains("no kernel computes in `fp64`"));
 }
 
-/// The value of an option, in a study, and as command-line arguments after the flag.
+/// An option's value, as written in a study, and as command-line arguments after the flag.
 type OptionValueAsStudyAndFlag = (String, Vec<String>);
 
 /// Writes an algorithm for an all-reduce of two members, in which each member sends to the other.
@@ -524,7 +523,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
                 assert_ne!(replay.status.code(), Some(0), "{command:?}: {row}");
             }
         }
-        // Rows with a single result state the reason, and rows with several results name no key.
+        // Rows with a single result state the reason, and rows with several results do not name a key.
         let results = |row: &Value| (row["time_ps"].to_string(), row["parts_ps"].to_string());
         let times: std::collections::BTreeSet<_> = rows.iter().map(results).collect();
         if ["bandwidth", "comm", "delays", "host", "latency"].contains(&&*key) {

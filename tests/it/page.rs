@@ -8,7 +8,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The jobs are one with a pipeline, memory, messages and collectives, one from a capture, and one with messages only.
+/// There are three jobs: one has a pipeline, memory, messages and collectives, one comes from a capture, and one has
+/// only messages.
 const JOBS: [&[&str]; 3] = [
     &[
         "generate",
@@ -259,7 +260,7 @@ fn check_page(job: &[&str], folder: &Path) -> String {
     check_numbers(&page, &report);
     for fact in FACTS {
         let shown = page.contains(&format!("data-path=\"{fact}\""));
-        // Parts of the time that no rank has get no row.
+        // A part of the time that occurs on no rank gets no row.
         let known = report.pointer(fact).and_then(Value::as_f64);
         assert!(
             shown || known.is_none_or(|number| number == 0.0),
@@ -269,8 +270,8 @@ fn check_page(job: &[&str], folder: &Path) -> String {
     text
 }
 
-/// The pages are of captures, a pipeline, jobs that do not fit, kernel launches, tiles, links and
-/// loads, with the warnings of each.
+/// The pages show captures, a pipeline, jobs that do not fit, kernel launches, tiles, links and loads, each with its
+/// warnings.
 #[test]
 fn pages_have_all_that_the_text_has() {
     let large: &[&str] = &[
@@ -465,7 +466,7 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
             "{row}: {width} pixels for {value} ps"
         );
     }
-    // A full bar is the makespan, and is as long as the scale.
+    // A full bar stands for the makespan, and is as long as the scale.
     let mean: f64 = rows
         .iter()
         .filter(|row| row.0 == "mean")
@@ -482,8 +483,8 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
     );
 }
 
-/// A page of several machines has the interval and the warnings of each machine, and the numbers of
-/// the combined document.
+/// A page of several machines shows the interval and the warnings of each machine, and the numbers of the combined
+/// document.
 #[test]
 fn machines_side_by_side_keep_their_caveats() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,5 +1,4 @@
-//! Compares results with figures of the ASTRA-sim 2.0 paper, with the machine files under `traces/`
-//! and with the presets.
+//! Compares results for the machine files under `traces/` and for the presets with figures of the ASTRA-sim 2.0 paper.
 
 use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
@@ -65,7 +64,7 @@ fn table_4_to_0_3_percent() {
     }
 }
 
-/// The loads of an all-reduce of S bytes are 2 S (n-1)/n / B in the first dimension, and 1/n of this size in the next
+/// The load of an all-reduce of S bytes is 2 S (n-1)/n / B in the first dimension, and 1/n of this size in the next
 /// dimension. On W-2D, the loads are 2 · 31/32 · 1 GB / 250 GB/s = 7,750 us, and then 15/16 of 1/32: 234 us. In
 /// ascending order, the largest load determines the time. Conv-4D's first dimension adds the time of one of 64 chunks,
 /// to fill and drain the pipeline: 4,375 + 4,000/64. Themis distributes the sum of all loads. The paper says that W-2D,
@@ -86,8 +85,8 @@ fn figure_9a_to_1_percent_and_its_claims_to_3() {
             "one dimension leaves nothing to choose"
         );
     }
-    // Each system is measured in ascending order, under Themis with a greedy pipeline of 64 chunks,
-    // and as a wafer with the same total rate.
+    // Each system is measured in ascending order, then under Themis with a greedy pipeline of 64 chunks, and then as a
+    // wafer with the same total rate.
     let systems = [
         ("w-2d", 7750.0, 4004.0, 500.0),
         ("conv-3d", 9375.0, 5801.0, 350.0),
@@ -102,10 +101,9 @@ fn figure_9a_to_1_percent_and_its_claims_to_3() {
     assert!(all_reduce(&preset("conv-4d")) < all_reduce(&preset("w-1d-350")));
 }
 
-/// Table III's workloads: the model, and its ranks of model parallelism. The table's data-parallel
-/// degrees need 1,024 NPUs, but the systems of Table II have 512. The test therefore keeps the
-/// model-parallel degree, and fills the system with replicas. Each replica has one sequence of
-/// 2,048 tokens.
+/// Table III's workloads: each model, and its number of model-parallel ranks. The table's data-parallel degrees need
+/// 1,024 NPUs, but the systems of Table II have 512. The test therefore keeps the model-parallel degree, and fills the
+/// system with replicas. Each replica has one sequence of 2,048 tokens.
 fn workloads() -> [(Model, u32); 2] {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/paper/transformer-1t.toml");
     let mut gpt = Model::load_named("gpt3-175b").unwrap();
@@ -134,9 +132,9 @@ fn milliseconds(model: &Model, plan: ParallelismPlan, machine: &Machine) -> f64 
     outcome.makespan.0 as f64 / 1e9
 }
 
-/// Fig. 9(a) over the language models of Table III: one dimension leaves Themis nothing to choose;
-/// systems of several dimensions gain; Conv-4D is faster than a wafer of 350 GB/s, and slower than
-/// a wafer of its own total rate of 600 GB/s.
+/// Fig. 9(a) for Table III's language models: with one dimension, Themis has nothing to choose; systems with several
+/// dimensions gain; Conv-4D is faster than a wafer of 350 GB/s, and slower than a wafer of its own total rate of 600
+/// GB/s.
 #[test]
 #[ignore = "long: 24 steps on 512 NPUs"]
 fn figure_9a_over_the_models_of_table_3() {
@@ -161,12 +159,11 @@ fn figure_9a_over_the_models_of_table_3() {
     }
 }
 
-/// Fig. 9(b)'s claims on the systems of Table IV: growing the first dimension shortens the step
-/// until it turns at 16_8_8_4. Growing the last dimension does not change the step of GPT-3, whose
-/// replicas use several dimensions. Transformer-1T's 128 model-parallel ranks fill the first three
-/// dimensions of 2_8_8_4, so its gradients are reduced in the last dimension only, where an
-/// all-reduce among n ranks moves 2 (n - 1) / n bytes for each byte: from n = 4 to 32, 1.29 times as
-/// many. Transformer-1T's step therefore grows by 15 %.
+/// Fig. 9(b)'s claims on the systems of Table IV: a larger first dimension shortens the step until the trend turns at
+/// 16_8_8_4. A larger last dimension does not change the step of GPT-3, whose replicas use several dimensions.
+/// Transformer-1T's 128 model-parallel ranks fill the first three dimensions of 2_8_8_4, so its gradients are reduced
+/// in the last dimension only. There, an all-reduce among n ranks moves 2 (n - 1) / n bytes for each byte, which is
+/// 1.29 times as many for n = 32 as for n = 4. Transformer-1T's step therefore grows by 15 %.
 #[test]
 #[ignore = "long: 14 steps on up to 4,096 NPUs"]
 fn figure_9b_claims() {
@@ -181,8 +178,8 @@ fn figure_9b_claims() {
     }
 }
 
-/// The paper's simulated side of Fig. 4: a ring of n V100 takes 2 (n - 1) / n of the buffer at 150
-/// GB/s. The measured side is only in the figure.
+/// The simulated side of the paper's Fig. 4: a ring of n V100s takes 2 (n - 1) / n of the buffer at 150 GB/s. The
+/// measured side is only in the figure.
 #[test]
 fn figure_4_takes_the_time_of_its_rings() {
     for npus in [4, 16] {
@@ -192,9 +189,9 @@ fn figure_4_takes_the_time_of_its_rings() {
     }
 }
 
-/// DLRM of Table III on the systems of Fig. 9(a): under Themis, the all-reduce of gradients takes
-/// the same time on each system as on a wafer of the same total rate. The paper says so of whole
-/// steps, too. Here, steps differ by the time of two all-to-alls, which Themis does not balance.
+/// DLRM of Table III on the systems of Fig. 9(a): on each system under Themis, the all-reduce of gradients takes the
+/// same time as on a wafer with the same total rate. The paper says the same about whole steps. Here, steps differ by
+/// the time of two all-to-alls, which Themis does not balance.
 #[test]
 fn dlrm_of_table_3_reduces_gradients_as_fast_as_on_wafers() {
     let parts = |machine: &Path| {
@@ -237,11 +234,10 @@ fn dlrm_of_table_3_reduces_gradients_as_fast_as_on_wafers() {
     }
 }
 
-/// Fig. 11's claims, with a mixture of experts of one trillion parameters: on the baseline pool, a
-/// step takes about as long as under ZeRO-Infinity, because both load 100 GB/s for each NPU, and the
-/// optimum is several times faster, because accesses to remote memory bound the step. On every NPU,
-/// compute, exposed accesses to local and to remote memory, exposed communication and idle time sum
-/// to the step.
+/// Fig. 11's claims, with a mixture of experts of one trillion parameters. On the baseline pool, a step takes about as
+/// long as under ZeRO-Infinity, because both load 100 GB/s for each NPU. The optimum is several times faster, because
+/// accesses to remote memory bound the step. On every NPU, compute, exposed accesses to local and to remote memory,
+/// exposed communication and idle time sum to the step.
 #[test]
 #[ignore = "long: steps of 256 ranks"]
 fn figure_11_claims() {

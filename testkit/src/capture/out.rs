@@ -57,7 +57,7 @@ impl<W: Write> BufferedOutput<W> {
         }
     }
 
-    /// Writes a text, with ids of the operator's tensors and storages in its placeholders.
+    /// Writes a text, and fills its placeholders with the ids of the operator's tensors and storages.
     pub(super) fn write_text_with_tensor_ids(
         &mut self,
         text: &TextPartsWithHoles,

@@ -30,7 +30,7 @@ pub(super) enum ThreadInstruction {
     Thread(u8),
 }
 
-/// Placeholder that follows a part of a text.
+/// A placeholder that comes after a part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TemplateTextHoleKind {
     Tensor,
@@ -58,7 +58,7 @@ pub(super) fn parse_template(mut rest: &str) -> TextPartsWithHoles {
     }
 }
 
-/// Role of an operator in autograd; it determines the operator's category.
+/// An operator's role in autograd, which decides the operator's category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AutogradRole {
     /// An operator outside autograd.
@@ -73,7 +73,7 @@ pub(super) enum AutogradRole {
     Annotation,
 }
 
-/// The common part of operators with the same texts.
+/// The part that operators with the same texts share.
 #[derive(Debug)]
 pub(super) struct OperatorTextTemplate {
     pub role: AutogradRole,
@@ -99,8 +99,7 @@ pub(super) struct ProgramOperator {
     pub seq: Option<u32>,
     /// `true` if a flow arrow from the forward to the backward pass starts or ends here.
     pub flow: bool,
-    /// Value of [`TemplateTextHoleKind::Number`]: the first number, plus the step multiplied by the second
-    /// number.
+    /// Gives [`TemplateTextHoleKind::Number`] its value: the first number, plus the second number times the step.
     pub number: (u32, u32),
 }
 
@@ -109,7 +108,7 @@ pub(super) struct ProgramOperator {
 pub(super) struct ProgramKernel {
     pub name: Box<str>,
     pub ns: u64,
-    /// Arguments of the event after its ids.
+    /// The event's arguments after its ids.
     pub args: TextPartsWithHoles,
     pub copy: Option<CopyDirection>,
 }
@@ -127,7 +126,7 @@ pub(super) struct CommunicationMemberOperatorAndKernel {
     /// Index of the meeting in the list of all ranks' meetings in a step.
     pub global: u32,
     pub axis: GroupAxis,
-    /// Index of the operator for Gloo's annotation or NCCL's surrounding record.
+    /// Index of the operator that stands for Gloo's annotation, or for NCCL's surrounding record.
     pub op: u32,
     /// Index of NCCL's kernel.
     pub kernel: Option<u32>,
@@ -141,7 +140,7 @@ pub(super) enum GroupAxis {
     Pair,
 }
 
-/// Properties of a meeting (collective or message) that all members share.
+/// The properties that all members of a meeting (collective or message) share.
 #[derive(Clone, Debug)]
 pub(super) struct GroupCommunication {
     pub exchange: CommunicationOperation,
@@ -149,7 +148,7 @@ pub(super) struct GroupCommunication {
     pub group: u32,
     /// Number of the group's earlier meetings (collectives or messages) in this step.
     pub nth: u32,
-    /// The larger of a member's input and output.
+    /// Bytes of a member's input or output, whichever is larger.
     pub bytes: u64,
 }
 
@@ -162,10 +161,10 @@ pub(super) struct StepProgram {
     pub templates: Vec<OperatorTextTemplate>,
     pub kernels: Vec<ProgramKernel>,
     pub meets: Vec<CommunicationMemberOperatorAndKernel>,
-    /// For each tensor slot: the slot with the same storage (possibly itself), and `true` if the tensor exists for all
-    /// steps.
+    /// For each tensor slot, the slot that shares its storage (possibly itself), and `true` if the tensor exists for
+    /// all steps.
     pub slots: Vec<(u32, bool)>,
-    /// Number of autograd's sequence numbers in a step.
+    /// Number of sequence numbers that autograd uses in a step.
     pub seqs: u32,
     known: BTreeMap<(AutogradRole, String), u32>,
     known_kernels: BTreeMap<String, u32>,

@@ -56,7 +56,7 @@ pub(super) enum RuntimeCallOrGpuRecord {
     },
 }
 
-/// A worker's annotation that has not ended, and possibly has not started.
+/// A worker's annotation that has not ended yet, and may not have started.
 #[derive(Clone, Copy, Debug)]
 struct PendingWorkerAnnotation {
     at: u64,
@@ -86,14 +86,14 @@ pub(super) struct StepRecords<'p> {
     rooted: [u64; 2],
     next_id: u64,
     next_rf: u64,
-    /// Next external id, and number of ids left in the block, for each thread.
+    /// For each thread, the next external id and the number of ids left in its block.
     external: [(u64, u64); 6],
     blocks: u64,
     starting: Vec<PendingWorkerAnnotation>,
     ending: Vec<(u64, u32)>,
 }
 
-/// Number of external ids in a block, which a thread gets when it needs one.
+/// Number of external ids in a block; a thread takes a new block when it runs out of ids.
 const BLOCK: u64 = 512;
 
 impl<'p> StepRecords<'p> {
@@ -186,8 +186,7 @@ impl<'p> StepRecords<'p> {
         self.next_rf - 1
     }
 
-    /// Starts an operator. `threads` are Kineto's thread and the thread of the host's stack that
-    /// contains the operator.
+    /// Starts an operator. `threads` are Kineto's thread and the host thread whose stack contains the operator.
     fn begin_operator(
         &mut self,
         op: u32,
@@ -221,7 +220,7 @@ impl<'p> StepRecords<'p> {
         (self.list.len() - 1) as u32
     }
 
-    /// Starts and ends the workers' annotations that start or end up to the time `at`.
+    /// Starts and ends the workers' annotations that are due by the time `at`.
     fn update_annotations_until(&mut self, at: u64) {
         loop {
             let start = self.starting.iter().enumerate().min_by_key(|(_, p)| p.at);

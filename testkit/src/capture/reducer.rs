@@ -34,11 +34,11 @@ struct ReducerBucket {
     meet: Option<(u32, ProgramTensor)>,
 }
 
-/// Order of a layer's parameters in the backward pass.
+/// The order in which the backward pass reaches a layer's parameters.
 const BACKWARD: [usize; 6] = [5, 4, 3, 2, 0, 1];
 
 impl GradientReducer {
-    /// Creates the reducer of `layers`, with buckets if gradients are `shared`.
+    /// Creates the reducer for `layers`; it uses buckets if gradients are `shared`.
     pub(super) fn new(
         builder: &mut StepProgramBuilder<'_>,
         layers: &[LayerParameters],

@@ -1,15 +1,14 @@
 //! A rank's clock runs the program in order and reports the times of events.
 //!
-//! A clock stops if it needs the unknown end of a meeting (collective or message), and can continue later. It never
-//! reports an event twice.
+//! A clock stops when it needs the end of a meeting (collective or message) that is still unknown, and can continue
+//! later. It never reports an event twice.
 
 use super::cost::{
     BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, hash_parts,
 };
 use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 
-/// Access to the meetings with other ranks (collectives and messages) for which a rank's clock
-/// waits.
+/// Gives a rank's clock access to the meetings with other ranks (collectives and messages) that it waits for.
 pub(super) trait CommunicationAccess {
     /// Records that this rank starts its part of the meeting `m` in `step`.
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64);
@@ -27,7 +26,7 @@ pub(super) trait CommunicationAccess {
     );
 }
 
-/// Kind of waiter for a collective or message.
+/// The thread or stream that waits for a collective or message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommunicationWaiterKind {
     /// The thread that requested the meeting.
@@ -105,7 +104,7 @@ struct WorkerOrStreamFreeTime {
 pub(super) struct RankPace {
     pub seed: u64,
     pub rank: u32,
-    /// Factor of all durations, in thousandths.
+    /// Factor that scales all durations, in thousandths.
     pub straggle: u32,
     /// Largest random addition to a duration, in thousandths of the duration.
     pub skew: u32,
@@ -124,8 +123,7 @@ pub(super) struct SimulatedRankState {
     comm: [WorkerOrStreamFreeTime; 2],
     compute_free: u64,
     correlation: u64,
-    /// Correlation id of the call that recorded an event after the meeting's kernel, for each
-    /// meeting of the step.
+    /// For each meeting of the step, the correlation id of the call that recorded an event after the meeting's kernel.
     recorded: Vec<u64>,
 }
 
@@ -189,8 +187,8 @@ impl SimulatedRankState {
         self.correlation
     }
 
-    /// Runs to the end of the step, or to the first instruction that needs the unknown end of a
-    /// meeting (collective or message). Returns `true` if the step has ended.
+    /// Runs until the step ends, or until an instruction needs the end of a meeting (collective or message) that is
+    /// still unknown. Returns `true` if the step has ended.
     pub(super) fn run(
         &mut self,
         program: &StepProgram,
@@ -216,8 +214,8 @@ impl SimulatedRankState {
         true
     }
 
-    /// Executes `instr`. Returns `false` without any effect if `instr` needs the unknown end of a
-    /// meeting.
+    /// Executes `instr`. Returns `false`, and changes nothing, if `instr` needs the end of a meeting that is still
+    /// unknown.
     fn run_instruction(
         &mut self,
         program: &StepProgram,

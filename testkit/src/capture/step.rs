@@ -211,7 +211,7 @@ impl StepProgramBuilder<'_> {
         );
     }
 
-    /// Adds the read of the loss, at which the host waits for the device.
+    /// Adds the read of the loss, where the host waits for the device.
     fn add_loss_read(&mut self, loss: &ProgramTensor) {
         let (args, result) = (
             [OperatorOperand::Tensor(loss)],

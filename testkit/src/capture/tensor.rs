@@ -1,4 +1,4 @@
-//! Writes the arguments of operators in the notations of the host file and Kineto's file.
+//! Writes operators' arguments in two notations, one for the host file and one for Kineto's file.
 
 use std::fmt::Write;
 
@@ -25,8 +25,8 @@ impl FloatOrDoubleElement {
     }
 }
 
-/// A tensor of a step's program. In a run, the writer replaces the tensor's `slot` (its index in
-/// the program) by ids.
+/// A tensor of a step's program. When the program runs, the writer replaces the tensor's `slot` (its index in the
+/// program) with ids.
 #[derive(Clone, Debug)]
 pub(super) struct ProgramTensor {
     pub slot: u32,

@@ -27,14 +27,13 @@ fn a_layer_on_two_ranks_by_hand() {
     let [broadcast, reduce] = &truth.collectives[..] else {
         panic!("{:?}", truth.collectives);
     };
-    // An operator takes 2 us before its first child and 1 us after its last. The next event comes
-    // 0.5 us later, and Python takes 5 us. On rank 0, Python runs first, and `ProfilerStep` starts
-    // at 5,000 ns. After its head and Python, `randn` starts at 12,000. `randn` contains `empty`
-    // from 14,000 to 17,000 and `normal_` from 17,500 to 20,502 (which writes 12 bytes at 10
-    // bytes/ns in 2 ns), and ends at 22,002. After 0.5 us and Python, DDP's record starts at
-    // 27,502. After its head and Python, `broadcast_` starts at 34,502 and requests the collective
-    // at 36,502. The worker starts 20 us later. On rank 1, all these times are twice as long,
-    // except the gaps between operators, so its request is at 71,504. The collective ends 20 us + 4
+    // An operator takes 2 us before its first child and 1 us after its last. The next event comes 0.5 us later, and
+    // Python takes 5 us. On rank 0, Python runs first, and `ProfilerStep` starts at 5,000 ns. `randn` starts at 12,000,
+    // after the head of `ProfilerStep` and Python's time. `randn` contains `empty` from 14,000 to 17,000 and `normal_`
+    // from 17,500 to 20,502 (which writes 12 bytes at 10 bytes/ns in 2 ns), and ends at 22,002. DDP's record starts at
+    // 27,502, after another 0.5 us and Python's time. `broadcast_` starts at 34,502, after the head of DDP's record and
+    // Python's time, and requests the collective at 36,502. The worker starts 20 us later. On rank 1, all these times
+    // are twice as long, except the gaps between operators, so its request is at 71,504. The collective ends 20 us + 4
     // ns (4 bytes at 1 byte/ns) after the last member's start.
     assert_eq!(
         times(broadcast),
@@ -53,7 +52,7 @@ fn a_layer_on_two_ranks_by_hand() {
             (CommunicationWaiterKind::Host, 74_004, until)
         ]
     );
-    // Until the all-reduce's request, these operators run (the numbers include their children):
+    // These operators run before the all-reduce is requested (the numbers include their children):
     //
     // | operators | started | ended |
     // |---|---|---|
@@ -65,7 +64,7 @@ fn a_layer_on_two_ranks_by_hand() {
     // | `allreduce_` started; DDP's record ended | 1 | 1 |
     // | sum | 141 | 140 |
     //
-    // The operators' work takes this time at 10 bytes/ns, rounded up:
+    // At 10 bytes/ns, the operators' work takes this long, rounded up:
     //
     // | work | bytes | ns |
     // |---|---|---|

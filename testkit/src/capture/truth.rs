@@ -6,15 +6,15 @@ use super::{SimulatedJobCaptureWriter, cost::CommunicationOperation, draw_pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A job's true times. Times are whole ns of a clock that all ranks share. Its 0 is [`JobTruth::epoch_ns`] after the
-/// start of 1970. Times in a rank's Kineto file also include the rank's offset.
+/// A job's true times. Times are whole ns of a clock that all ranks share. The clock's 0 is [`JobTruth::epoch_ns`]
+/// after the start of 1970. Times in a rank's Kineto file also include the rank's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobTruth {
     /// Version of this format: 1.
     pub version: u32,
     /// The shared clock's 0, in ns since 1970.
     pub epoch_ns: u64,
-    /// True times of each rank, in order of ranks.
+    /// True times of each rank, in rank order.
     pub ranks: Vec<RankTruth>,
     /// All collectives and messages, ordered by step and, within a step, in program order.
     pub collectives: Vec<CommunicationTrueTimes>,
@@ -36,8 +36,8 @@ pub struct RankTruth {
     pub steps: Vec<[u64; 2]>,
     /// Factor that multiplies durations, in thousandths, before the pseudo-random part is added.
     pub straggle_permille: u32,
-    /// Number of `cpu_op` and `user_annotation` events. The host's file has equally many nodes with
-    /// a record function, not counting `## process_group:init ##`.
+    /// Number of `cpu_op` and `user_annotation` events. The host's file has the same number of nodes with a record
+    /// function, not counting `## process_group:init ##`.
     pub host_ops: u64,
     /// Number of `cuda_runtime` events.
     pub runtime_calls: u64,
@@ -45,7 +45,7 @@ pub struct RankTruth {
     pub kernels: u64,
     /// Number of `gpu_memcpy` events.
     pub copies: u64,
-    /// Number of collectives in which the rank takes part.
+    /// Number of collectives that the rank takes part in.
     pub collectives: u64,
     /// Number of messages that the rank sent.
     pub sends: u64,
@@ -67,7 +67,7 @@ pub struct CommunicationTrueTimes {
     /// Number of earlier collectives of the group; for a message, number of earlier messages from
     /// this sender to this receiver.
     pub sequence: u64,
-    /// The larger of a member's input and output.
+    /// Bytes of a member's input or output, whichever is larger.
     pub bytes: u64,
     /// Members in the order of `ranks`.
     pub members: Vec<MemberTruth>,
@@ -94,7 +94,7 @@ pub struct MemberTruth {
 /// A wait of a thread or stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ThreadOrStreamWaitTruth {
-    /// Kind of waiter.
+    /// The thread or stream that waits.
     pub by: CommunicationWaiterKind,
     /// Start of the wait, ns.
     pub from_ns: u64,
@@ -153,8 +153,7 @@ impl SimulatedJobCaptureWriter {
         }
     }
 
-    /// Returns the sending and the receiving stage of a message, which follow from the numbering in
-    /// [`super::step`].
+    /// Returns the sending stage and the receiving stage of a message, derived from the numbering in [`super::step`].
     fn stages_of_message(&self, global: u32) -> [u32; 2] {
         let stage = global / 2 / self.options.microbatches;
         match global % 2 {
@@ -182,7 +181,7 @@ impl SimulatedJobCaptureWriter {
                     .push((rank, *part));
             }
         }
-        // Number of collectives by group, and number of messages by pair of ranks, in each step.
+        // For each step, the number of collectives by group, and the number of messages by pair of ranks.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
             CommunicationOperation::Message => (0, self.stages_of_message(global as u32)),

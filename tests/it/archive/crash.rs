@@ -109,7 +109,7 @@ fn kill_adds(kills: u64) {
     }
 }
 
-/// Kills `kills` collections that drop a workload, and `kills` merges that restore this workload.
+/// Kills `kills` garbage collections that drop a workload, and `kills` merges that restore this workload.
 fn kill_collections_and_merges(kills: u64) {
     let corpus = ArchiveTestFolder::new();
     corpus.ok(&["archive", "create", "@other.etz"]);
@@ -186,7 +186,7 @@ fn adds_at_the_same_time_are_all_there() {
             .map(|name| equivalent_command(&corpus, &words(name)).spawn().unwrap())
             .collect();
         let path = corpus.at(&archive[1..]);
-        // A concurrent reader sees only some of the workloads, but each of these is complete.
+        // A concurrent reader may miss some workloads, but every workload that it sees is complete.
         for _ in 0..20 {
             assert!(
                 Archive::open_archive(&path)
@@ -252,7 +252,7 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
     }
 }
 
-/// The root user may write everywhere, so as root, run the command as another user.
+/// The root user may write everywhere, so if the test runs as root, run the command as another user.
 #[cfg(unix)]
 #[test]
 fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {

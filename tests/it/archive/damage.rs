@@ -142,7 +142,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
             assert!(length < before + 200 || told.contains(what), "{told}");
         }
     }
-    // A later command moves the tail to a separate file and continues. A second one keeps that file.
+    // A later command moves the tail to a separate file and continues. Another command after that keeps the file.
     let cut = &whole[..whole.len() - 1];
     for kept in ["a.etz.unfinished", "a.etz.unfinished.2"] {
         std::fs::write(&path, cut).unwrap();
@@ -299,9 +299,9 @@ fn a_pack_that_no_manifest_names_was_not_finished() {
     corpus.ok(&["archive", "verify", "@a"]);
 }
 
-/// The catalogue of an archive of 1,387 bytes, with correct checksums, claims 4,000,000 ranks of
-/// one trace of 75 bytes. When extracted, these ranks take at least 4,000,000 × 256 bytes (one
-/// inode each), which is 1,024 MB. A small input may unpack only to 16 MiB.
+/// An archive of 1,387 bytes has a catalogue, with correct checksums, that claims 4,000,000 ranks of one trace of 75
+/// bytes. When extracted, these ranks take at least 4,000,000 × 256 bytes (one inode each), which is 1,024 MB. A small
+/// input may unpack only to 16 MiB.
 #[test]
 fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
     let corpus = ArchiveTestFolder::new();

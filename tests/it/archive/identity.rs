@@ -6,7 +6,7 @@ use std::io::Read;
 
 const LEVELS: &[&str] = &["plain", "default", "best"];
 
-/// Adds the traces under `prefix` at each of `levels`, to a file and to a folder. Compares the
+/// Adds the traces under `prefix` to a file and to a folder, at each of the compression `levels`. Compares the
 /// extracted files with `wanted`.
 fn round_trips(
     corpus: &ArchiveTestFolder,

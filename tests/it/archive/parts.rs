@@ -1,4 +1,4 @@
-//! Tests the extraction of single ranks and of ranges of nodes.
+//! Tests the extraction of single ranks and of node ranges.
 
 use super::{ArchiveTestFolder, files};
 use std::path::Path;
@@ -65,8 +65,8 @@ fn nodes_are_read_alone() {
     }
     let text = corpus.ok(&["inspect", "@7/job.0.et"]);
     assert!(text.contains("1 node"), "{text}");
-    // The second chunk is damaged, and only commands that read this chunk fail. So a part is read
-    // without the data after it.
+    // The second chunk is damaged, and only commands that read this chunk fail. This shows that a part is read without
+    // the data after it.
     let path = corpus.at("a.etz");
     let mut bytes = std::fs::read(&path).unwrap();
     let frames = frames(&bytes);

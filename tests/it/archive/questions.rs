@@ -81,8 +81,7 @@ enum MetadataConditionTree {
     Or(Box<Self>, Box<Self>),
 }
 
-/// Keys, each with the values that workloads have and questions name. The type of the last key
-/// follows from its value.
+/// Keys, each with the values that workloads and questions use. The type of the last key follows from its value.
 const VALUES: [(&str, &[&str]); 7] = [
     ("gpu", &["h100", "A100", "b 200", "gb"]),
     ("torch", &["2.9", "2.10", "2.10.0", "2.10.1", "1", "02.9"]),
@@ -113,8 +112,7 @@ fn are_dates(own: &str, asked: &str) -> bool {
     [own, asked].iter().all(|text| text.len() == 10)
 }
 
-/// Returns the order of a workload's value relative to the requested value; `None` if their types
-/// differ.
+/// Returns how a workload's value compares with the requested value; `None` if their types differ.
 fn order(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
     let number = |text: &str| text.parse::<f64>().ok();
     let lower = |text: &str| text.to_lowercase();

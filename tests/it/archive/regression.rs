@@ -334,8 +334,8 @@ fn seeded_regressions_are_caught_and_nothing_else() {
             moved += usize::from(change > 0.004);
         }
         assert_eq!(code, if moved > 0 { 3 } else { 0 });
-        // A change of 0.5 % or more in the only constant on which a prediction depends changes the prediction by nearly
-        // as much.
+        // If a prediction depends on only one constant, a change of 0.5 % or more in this constant changes the
+        // prediction by nearly as much.
         caught += usize::from(moved > 0);
         let (code, part) = check(
             &corpus,
@@ -368,8 +368,8 @@ fn seeded_regressions_are_caught_and_nothing_else() {
     }
 }
 
-/// The capture contains rank 0 of 16. The baseline records the treatment of absent ranks, so that the check treats them
-/// alike.
+/// The capture contains rank 0 of 16. The baseline records how absent ranks are treated, so that the check treats them
+/// in the same way.
 #[test]
 fn a_capture_of_some_ranks_has_a_baseline() {
     let corpus = ArchiveTestFolder::new();

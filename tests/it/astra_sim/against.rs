@@ -1,5 +1,4 @@
-//! Compares the program, with and without closed forms, with the plain simulator of `testkit`, on
-//! random configurations.
+//! Compares the program with the plain simulator of `testkit` on random configurations, with and without closed forms.
 
 use super::chance::does_nothing;
 use super::product;
@@ -13,8 +12,8 @@ use testkit::astra_sim::{self as oracle, create_overlapping_config, create_rando
 /// The program's note about jobs that the original never finishes.
 const NEVER: &str = "note: the original would never finish this job: ";
 
-/// Returns an error if this note is wrong (the simulator says that the original finishes) or missing (only the program
-/// finishes).
+/// Returns an error if this note is wrong, because the simulator says that the original finishes, or missing, although
+/// only the program finishes.
 fn told(
     ran: &product::ProgramExitCodeAndFinishTimes,
     original: bool,
@@ -68,10 +67,10 @@ fn random_configurations_answer_alike() {
     compare(0..60);
 }
 
-/// Compares the program with the simulator on jobs with NPUs that have issued different numbers of collectives. The
-/// program also finishes jobs that the original does not finish for this reason alone. If rings run in opposite
-/// directions, or if NPUs take chunks in different orders, neither can finish, and the program names the stuck NPUs.
-/// Returns three numbers of jobs: jobs that both finish, jobs that only the program finishes, and stuck jobs.
+/// Compares the program with the simulator on jobs whose NPUs have issued different numbers of collectives. The program
+/// also finishes jobs that the original does not finish for this reason alone. If rings run in opposite directions, or
+/// if NPUs take chunks in different orders, neither can finish, and the program names the stuck NPUs. Returns how many
+/// jobs both finish, how many only the program finishes, and how many are stuck.
 fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
     let [finished, answered, stuck, differ] = [const { AtomicU64::new(0) }; 4];
     let faults = Mutex::new(Vec::new());
@@ -85,7 +84,7 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
             true => product::difference(&closed, &apart),
             false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
         };
-        // NPUs that issue collectives with other messages do not all wait.
+        // If NPUs issue collectives with different messages, not all of them wait.
         let disagree = closed.code == Some(2) && closed.error.contains("the ranks disagree on");
         if disagree && closed == stepwise && !done(&apart) {
             why = None;
@@ -168,7 +167,7 @@ fn what_starts_together_is_answered_in_closed_form() {
         assert_eq!(said["messages"], messages, "{more:?}");
         assert_eq!(said["makespan_ps"], 117_780_000, "{more:?}");
     }
-    // In a ring, every link that carries one message at a time is free when the next message arrives.
+    // In a ring whose links carry one message at a time, each link is free when the next message arrives.
     let aware = ask(&["--network-model=aware"]);
     assert_eq!(aware["collectives_analytical"], 1);
     assert_eq!(aware["makespan_ps"], 117_780_000);
@@ -203,8 +202,7 @@ fn links_without_a_second_user_have_closed_forms() {
         ("Switch", "halvingDoubling", 1, 1),
         ("Switch", "direct", 1, 1),
         ("Switch", "direct3", 1, 1),
-        // Messages of several members or of several chunks share a link, or members of a tree have
-        // different roles.
+        // Messages of several members or several chunks share a link, or members of a tree have different roles.
         ("Ring", "direct", 1, 0),
         ("Ring", "doubleBinaryTree", 1, 0),
         ("Switch", "direct", 2, 0),

@@ -4,8 +4,7 @@
 use testkit::astra_sim::config::{NodeWork, WholeSimulationInput};
 use testkit::astra_sim::{SimulationAnswer, create_random_config, load_case, run};
 
-/// Returns the seeds below `seeds` with configurations that do not finish, each with its
-/// configuration.
+/// Returns the seeds below `seeds` whose configurations do not finish, each with its configuration.
 fn stuck(seeds: u64) -> Vec<(u64, WholeSimulationInput)> {
     let done = |answer: &SimulationAnswer| answer.finish.iter().all(Option::is_some);
     let configs = (0..seeds).map(|seed| (seed, create_random_config(seed)));

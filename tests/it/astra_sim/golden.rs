@@ -19,8 +19,7 @@ use testkit::astra_sim::{self as oracle, SimulationAnswer};
 
 const MIB: u64 = 1 << 20;
 
-/// Returns one collective of all NPUs, in four chunks, on dimensions of (shape, size, bandwidth,
-/// latency).
+/// Returns one collective of all NPUs, in four chunks, on dimensions given as (shape, size, bandwidth, latency).
 pub fn one(
     network: NetworkModel,
     dims: &[(DimensionTopology, usize, f64, f64)],

@@ -1,5 +1,4 @@
-//! Compares machines written by `chakram machine import` with ASTRA-sim's own models on the same
-//! inputs.
+//! Imports machines with `chakram machine import`, and compares them with ASTRA-sim's own models on the same inputs.
 
 use super::product::{self, each};
 use crate::commands::chakram;
@@ -27,7 +26,7 @@ fn replayed(folder: &Path, prefix: &str) -> u64 {
     report["makespan_ps"].as_u64().expect("it completed")
 }
 
-/// Returns the last completion by ASTRA-sim's own models, in picoseconds.
+/// Returns the time of the last completion in ASTRA-sim's own models, in picoseconds.
 fn original(folder: &Path, args: &[String], quirks: &str) -> u64 {
     let quirks = format!("--quirks={quirks}");
     let ran = product::run(folder, args, &[&quirks]);
@@ -63,7 +62,7 @@ fn collectives_take_as_long_where_the_machine_says_all() {
             r#"["direct", "ring"]"#,
             2 * (781_250 + 100) + 2 * (390_625 + 400),
         ),
-        // Halving-doubling through a switch sends 2^19, 2^18 and 2^17 bytes and back, with 200 ns
+        // Halving-doubling through a switch sends 2^19, 2^18 and 2^17 bytes, and the same on the way back, with 200 ns
         // each.
         (
             "topology: [Switch]\nnpus_count: [8]\nbandwidth: [0.3125]\nlatency: [100]\n",
@@ -106,7 +105,7 @@ fn collectives_take_as_long_where_the_machine_says_all() {
     }
 }
 
-/// Substrings of notes on collectives that run differently from ASTRA-sim's, whatever the inputs.
+/// Substrings of the notes about collectives that run differently from ASTRA-sim's, whatever the inputs.
 const OTHERWISE: [&str; 7] = [
     "-implementation`: ",
     "-custom`: ",
@@ -117,8 +116,8 @@ const OTHERWISE: [&str; 7] = [
     "`per-node",
 ];
 
-/// Every collective in the original's own cases takes as long as in ASTRA-sim's models, apart from the effects that the
-/// notes name (endpoint delays, reductions and quirks).
+/// Apart from the effects that the notes name (endpoint delays, reductions and quirks), every collective in the
+/// original's own cases takes as long as in ASTRA-sim's models.
 #[test]
 fn notes_name_all_that_differs() {
     let Some(cases) = unpack_cases() else { return };
@@ -182,7 +181,7 @@ fn notes_name_all_that_differs() {
         let quirks = list.fold("all".to_owned(), |all, one| format!("{all},-{one}"));
         let ours = replayed(folder.path(), "wl/wl");
         let theirs = original(folder.path(), &args, &quirks);
-        // `chakram astra-sim` prints whole ns, and fractions of bandwidths leave picoseconds.
+        // `chakram astra-sim` prints whole ns, but times at fractional bandwidths are not whole ns.
         match ours.abs_diff(theirs) < 1000 {
             true => drop(equal.fetch_add(1, Relaxed)),
             false => {

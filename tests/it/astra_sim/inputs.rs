@@ -1,4 +1,4 @@
-//! Tests ASTRA-sim's files and flags, valid, altered and damaged, and the cases of the corpus.
+//! Tests valid, altered and damaged files and flags of ASTRA-sim, and the cases of the corpus.
 
 use crate::commands::chakram;
 use crate::corpus::unpack_cases;
@@ -292,7 +292,7 @@ fn under_the_names_of_the_original_the_program_is_the_original() {
     }
 }
 
-/// Cases with rejected inputs, each with a part of the error.
+/// Cases whose inputs are rejected, each with a part of the error.
 const REFUSED: &[(&str, &str)] = &[
     ("a_R4S8_ar_1MB_s4", "found 2 dimensions, expected one"),
     ("a_T444_ar_1MB_s4_lbw", "found 3 dimensions, expected one"),
@@ -304,7 +304,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("u_x_typo_key", "did you mean `preferred-dataset-splits`?"),
 ];
 
-/// Keys that notes of some cases name.
+/// Keys that the notes of some cases mention.
 const NOTED: &[&str] = &[
     "all-gather-implementation",
     "all-reduce-implementation",

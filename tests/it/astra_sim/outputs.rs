@@ -129,8 +129,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
-/// Returns a case with one node of each kind on rank 0, and with a kernel after a receive on rank
-/// 1.
+/// Returns a case in which rank 0 has one node of each kind, and rank 1 has a kernel after a receive.
 ///
 /// The message takes 2^20 B / (50 · 2^30 B/s) + 500 ns = 19,531.25 + 500, truncated to 20,031 ns.
 /// The load after the message takes 100 ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231
@@ -337,7 +336,7 @@ fn timed_op(lines: &str) -> String {
 #[cfg(unix)]
 #[test]
 fn under_its_name_the_lines_are_the_originals() {
-    // Rank 0 has nodes of the host and of memory, at which the original aborts its statistics.
+    // Rank 0 has host nodes and memory nodes, and the original aborts its statistics at such nodes.
     let printed = "\
 [system::topology::RingTopology] [info] ring of node 0, id: 0 dimension: local total nodes in ring: 2 index in ring: 0 offset: 1 total nodes in ring: 2
 [workload] [info] sys[0] finished, 20231 cycles, exposed communication 10231 cycles.
@@ -479,8 +478,8 @@ sys[0], Total compute-communication overlap: 0
 
 const MIB: &str = "1048576";
 
-/// Returns a case of a forward and a backward pass, with 1 MiB of weights, half a MiB of
-/// activations, and 1 MiB of gradients.
+/// Returns a case with a forward and a backward pass, with 1 MiB of weights, half a MiB of activations, and 1 MiB of
+/// gradients.
 ///
 /// The forward pass lasts from 0 to 5 µs, and the backward pass from 5 to 8 µs. Weights and
 /// activations exist from 0, and gradients from 5 µs, so the peak is 2.5 MiB.

@@ -1,5 +1,5 @@
-//! Tests corrections of ASTRA-sim's quirks. For each, the corrected number is derived by hand, and the quirk alone has
-//! an effect on some systems.
+//! Tests corrections of ASTRA-sim's quirks. For each quirk, the corrected number is derived by hand, and the quirk on
+//! its own affects some systems.
 
 mod alone;
 mod bounds;
@@ -58,7 +58,7 @@ fn without_reductions(mut config: WholeSimulationInput) -> WholeSimulationInput 
     config
 }
 
-/// Returns a configuration with messages of 1 MiB from `src` to `dst` as the only nodes.
+/// Returns a configuration whose only nodes are messages of 1 MiB from `src` to `dst`.
 fn message(
     network: NetworkModel,
     dims: &[(DimensionTopology, usize, f64, f64)],
@@ -81,10 +81,10 @@ fn message(
     config
 }
 
-/// The size is 1,000,003 B, in four splits on a ring of 4. With all quirks, there are five chunks
-/// of 250,000 B. A message of 62,500 B takes 500 + 1,164.15 ns and a reduction takes 3 · 1,250 ns,
-/// so a chunk takes 7·10 + 6·1,664 + 3·3,750 = 21,304 ns. Corrected, there are four chunks of
-/// 250,000.75 B with messages of 62,500.1875 B, which take the same whole number of ns.
+/// The size is 1,000,003 B, in four splits on a ring of 4. With all quirks, there are five chunks of 250,000 B. A
+/// message of 62,500 B takes 500 + 1,164.15 ns and a reduction takes 3 · 1,250 ns, so a chunk takes 7·10 + 6·1,664 +
+/// 3·3,750 = 21,304 ns. With the correction, there are four chunks of 250,000.75 B with messages of 62,500.1875 B,
+/// which take the same whole number of ns.
 #[test]
 fn chunks_cover_the_size() {
     let dims = [(Ring, 4, 50.0, 500.0)];
@@ -96,21 +96,21 @@ fn chunks_cover_the_size() {
     // 3,750,012 = 21,304,978.
     let exact = "all,-padding,-whole-ns";
     assert_eq!(ps(&config, exact), 4 * 21_304_978);
-    // With 3 B, there are four chunks that are padded to one byte per NPU. Corrected, there are
-    // three chunks of 1 B in messages of a quarter byte. Neither kind of message takes a whole ns
-    // beyond its latency, so the time is 7·10 + 6·500.
+    // With 3 B, there are four chunks that are padded to one byte per NPU. With the correction, there are three chunks
+    // of 1 B in messages of a quarter byte. Neither kind of message takes a whole ns beyond its latency, so the time is
+    // 7·10 + 6·500.
     let config = one(Unaware, &dims, AllReduce, &["ring"], 3);
     assert_eq!(ns(&config, "all"), 4 * 3_070);
     assert_eq!(ns(&config, "all,-padding"), 3 * 3_070);
-    // An all-gather of fewer bytes than splits never ends in the original. Corrected, each chunk
-    // takes 4·10 + 3·500 ns.
+    // An all-gather of fewer bytes than splits never ends in the original. With the correction, each chunk takes 4·10 +
+    // 3·500 ns.
     let config = one(Unaware, &dims, AllGather, &["ring"], 3);
     assert_eq!(ns(&config, "all,-padding"), 3 * 1_540);
 }
 
-/// Halving-doubling of 6 B among 8 has messages of 3, 1.5 and 0.75 B, and not of 3, 1 and 0 B. At
-/// 53.6870912 B/ns, these messages take 55.879, 27.940 and 13.970 ps, and the same on the way back.
-/// Endpoints add 7·10 ns, and latency adds 6·1000 ns.
+/// Halving-doubling of 6 B among 8 sends messages of 3, 1.5 and 0.75 B instead of 3, 1 and 0 B. At 53.6870912 B/ns,
+/// these messages take 55.879, 27.940 and 13.970 ps, and the same on the way back. Endpoints add 7·10 ns, and latency
+/// adds 6·1000 ns.
 #[test]
 fn shares_are_exact() {
     let dims = [(Switch, 8, 50.0, 500.0)];
@@ -133,10 +133,9 @@ fn the_last_name_stands_for_the_rest() {
     assert_eq!(ns(&short, "all,-short-list"), 88_760);
 }
 
-/// 100 MB among 8 at 50 GB/s (of 2^30 B) take s = 12.5e6 / 53.6870912 = 232,830.6 ns for each of 14
-/// messages, so no algorithm ends before 14 s = 3.26 ms. With ports, messages of `direct` leave one
-/// after another, and the time is 10 + 1,000 + 7 s, 10, 1,000 + 7 s, 10. A ring takes 15·10 + 14
-/// (1,000 + s) with or without ports.
+/// 100 MB among 8 at 50 GB/s (of 2^30 B) take s = 12.5e6 / 53.6870912 = 232,830.6 ns for each of 14 messages, so no
+/// algorithm ends before 14 s = 3.26 ms. With ports, messages of `direct` leave one after another, and the time is the
+/// sum of 10 + 1,000 + 7 s, 10, 1,000 + 7 s, and 10. A ring takes 15·10 + 14 (1,000 + s) with or without ports.
 #[test]
 fn no_algorithm_is_faster_than_the_ports() {
     let s = 232_830;
@@ -204,7 +203,7 @@ fn bandwidth_of_an_npu_is_for_all_its_links() {
     let links = "all,-fully-connected-links";
     assert_eq!(ns(&config, links), 2 * 10 + 500 + 136_718 + reduction);
     // If the port is as fast as seven links, a message takes 2,790.18 ns in it and 19,531 ns on the link. The last
-    // leaves after six others.
+    // message leaves after six others.
     let ports = 10 + 6 * 2_790 + 500 + 19_531 + 10 + reduction;
     assert_eq!(ns(&config, "all,-free-ports"), ports);
     // If the port is as fast as one link, messages follow one another.
@@ -216,15 +215,15 @@ fn bandwidth_of_an_npu_is_for_all_its_links() {
     assert_eq!(ns(&config, links), 2 * 10 + 500 + 136_718 + reduction);
 }
 
-/// The message from 0 to 3 crosses a ring of 2 at 50 GB/s and a switch of 2 at 25 GB/s. It takes
-/// 19,531.25 or 39,062.5 ns, and a latency of 500 ns, or of 500 ns and twice 500 ns.
+/// The message from 0 to 3 crosses a ring of 2 at 50 GB/s and a switch of 2 at 25 GB/s. It takes 19,531.25 or 39,062.5
+/// ns, plus a latency of 500 ns, or of 500 ns plus twice 500 ns.
 #[test]
 fn all_dimensions_delay_a_message() {
     let dims = [(Ring, 2, 50.0, 500.0), (Switch, 2, 25.0, 500.0)];
     let config = message(Unaware, &dims, &[(0, 3)]);
     assert_eq!(ns(&config, "all"), 20_031);
     assert_eq!(ns(&config, "all,-first-dimension"), 40_562);
-    // The ports on the path change nothing, because there is no other message.
+    // The ports on the path make no difference, because there is no other message.
     assert_eq!(ns(&config, "all,-first-dimension,-free-ports"), 40_562);
     // The message from 2 to 3 needs NPU 2's ring port. The message from 0 does not use this port,
     // because its path is 0 -> 1 -> 3 and changes dimension at 1. The two messages enter 3 from
@@ -288,16 +287,14 @@ fn groups_go_through_the_dimensions_they_span() {
     let names = ["direct", "halvingDoubling"];
     let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
     halves(&mut config);
-    // As a ring, a chunk takes 7·10 + 6·1,720 + 3·3,930. As `direct` along the ring, a chunk takes
-    // 3·10 + 2·1,720 + 3,930 + 500, because the farthest peer is one hop of 500 ns farther. There
-    // are four chunks each.
+    // With a ring, a chunk takes 7·10 + 6·1,720 + 3·3,930. With `direct` along the ring, a chunk takes 3·10 + 2·1,720 +
+    // 3,930 + 500, because the farthest peer is one hop of 500 ns farther. There are four chunks in each case.
     assert_eq!(ns(&config, "all"), 88_720);
     assert_eq!(ns(&config, "all,-group-ring,-group-reductions"), 31_600);
-    // The group of 0, 1, 4 and 5 spans both dimensions. Each chunk is scattered along the ring,
-    // where two NPUs are members: 2·10 + 500 + 2,441 + 7,863 for 2^17 B. Then the chunk is reduced
-    // over the switch with two messages of 2^16 B: 3·10 + 2·(1,000 + 1,220), without a reduction,
-    // because halvingDoubling counts one too few. Finally, the chunk is gathered: 2·10 + 500 +
-    // 2,441. The ring has one queue, so 10,824 + 2,961 occur four times.
+    // The group of 0, 1, 4 and 5 spans both dimensions. Each chunk is scattered along the ring, where two NPUs are
+    // members: 2·10 + 500 + 2,441 + 7,863 for 2^17 B. Then the chunk is reduced over the switch with two messages of
+    // 2^16 B: 3·10 + 2·(1,000 + 1,220), without a reduction, because halvingDoubling counts one too few. Finally, the
+    // chunk is gathered: 2·10 + 500 + 2,441. The ring has one queue, so 10,824 + 2,961 count four times.
     let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
     config.groups = [(1, vec![0, 1, 4, 5]), (2, vec![2, 3, 6, 7])].into();
     for (group, members) in &config.groups {
@@ -324,8 +321,8 @@ fn groups_go_through_the_dimensions_they_span() {
     assert_eq!(ring, ns(&config, "all"));
 }
 
-/// Four members of a ring of 8 form a ring of their own. The last link back takes three hops, so
-/// members wait for different times, whether their line is the group's own or along the dimension.
+/// Four members of a ring of 8 form a ring of their own. The last link back takes three hops, so members wait for
+/// different lengths of time, whether their line is the group's own or along the dimension.
 #[test]
 fn a_part_of_a_dimension_is_not_alike() {
     let mut config = one(
@@ -343,8 +340,7 @@ fn a_part_of_a_dimension_is_not_alike() {
     assert!(line > 88_720, "{line}");
 }
 
-/// The ring of a group of 4 has seven endpoint delays in each of four chunks, each of 123 ns or of
-/// 10 ns.
+/// In a group of 4, the ring has seven endpoint delays in each of four chunks; each delay is 123 ns or 10 ns.
 #[test]
 fn endpoints_of_groups_are_like_others() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
@@ -393,13 +389,15 @@ fn communication_overlaps() {
     // Loads still run one at a time.
     assert_eq!(ns(&config, "all"), 2 * 88_720 + 2 * 42_043);
     assert_eq!(ns(&config, "all,-one-at-a-time"), 88_720);
-    // All-reduces that share a port slow each other, but are still faster than one after the other.
+    // All-reduces that share a port slow each other down, but still finish earlier than if they ran one after the
+    // other.
     let shared = ns(&config, "all,-one-at-a-time,-free-ports");
     assert!((88_721..2 * 88_720).contains(&shared), "{shared}");
 }
 
 /// NPU 1 is ready for the second collective before the first. If collectives are issued one at a time, NPU 1 issues the
-/// second first, and disagrees with the other NPUs. Corrected, collectives are matched in the order of the traces.
+/// second first, and disagrees with the other NPUs. With the correction, collectives are matched in the order of the
+/// traces.
 #[test]
 fn overlapping_collectives_are_matched_in_program_order() {
     let dims = [(Ring, 2, 50.0, 500.0)];

@@ -10,8 +10,7 @@ use testkit::astra_sim::{load, run};
 /// The original reads more dimensions than its array has, so it answers differently every time.
 const BEYOND_MEMORY: &[&str] = &["u_x_5D"];
 
-/// Rows that are rejected by default, but with `--lenient` have the original's answer. Each row has
-/// a part of the error.
+/// Rows that are rejected by default, but get the original's answer with `--lenient`. Each row has a part of the error.
 const LENIENT: &[(&str, &str)] = &[
     (
         "u_x_cycle",
@@ -27,8 +26,8 @@ const LENIENT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Rows without an answer of the original, or with different answers from run to run. Each row has
-/// the program's exit code, and a part of the reason if the program does not answer either.
+/// Rows for which the original gives no answer, or gives different answers from run to run. Each row has the program's
+/// exit code and, if the program gives no answer either, a part of the reason.
 #[rustfmt::skip]
 const OTHERS: &[(&str, i32, &str)] = &[
     ("a_R4S8_ar_1MB_s4", 2, "found 2 dimensions, expected one"),

@@ -1,5 +1,5 @@
-//! Tests the settings of a run: the scale of endpoint delays, options common to all commands,
-//! traces of ranks outside the network, and messages with different sizes at sender and receiver.
+//! Tests the settings of a run: the scale of endpoint delays, options that all commands share, traces of ranks outside
+//! the network, and messages whose sizes differ between sender and receiver.
 
 use super::golden::one;
 use super::product::{self, ProgramExitCodeAndFinishTimes};
@@ -95,8 +95,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
                    of its node 1 at time 0";
         assert!(ran.error.contains(why), "{}", ran.error);
     }
-    // A corrected run does not abort as the original does, and a system file may then set the delay
-    // to 0.
+    // With the correction, the run does not abort as the original does, so a system file may set the delay to 0.
     let mut said = config.clone();
     said.system.endpoint_delay = Some(0);
     let answered = [run(&config, &["--quirks=all,-padding"]), run(&said, &[])];
@@ -163,7 +162,7 @@ fn general_options_have_their_effect() {
             (bounded.status.code(), text(&bounded.stdout)),
             (Some(2), "")
         );
-        // Even reading options may take more memory than the bound, before any trace is read.
+        // Reading the options alone may take more memory than the bound, before any trace is read.
         let said = text(&bounded.stderr);
         let names = [
             "memory is bounded at 1000 B",
@@ -174,7 +173,7 @@ fn general_options_have_their_effect() {
             "{bounded:?}"
         );
     }
-    // 32 MiB of zeros compress to a thousandth.
+    // 32 MiB of zeros compress to a thousandth of their size.
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["s.json", "n.yml", "m.json", "w.1.et"] {
         std::fs::copy(Path::new(MESSAGE).join(name), folder.path().join(name))
@@ -279,7 +278,7 @@ fn sizes_that_differ_are_called_that() {
             assert!(ran.error.contains(&part), "{part:?} in {}", ran.error);
         }
     }
-    // A missing message is an error, which different sizes do not explain.
+    // A missing message is an error that different sizes do not explain.
     let ran = job(&[10], &[10, 10]);
     assert!(ran.error.contains("has no partner"), "{}", ran.error);
 }

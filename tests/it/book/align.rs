@@ -28,7 +28,7 @@ fn same(shown: &str, printed: &str) -> bool {
     shown.trim_end() == printed || rest.flatten().is_some()
 }
 
-/// Returns the cost of replacing one line by another: the share of words that they do not have in common.
+/// Returns the cost of replacing one line with another: the fraction of words that the two lines do not share.
 fn cost(shown: &str, printed: &str) -> u32 {
     if same(shown, printed) {
         return 0;
@@ -45,8 +45,7 @@ fn cost(shown: &str, printed: &str) -> u32 {
 /// Returns the alignment with the fewest different lines; omits printed lines that a cut covers.
 pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<DiffLine<'a>> {
     let (n, m) = (shown.len(), printed.len());
-    // costs[i][j] is the least cost to align the lines shown from i on with the lines printed from
-    // j on.
+    // costs[i][j] is the least cost of aligning the shown lines starting at i with the printed lines starting at j.
     let mut costs = vec![vec![0_u32; m + 1]; n + 1];
     for i in (0..=n).rev() {
         for j in (0..=m).rev() {

@@ -55,7 +55,7 @@ fn spans(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Returns true for a type name of several words. Names of one word may belong to std.
+/// Returns true for a type name that consists of several words. Names of a single word may belong to std.
 fn is_type_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_uppercase())
         && name.chars().skip(1).any(|c| c.is_ascii_uppercase())

@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// Commands that need a network, a browser, a measured corpus, or more than a few seconds.
 const NOT_RUN: usize = 49;
-/// Minimum number of commands. Fewer mean that the search for commands is broken.
+/// Minimum number of commands. Fewer commands would mean that the search for commands is broken.
 const LEAST_RUN: usize = 100;
 
 struct PageCommandSequence {
@@ -18,10 +18,10 @@ struct PageCommandSequence {
 }
 
 struct SessionCommand {
-    /// Line of the command in its file, from 1.
+    /// The command's line number in its file, counted from 1.
     line: usize,
     command: String,
-    /// Lines of the file, from 0, that show the command's output.
+    /// Lines of the file that show the command's output, counted from 0.
     shown: std::ops::Range<usize>,
 }
 

@@ -166,8 +166,8 @@ fn a_bomb_that_is_let_in_stays_within_the_bound_of_memory() {
 
 #[test]
 fn a_real_ratio_is_no_bomb() {
-    // A chain of 250,000 kernels takes 20 MB, more than any input may unpack to, and compresses to
-    // a seventeenth.
+    // A chain of 250,000 kernels takes 20 MB, more than any input may unpack to, and compresses to a seventeenth of its
+    // size.
     let folder = tempfile::tempdir().unwrap();
     let job = folder.path().join("job");
     let (job, packed) = (job.to_str().unwrap(), folder.path().join("packed.0.et.zst"));

@@ -115,7 +115,7 @@ fn what_no_check_foresees_ends_with_an_error_as_well() {
         short.error.contains("out of memory") && short.error.contains("9.0 MB"),
         "{short:?}"
     );
-    // With any bound, the error is the same if the system has no more memory.
+    // Whatever the bound, the error is the same if the system runs out of memory.
     let large = [
         "generate", "chain", "--ranks", "1", "--nodes", "1000000", "-m", "dgx-h100",
     ];

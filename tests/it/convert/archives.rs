@@ -24,8 +24,7 @@ fn push(tar: &mut Vec<u8>, name: &str, contents: &[u8]) {
     tar.resize(tar.len().next_multiple_of(512), 0);
 }
 
-/// Returns a tar archive with the repository's capture in a folder, and with one file that is no
-/// capture.
+/// Returns a tar archive with the repository's capture in a folder, and with one file that is not a capture.
 fn archive() -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(CAPTURE);
     let mut files: Vec<PathBuf> = fs::read_dir(root)

@@ -54,15 +54,14 @@ fn ends(mut job: ConversionResult, kernel: u64) -> u64 {
 #[test]
 fn a_copy_behind_a_kernel_waits_for_it_on_any_device() {
     assert_eq!(ends(job(7), 1000), 1050);
-    // The kernel ends at 22 and the call begins at 40. The copy starts 2 us later, the recorded time after the event
-    // that it waits for, and ends at 46. The host continues 22 us later, and ends after another 10 us.
+    // The kernel ends at 22 and the call begins at 40. The copy starts 2 us later, which is the recorded time after the
+    // event that it waits for, and ends at 46. The host continues 22 us later, and ends after another 10 us.
     assert_eq!(ends(job(7), 10), 78);
     // If the kernel is 100 us longer, the whole job is 100 us longer.
     assert_eq!(ends(job(7), 1100), 1150);
 }
 
-/// On its own stream, the copy waited for no kernel in the capture, so the call's time is host
-/// time.
+/// The copy has its own stream, so it waited for no kernel in the capture, and the call's time is host time.
 #[test]
 fn a_copy_on_an_idle_stream_waits_for_nothing() {
     assert_eq!(ends(job(8), 1000), 1050);

@@ -1,5 +1,5 @@
-//! Tests links without record function ids, and conclusions from clocks and for absent ranks, on
-//! captures of real jobs.
+//! Tests, on captures of real jobs, links that use no record function ids, conclusions drawn from clocks, and
+//! conclusions about absent ranks.
 
 use super::rig::{ConversionResult, capture, convert, try_convert};
 use crate::corpus::corpus_path;
@@ -21,7 +21,7 @@ fn forget_ids(path: &Path) {
     std::fs::write(path, out).unwrap();
 }
 
-/// Links by order equal the links by ids, so the traces differ only in the ids.
+/// Links found by order equal the links found by ids, so the traces differ only in the ids.
 #[test]
 fn links_by_order_are_those_by_id() {
     for style in [
@@ -58,7 +58,7 @@ fn links_by_order_are_those_by_id() {
     }
 }
 
-/// The host trace of other operators is rejected, and the error states the confidence of the match.
+/// A host trace with other operators is rejected, and the error states the confidence of the match.
 #[test]
 fn links_that_are_not_sure_are_refused() {
     let options = |layers, style| Options {
@@ -95,8 +95,8 @@ fn dlrm(ranks: &[u32]) -> Option<ConversionResult> {
     Some(try_convert(&paths, &Conversion::default()).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// DLRM on eight V100 has eight collectives with members that mostly wait. Without half of the ranks, the transfer
-/// times stay the same.
+/// DLRM on eight V100s has eight collectives whose members mostly wait. Without half of the ranks, the transfer times
+/// stay the same.
 #[test]
 fn dlrm_waits_and_half_of_it_transfers_as_long() {
     let Some(whole) = dlrm(&[0, 1, 2, 3, 4, 5, 6, 7]) else {

@@ -1,10 +1,11 @@
-//! Tests the hosts' clocks, and a capture's statements about the job and its machine.
+//! Tests the hosts' clocks, and what a capture says about the job and its machine.
 
 use super::rig::{convert, convert_files, replay_files, run_program};
 use crate::corpus::corpus_path;
 
-/// The second of two hosts has a clock that is 20 parts in a million fast. In a minute, there are 60 all-reduces of 300
-/// us, at which both ranks arrive at once. No rank waits, and each rank transfers for 60 × 300 us = 18 ms.
+/// The second of two hosts has a clock that runs 20 parts in a million fast. In a minute, there are 60 all-reduces of
+/// 300 us, and both ranks arrive at each of them at once. No rank waits, and each rank transfers for 60 × 300 us = 18
+/// ms.
 #[test]
 fn clocks_that_drift_are_no_waiting() {
     let Some(folder) = corpus_path("faults/drift") else {

@@ -1,13 +1,13 @@
-//! Tests public captures with operators that have shapes, so that times of kernels on another
-//! machine can be predicted.
+//! Tests public captures whose operators have shapes, so that the times of their kernels on another machine can be
+//! predicted.
 
 use super::rig::{attribute, convert, convert_files, lasts, on_host, run_program, try_convert};
 use crate::corpus::corpus_path;
 use chakram::convert::ConvertOptions as Conversion;
 use std::process::Command;
 
-/// Per mille of the kernels' time with known FLOPs or bytes, for captures with operators and shapes, and for a capture
-/// with kernels that a graph launched.
+/// Per mille of the kernels' time for which FLOPs or bytes are known: for captures with operators and shapes, and for a
+/// capture whose kernels a graph launched.
 #[test]
 fn kernels_whose_operators_have_shapes_are_described() {
     let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
@@ -27,8 +27,8 @@ fn kernels_whose_operators_have_shapes_are_described() {
             "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
             999,
         ),
-        // A kernel launched before the capture began has the work of other kernels of the same name. Collectives, which
-        // take 46 % of the time, have no such work.
+        // A kernel launched before the capture began is given the work of other kernels of the same name. Collectives,
+        // which take 46 % of the time, have no such work.
         ("mi300/resnet_act_checkpoint.json.gz", 525),
         ("b200_eager.json.gz", 900),
         ("torch_compile_triton.json.gz", 999),
@@ -114,8 +114,8 @@ fn kernels_without_an_operator_do_what_their_names_do() {
         let bytes = attribute(node, "tensor_size")?;
         Some((node.name.as_str(), lasts(node) / 1000, bytes))
     });
-    // Two inputs and an output of 256 floats have 3,072 bytes in 10 us, so 20 us correspond to
-    // 6,144 bytes. 4,096 bytes in 4 us correspond to 2,048 bytes in 2 us.
+    // Two inputs and an output of 256 floats are 3,072 bytes, which take 10 us, so 20 us correspond to 6,144 bytes.
+    // 4,096 bytes in 4 us correspond to 2,048 bytes in 2 us.
     let expected = [
         ("add", 20, 6144),
         ("odd", 5, 0),
@@ -128,10 +128,9 @@ fn kernels_without_an_operator_do_what_their_names_do() {
     assert_eq!(done, expected);
 }
 
-/// Each of three models was captured on both machines. Between vendors, no rate predicts the times
-/// of kernels, and the device does not determine the speed of its host. This test therefore
-/// requires only two things. The predicted step is no farther from the measured step than the
-/// unchanged capture, and the interval covers the measured step.
+/// Each of three models was captured on both machines. Between vendors, no rate predicts the times of kernels, and the
+/// device does not determine the speed of its host. This test therefore requires only two things. The predicted step is
+/// at least as close to the measured step as the unchanged capture is, and the interval covers the measured step.
 #[test]
 fn steps_on_another_makers_device_are_within_their_interval() {
     let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
@@ -209,7 +208,7 @@ fn kernels_are_carried_to_another_device_of_their_maker() {
     assert_eq!(recorded["captured_on"]["preset"], "dgx-h100");
     assert_eq!(recorded["captured_on"]["kernels_stay"], true);
     let carried = report("dgx-h200", &on_h100);
-    // Most kernels are limited by the memory, which is 4.8 / 3.35 times as fast.
+    // Most kernels are limited by the memory bandwidth, which is 4.8 / 3.35 times as high.
     let ratio = compute(&carried) / compute(&recorded);
     assert!((0.69..0.95).contains(&ratio), "{ratio}");
     assert_eq!(
@@ -229,9 +228,8 @@ fn kernels_are_carried_to_another_device_of_their_maker() {
     assert!(text.contains("--recorded-on capture"), "{text}");
 }
 
-/// Kernels of 100 us of two ranks are scaled from the device that each capture names. A capture is
-/// rejected if it names no device, or a device without a preset. The error states the option that
-/// gives the device.
+/// The kernels of two ranks, 100 us each, are scaled from the device that each capture names. A capture is rejected if
+/// it names no device, or a device without a preset. The error states the option that gives the device.
 #[test]
 fn kernels_are_carried_from_the_devices_that_captures_name() {
     let replay = |devices: [Option<&str>; 2]| {

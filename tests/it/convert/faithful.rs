@@ -56,8 +56,8 @@ fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
     );
 }
 
-/// Returns the first start and the last end of all events of threads and streams in a Kineto file,
-/// in ns since the epoch, with a plain parser.
+/// Returns the first start and the last end among the events of all threads and streams in a Kineto file, in ns since
+/// the epoch, as a plain parser reads them.
 fn span(path: &Path) -> (i64, i64) {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for (category, start, end) in complete_events(path) {

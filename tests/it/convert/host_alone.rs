@@ -19,7 +19,7 @@ fn requests(path: &Path) -> Option<u64> {
     Some(asks.count() as u64)
 }
 
-/// Returns the number of a rank's calls, including those that could not be decoded.
+/// Returns the number of a rank's calls, including calls that could not be decoded.
 fn calls(job: &ConversionResult, i: usize) -> u64 {
     let rank = &job.summary.ranks[i];
     let (collectives, sends, receives) = rank.calls;

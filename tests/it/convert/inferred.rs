@@ -129,7 +129,7 @@ fn half_of_the_ranks_are_inferred() {
     }
 }
 
-/// Returns the extra time of a rank's work after its last collective, relative to a rank that is no straggler.
+/// Returns how much longer a rank works after its last collective than a rank that is not a straggler.
 fn unseen(truth: &JobTruth, rank: u32) -> u64 {
     let own = &truth.ranks[rank as usize];
     let members = truth
@@ -189,12 +189,11 @@ fn only_ranks_of_the_job_are_inferred() {
     assert_eq!(all.traces, plain.traces);
 }
 
-/// Halves of real jobs in which an absent rank does unique work before its first collective or
-/// after its last collective: `tpsp_mlp`, rank 1 ends 33 ms after rank 0; `dlrm_8gpu`, rank 1
-/// begins 2.8 ms before the even ranks and ranks 4 to 7; `fsdp_tp_llama`, rank 2 ends 38 ms after
-/// ranks 1 and 3, which begin 13 ms after rank 0, and 27 ms after ranks 0 and 1; `fsdp2_llama`,
-/// rank 1 ends 127 ms after all others; `t231_ddp_gpt`, ranks 0 and 2 begin 49 ms before ranks 1
-/// and 3.
+/// Halves of real jobs in which an absent rank does unique work before its first collective or after its last: in
+/// `tpsp_mlp`, rank 1 ends 33 ms after rank 0; in `dlrm_8gpu`, rank 1 begins 2.8 ms before the even ranks and ranks 4
+/// to 7; in `fsdp_tp_llama`, rank 2 ends 38 ms after ranks 1 and 3, which begin 13 ms after rank 0, and 27 ms after
+/// ranks 0 and 1; in `fsdp2_llama`, rank 1 ends 127 ms after all others; in `t231_ddp_gpt`, ranks 0 and 2 begin 49 ms
+/// before ranks 1 and 3.
 const UNLIKE: [(&str, &[u32]); 8] = [
     ("pytorch/tpsp_mlp", &[0]),
     ("gpu/dlrm_8gpu", &[0, 2, 4, 6]),
@@ -312,7 +311,7 @@ fn half_of_real_jobs_are_inferred() {
     }
 }
 
-/// Returns the job of the capture in `folder` if only the ranks in `kept` are captured.
+/// Returns the job that the capture in `folder` gives if only the ranks in `kept` are captured.
 fn inferred_from(folder: &Path, kept: &[u32], ranks: u32) -> Result<ConversionResult, String> {
     let files = kept.iter().flat_map(|rank| {
         let file = |kind| folder.join(format!("{kind}.{rank}.json.zst"));

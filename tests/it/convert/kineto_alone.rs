@@ -79,7 +79,7 @@ fn generated_captures_convert_without_host_traces() {
     }
 }
 
-/// Without Kineto, there are no times, but the order and the communication are the same.
+/// Without Kineto, there are no times, but the order and the communication stay the same.
 #[test]
 fn generated_captures_convert_without_kineto_traces() {
     for (what, options) in jobs(2) {
@@ -122,7 +122,7 @@ fn generated_captures_convert_without_kineto_traces() {
                     .filter_map(|n| attribute(n, "num_ops"))
                     .sum()
             };
-            // Kernels divide the work of their operator into whole numbers.
+            // An operator's work is divided among its kernels in whole numbers.
             let (own, expected) = (flops(one), flops(other));
             assert!(
                 (own - expected).abs() * 1000 <= expected,

@@ -93,8 +93,8 @@ fn converted(files: &[(String, String)]) -> Result<(), String> {
     made.map(drop).map_err(|error| error.to_string())
 }
 
-/// Ranks that were not profiled at the same time are from two runs, both on one host and on hosts whose clocks differ
-/// more than real ones.
+/// Ranks that were not profiled at the same time are from two runs, whether they share a host or are on hosts whose
+/// clocks differ more than real clocks.
 #[test]
 fn ranks_of_different_runs_are_refused() {
     let second = 1_000_000_000;

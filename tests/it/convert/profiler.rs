@@ -184,7 +184,7 @@ fn measured_steps_stand_beside_the_replay() {
     // records.
     let records = profiler["record_ns"].as_u64().expect("a cost");
     assert!(records > 0 && records < captured / 5, "{records}");
-    // The interval is 4/5 and 9/5 of the makespan, and 3 % wider on both sides.
+    // The interval runs from 4/5 to 9/5 of the makespan, widened by 3 % on both sides.
     let without = default["makespan_ps"].as_u64().expect("a time") as f64;
     for (end, factor) in [("low_ps", 0.8 * 0.97), ("high_ps", 1.8 * 1.03)] {
         let end = profiler["without"][end].as_u64().expect("a time") as f64;
@@ -289,7 +289,7 @@ struct StepPredictionErrorAndIntervalHit {
 }
 
 /// Predicts the step of one side of a pair from its capture, with or without its process's unprofiled steps, and
-/// compares it with the median of other processes.
+/// compares the prediction with the median of other processes.
 fn predicted_step(
     side: &Path,
     with_steps: bool,
@@ -380,7 +380,7 @@ fn unprofiled_steps_are_those_that_were_measured() {
     assert!(within * 100 >= count * 85, "{within} of {count}");
 }
 
-/// From the capture before an intervention that replay options can express, predicts its effect.
+/// Predicts the effect of an intervention, which replay options can express, from the capture taken before it.
 ///
 /// Run it with
 /// `cargo test --test it -- --ignored interventions_are_predicted_without_the_profiler`.

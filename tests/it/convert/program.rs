@@ -177,8 +177,7 @@ fn reports_have_the_time_of_steps_and_modules() {
     assert!(page.contains("data-path=\"/steps/1/time_ps\" data-value=\"65000000\""));
 }
 
-/// A slice on a track: the names of all open slices from the outermost inwards, and begin and end
-/// in us.
+/// A slice on a track: the names of all open slices from the outermost inwards, and the slice's begin and end in us.
 type DrawnSliceWithAncestors = (Vec<String>, f64, f64);
 
 /// Slices by track.
@@ -388,8 +387,8 @@ fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
     sums
 }
 
-/// The modules' own times equal these totals. All rows together equal the device time in the table
-/// of operators, to the picosecond, and equal the thread time.
+/// The modules' own times equal these totals. The sum of all rows equals the device time in the table of operators, to
+/// the picosecond, and also equals the thread time.
 #[test]
 fn times_of_modules_sum_to_those_of_operators() {
     let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {

@@ -288,7 +288,7 @@ fn check_batch(
         if own.is_empty() {
             continue;
         }
-        // Messages of a pair keep their order, by which they are matched.
+        // A pair's messages keep their order, and are matched by this order.
         let sends_first = random.one_in(2);
         own.sort_by_key(|&(send, ..)| send != sends_first);
         for message in own {
@@ -362,7 +362,7 @@ fn all_reduce(files: &mut [RankFileBuilder], random: &mut Random) {
     }
 }
 
-/// Returns the file of each rank, which ends with the wait for the device, and the truth.
+/// Returns each rank's file, which ends with the wait for the device, and the truth.
 fn append_finished(files: Vec<RankFileBuilder>) -> (Vec<String>, Vec<TrueDeviceActivity>) {
     let world = files.len();
     let finish = |mut file: RankFileBuilder| {
@@ -475,8 +475,7 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
         let (texts, truths) = random_job(seed);
         let job = converted(&texts);
         let log = captured(&job);
-        // All ranks end with the wait for their device, and the job begins with the first event of
-        // the first rank.
+        // Every rank ends by waiting for its device, and the job begins with the first event of the first rank.
         let origin = truths[0].end - job.traces[0].captured_ns();
         for (rank, truth) in truths.iter().enumerate() {
             let at = format!("seed {seed}, rank {rank}");
@@ -602,8 +601,8 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     }
     let after = ends(|rank| if rank == 0 { LATE } else { 0 });
     for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
-        // Stage 1 starts 7 us later than stage 0, and its kernel waits for stage 0's kernel. Stage 2 depends likewise
-        // on stage 1.
+        // Stage 1 starts 7 us later than stage 0, and its kernel waits for stage 0's kernel. Stage 2 depends on stage 1
+        // in the same way.
         let moved = after - before;
         assert!(
             moved <= LATE && moved + 10_000 >= LATE,

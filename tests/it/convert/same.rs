@@ -1,5 +1,4 @@
-//! Tests that a capture gives the same traces from any source, and that a step is a part of the
-//! whole trace.
+//! Tests that a capture gives the same traces from any source, and that a step's trace is a part of the whole trace.
 
 use super::rig::{ConversionResult, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;

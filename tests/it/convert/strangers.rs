@@ -5,7 +5,7 @@
 //! - `dialects`: versions of the profiler, devices, and events in odd order or number
 //! - `groups`: collectives of groups without names
 //! - `named`: names of files, ids and numbers
-//! - `texts`: encodings, compression, and texts that are no capture
+//! - `texts`: encodings, compression, and texts that are not captures
 
 mod dialects;
 mod gpu_job;

@@ -134,9 +134,8 @@ fn every_call_is_what_it_was_and_lasts_as_long() {
                 };
                 let start = times[r][n].0;
                 if meeting.kind == "message" {
-                    // A message starts with its operator, which is a little before its annotation.
-                    // If no host call waited for an end, its transfer time comes from other
-                    // messages.
+                    // A message starts with its operator, which is a little before its annotation. If no host call
+                    // waited for a message's end, the message's transfer time comes from other messages.
                     let early = (member.start_ns - origin).checked_sub(start);
                     assert!(
                         early.is_some_and(|ns| ns <= OPENING),
@@ -267,8 +266,8 @@ fn no_delay_of_the_host_contains_waiting() {
             let blocked: u64 = waited.iter().sum();
             let expected = rank.steps.last().unwrap()[1] - origin(truth) - blocked;
             let off = expected.abs_diff(own);
-            // Captures do not distinguish a thread's work right before it blocks from blocking, or
-            // a short wait from Python time.
+            // Captures do not distinguish blocking from a thread's work right before it, or a short wait from Python
+            // time.
             println!(
                 "{what} rank {}: host {expected}, found {own}, {} waits of {blocked}, off {off}",
                 rank.rank,
@@ -285,7 +284,7 @@ fn no_delay_of_the_host_contains_waiting() {
     }
 }
 
-/// A device is late by at most the launch, the gap of a stream, or the host's own time.
+/// A device may be late by at most the launch, the gap of a stream, or the host's own time.
 #[test]
 fn no_delay_of_a_device_contains_waiting() {
     for (what, options) in jobs(2)

@@ -1,12 +1,12 @@
-//! Tests all-to-alls of unequal parts in captures of a mixture of experts: the sizes in the traces
-//! follow from the split sizes.
+//! Tests all-to-alls with unequal parts in captures of a mixture of experts: the sizes in the traces follow from the
+//! split sizes.
 
 use super::rig::{convert, json, text};
 use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::path::Path;
 
-/// Returns the bytes to each member and from each member, call by call, with a plain parser of a
+/// Returns, call by call, the bytes sent to each member and received from each member, found with a plain parser of a
 /// host trace. Each split is a number of rows of the tensor.
 fn exchanges(file: &Path) -> Vec<[Vec<u64>; 2]> {
     let file = json(file).expect("it is JSON");

@@ -200,7 +200,7 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
         (&unknown[0]["nodes"], &unknown[0]["recorded_ps"]),
         (&json!(2), &json!(800_000_000))
     );
-    // The same table as CSV shows that kernels with their recorded time have no unknown values.
+    // The same table exists as CSV, and kernels that keep their recorded time have no unknown values.
     let folder = job.path().display().to_string();
     let csv = [
         "replay", &folder, "-m", "dgx-h100", "--format", "csv", "--table", "unknown",
@@ -289,8 +289,8 @@ fn dlrm_does_not_get_slower_on_a_faster_device() {
     );
 }
 
-/// Returns a host trace of one rank. `groups` is the JSON of its groups, and all-reduces are in
-/// groups of these names and sizes. If `sized` is true, each all-reduce has 1 Mi floats.
+/// Returns a host trace of one rank. `groups` is the JSON of its groups, and the all-reduces run in groups with the
+/// given names and sizes. If `sized` is true, each all-reduce has 1 Mi floats.
 fn of_records(groups: &str, records: &[(&str, u64)], sized: bool) -> Value {
     let node = |id: u64,
                 parent: u64,
@@ -412,7 +412,7 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
 }
 
 /// A collective without size and duration is rejected by name. If the option allows it, the collective takes no time,
-/// and the headline states this.
+/// and the headline says so.
 #[test]
 fn communication_without_size_and_time_is_refused() {
     let trace = of_records("[]", &[("0", 2), ("0", 2)], false);

@@ -52,8 +52,8 @@ fn communicates(node: &Node) -> bool {
     (SEND..=COLLECTIVE).contains(&node.r#type) && !on_host(node)
 }
 
-/// Returns the largest difference between the ends that a replay of `traces` predicts and the ends
-/// of `truth`, in thousandths of the makespan. Both are relative to `zero`.
+/// Returns the largest difference between the end times that a replay of `traces` predicts and the end times in
+/// `truth`, in thousandths of the makespan. Both are relative to `zero`.
 fn wrong_by(
     what: &str,
     traces: &[SchemaRankTrace],
@@ -166,7 +166,7 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
     }
 }
 
-/// A rank is 1.5 times slower. A few gaps of the generator do not become longer.
+/// A rank is 1.5 times slower. A few of the generator's gaps stay as they are.
 #[test]
 fn a_straggler_costs_as_much_as_predicted() {
     for (what, options) in jobs(2) {

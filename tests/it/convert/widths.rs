@@ -6,8 +6,7 @@ use crate::corpus::{corpus_path, sample_every_nth};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Size of the largest capture to convert, in stored bytes. Smaller captures have equally long
-/// names.
+/// Size of the largest capture to convert, in stored bytes. Smaller captures have names that are just as long.
 const LARGEST: u64 = 250_000;
 
 /// Returns the captures of the corpus: folders with the files of a run, and single files.

@@ -1,6 +1,6 @@
 //! Captures of the corpus that the converter rejects, with the errors.
 
-/// Endings of the captures' names, each with a part of the error.
+/// Endings of the captures' names, each with a part of the expected error.
 const REFUSED: [(&str, &str); 1] = [
     // The two files are from different processes.
     ("resnet_pair", "of process"),

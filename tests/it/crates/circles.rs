@@ -13,8 +13,8 @@ struct CrateModules<'a> {
     modules: BTreeMap<Vec<String>, (&'a str, &'a FileOrInlineModule)>,
 }
 
-/// Imports between siblings, by parent module, then by importing child, and then by imported child.
-/// Each import has one place as an example.
+/// Imports between siblings, by parent module, then by importing child, and then by imported child. For each import,
+/// one place in the code is kept as an example.
 type SiblingImportsByParent = BTreeMap<Vec<String>, ImportsBetweenSiblings>;
 type ImportsBetweenSiblings = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -133,7 +133,7 @@ impl<'a> CrateModules<'a> {
         for (at, (file, module)) in &self.modules {
             for path in module.paths.iter().filter(|path| !path.is_test) {
                 let mut through = BTreeSet::new();
-                // A variable may have the name of a module.
+                // A variable may have the same name as a module.
                 let name = &path.names[0];
                 let is_child = self
                     .modules

@@ -16,7 +16,7 @@ const COMPONENTS: &[(&str, &str, &[&str])] = &[
         "tile_groups",
         &["dataflow", "lanes"],
     ),
-    // A packed word with the node identifies an access.
+    // A packed word that includes the node identifies an access.
     ("Fabric", "fabric", &["dataflow"]),
     ("Messages", "messages", &["dataflow", "fabric"]),
     ("Collectives", "collectives", &["dataflow", "fabric"]),
@@ -28,8 +28,7 @@ fn module_of(file: &str) -> &str {
     first.strip_suffix(".rs").unwrap_or(first)
 }
 
-/// Returns the violations in a component's struct. If the struct is no component, the list is
-/// empty.
+/// Returns the violations in a component's struct. If the struct is not a component, the list is empty.
 fn faults_of(of: &ItemStruct, module: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let name = of.ident.to_string();

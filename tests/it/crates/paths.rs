@@ -172,7 +172,7 @@ impl<'ast> Visit<'ast> for ModulesInFileCollector {
         self.depth = depth;
     }
 
-    /// `pub(in path)` and `pub(super)` restrict visibility, so they are no uses.
+    /// `pub(in path)` and `pub(super)` restrict visibility, so they do not count as uses.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

@@ -28,8 +28,7 @@ fn nodes(rank: u32) -> Vec<Node> {
     nodes
 }
 
-/// Writes a job with the case's ranks after `change`. If `change` returns `false`, the rank is
-/// omitted.
+/// Writes a job with the case's ranks as `change` modifies them. If `change` returns `false`, the rank is omitted.
 fn job(folder: &Path, change: impl Fn(u32, &mut Vec<Node>) -> bool) -> PathBuf {
     for rank in 0..RANKS {
         let mut nodes = nodes(rank);

@@ -107,8 +107,8 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A node: a random number that decides about the cut, its duration, its delay, and its dependencies, each with its
-/// distance back and true for a data dependency.
+/// A node: a random number that decides whether it is cut, its duration, its delay, and its dependencies. Each
+/// dependency has its distance back, and true for a data dependency.
 type RandomNodeProperties = (u32, u64, u64, Vec<(usize, bool)>);
 
 /// Returns nodes in program order, with dependencies on earlier nodes. A random choice decides

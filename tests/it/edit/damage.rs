@@ -1,4 +1,4 @@
-//! Tests damaged traces: edits never panic, and a trace that can be replayed still can be after the edit.
+//! Tests damaged traces: edits never panic, and a trace that can be replayed before an edit can be replayed after it.
 
 use super::rig::{case, job};
 use crate::harness::edit;

@@ -1,4 +1,4 @@
-//! Tests anonymised traces: a replay takes equally long, and an audit finds no names.
+//! Tests anonymised traces: a replay takes as long as before, and an audit finds no names.
 
 use super::rig::{captures, case, count, file, job, nodes, ok, refused, replay, text};
 use crate::commands::chakram;

@@ -52,8 +52,8 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
     }
 }
 
-/// Ranks that never communicate are no data parallelism. Only an explicit option copies such ranks, and it works only
-/// for them.
+/// Ranks that never communicate do not count as data parallelism. Only an explicit option copies such ranks, and it
+/// works only for them.
 #[test]
 fn ranks_that_exchange_nothing_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -173,7 +173,7 @@ fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
         let to = rank_of("comm_dst", at(pp + 1, dp, tp));
         add(5, 0, vec![to, count("comm_size", 5000)]);
     }
-    // The sharded weights have 240,000 B. An all-gather has the size of the shard, and a reduce-scatter that of the
+    // The sharded weights have 240,000 B. An all-gather has the shard's size, and a reduce-scatter has the size of the
     // whole.
     add(7, 0, call(2, 240_000 / u64::from(replicas), &groups[1].0));
     add(7, 0, call(7, 240_000, &groups[1].0));

@@ -30,9 +30,8 @@ fn nics(more: &str) -> String {
     )
 }
 
-/// Returns machines of two nodes of two NPUs on three networks: rails with one switch each, one
-/// fabric with a switch for each rail, and one fabric with a switch for each node. In both fabrics,
-/// one uplink serves two NICs.
+/// Returns machines of two nodes, each of two NPUs, on three networks: rails with one switch each, one fabric with a
+/// switch for each rail, and one fabric with a switch for each node. In both fabrics, one uplink serves two NICs.
 fn fabrics(dir: &TempDir) -> [String; 3] {
     let of = |name: &str, more: &str| tiers(dir, name, &[NODE, ("nics", &nics(more))], "");
     [
@@ -122,7 +121,7 @@ fn collectives_go_inside_and_then_over_the_fabric() {
 }
 
 /// If all messages leave their nodes, as with strides from 4 to 12, they take as long as on the Clos network alone.
-/// With one level, a rail equals the switch of its dimension, so all jobs take equally long on both.
+/// With one level, a rail equals the switch of its dimension, so all jobs take the same time on both.
 #[test]
 fn a_fabric_over_nodes_is_the_fabric_alone() {
     let dir = TempDir::new().unwrap();
@@ -198,7 +197,7 @@ fn boards_are_graphs_under_a_switch() {
     assert_eq!(dimensions[1].get("links"), None);
 }
 
-/// Changes of links name a dimension. Here a rail has one NIC at half the rate.
+/// Changes to links name a dimension. Here a rail has one NIC at half the rate.
 #[test]
 fn a_slow_nic_slows_what_passes_it() {
     let dir = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Tests jobs as one unit on disk: the files that commands read, and those that they ignore.
+//! Tests jobs as one unit on disk: the files that commands read, and the files that they ignore.
 
 use super::{Folder, makespan, text};
 use chakram::trace::{JobFileVerifyLevel, TraceFinder};

@@ -85,7 +85,7 @@ fn a_job_of_a_job_is_a_job() {
         assert!(said.contains("replay the job with --machine"), "{said}");
         assert_eq!(read(&folder, "bare/job.job.json")["machine"], Value::Null);
     }
-    // Traces converted to another form in the job's own folder and with its prefix are the same job.
+    // Traces converted to another form are the same job if they are in the job's own folder and have its prefix.
     folder.ok(&["convert", "trace", "run", "-o", "run/job.jsonl"]);
     assert_eq!(read(&folder, "run/job.job.json"), job);
     assert_eq!(replay("run"), direct);

@@ -65,7 +65,7 @@ fn links_are_followed() {
     folder.refused(&["model", "list", "-o", "a"]);
 }
 
-/// A link of the test leads to the device, so a program that replaces the path destroys only the link.
+/// The test's own link leads to the device, so a program that replaces the path destroys only the link.
 #[test]
 fn devices_and_pipes_are_written_to() {
     let folder = Folder::new();

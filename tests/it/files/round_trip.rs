@@ -171,7 +171,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
     assert_eq!(back["makespan_ps"], direct["makespan_ps"]);
 }
 
-/// A job scaled along data equals the job generated at this size, except for bucket sizes.
+/// A job scaled along the data dimension equals the job generated at this size, except for bucket sizes.
 #[test]
 fn a_scaled_job_prices_its_kernels_too() {
     let folder = Folder::new();
@@ -214,7 +214,7 @@ fn a_capture_comes_back_from_disk() {
     assert_eq!(captured["makespan_ps"], captured["captured_ps"]);
 }
 
-/// ASTRA-sim's traces are jobs without a job file. Written again, they have one and give the same report.
+/// ASTRA-sim's traces are jobs without a job file. When they are written again, they have one and give the same report.
 #[test]
 fn astra_sim_jobs_come_back_from_disk() {
     let folder = Folder::new();
@@ -223,8 +223,8 @@ fn astra_sim_jobs_come_back_from_disk() {
     let replay = |job: &str| report(&folder, &["replay", job, "-m", "dgx-h100"]);
     folder.ok(&["convert", "trace", &inputs, "-o", "s/job.et"]);
     assert_eq!(replay("s"), replay(&inputs));
-    // ASTRA-sim's system file is no machine for `replay`. With `astra-sim`, the written job gives
-    // the same results as the inputs.
+    // `replay` cannot use ASTRA-sim's system file as a machine. With `astra-sim`, the written job gives the same
+    // results as the inputs.
     let all = |prefix: &str| {
         let flag = |name: &str, file: &str| format!("--{name}={root}astra-sim-8/{file}");
         let args = [
@@ -293,8 +293,8 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
     );
     // The option that the error message proposes works.
     folder.ok(&[&replay[..], &["--compute", "scaled:0"]].concat());
-    // Half of the kernels is not most kernels. Arithmetic in a format without a peak is an error if
-    // most kernels have no recorded duration.
+    // Half of the kernels do not count as most kernels. Arithmetic in a format without a peak is an error if most
+    // kernels have no recorded duration.
     kernels(
         &folder,
         "job.0.jsonl",

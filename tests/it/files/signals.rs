@@ -90,7 +90,7 @@ fn what_killed_runs_left_goes_with_the_next() {
     child.wait().unwrap();
     let left = folder.names();
     assert!(!left.is_empty());
-    // Another run that continues keeps its files.
+    // Another run that is still active keeps its files.
     let mut other = start(&folder);
     let theirs = format!("-{}-", other.id());
     folder.ok(&[
@@ -104,7 +104,7 @@ fn what_killed_runs_left_goes_with_the_next() {
     assert_eq!(folder.names(), ["job.0.et", "job.job.json"]);
 }
 
-/// Writes a trace of nodes with names of a megabyte of zeros each, so the sparse file takes no disk space.
+/// Writes a trace of nodes whose names are a megabyte of zeros each, so the sparse file takes no disk space.
 fn huge(folder: &Folder) {
     const NAME: u64 = 1 << 20;
     let varint = |mut value: u64| {

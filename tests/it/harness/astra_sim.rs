@@ -1,5 +1,5 @@
-//! Uses random bytes as each of ASTRA-sim's files. The bytes are accepted, or rejected with an
-//! error of a few lines that names the file and a line.
+//! Uses random bytes as each of ASTRA-sim's files in turn. The bytes are accepted, or rejected with an error of a few
+//! lines that names the file and a line.
 
 use chakram::astra_sim::{
     AlgorithmPathsByNodeFile, AstraNetworkFile, AstraSystemFile, CommGroupFile, InputError,

@@ -4,7 +4,7 @@
 use chakram::astra_sim::custom_algorithm::{self, AstraOrRecordedScriptDurations};
 use chakram::internals::{MscclAlgorithm, MscclTraceWriter};
 
-/// An algorithm that is not rejected has both ends of all its messages.
+/// An algorithm that is not rejected has both ends of each of its messages.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

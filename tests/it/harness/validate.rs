@@ -1,6 +1,6 @@
-//! Uses random bytes as the traces of one rank, or of two equal or different ranks. The traces are sound or rejected
-//! with their defects, and the second result equals the first. A trace that cannot be read as a graph is unsound. No
-//! input causes a panic.
+//! Uses random bytes as the traces of one rank, or of two equal or different ranks. The traces are either sound or
+//! rejected with their defects, and a second check gives the same result. A trace that cannot be read as a graph is
+//! unsound. No input causes a panic.
 
 use chakram::validate::{
     DefectKind, DefectLog, TraceDefectsAndDigest, ValidateOptions, ValidatedTraceFile,

@@ -25,10 +25,9 @@ fn answer(args: &[&str]) -> (i32, String, String) {
 fn what_can_be_read_is_shown_and_faults_are_named_first() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
-    // Rank 0 is sound except for a control dependency on a missing node, which replays repair. Rank
-    // 1 has a send without a peer, a kernel with a data dependency on a missing node, a second node
-    // 1, and two nodes on a cycle with a third node after the cycle. Its trace is truncated within
-    // the last record. Rank 2 is empty.
+    // Rank 0 is sound, except that one control dependency is on a missing node; replays repair such a dependency. Rank
+    // 1 has a send without a peer, a kernel with a data dependency on a missing node, a second node 1, and two nodes on
+    // a cycle with a third node after the cycle. Its trace is truncated within the last record. Rank 2 is empty.
     let mut own = kernel(1, "a", 1, &[]);
     own.ctrl_deps = vec![77];
     put(folder.path(), 0, &encoded(Vec::new(), &[own]));

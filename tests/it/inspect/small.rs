@@ -6,11 +6,11 @@ use chakram::internals::proto::attribute_proto::Value as Attribute;
 use chakram::internals::proto::{IoInfo, Node};
 use serde_json::Value;
 
-/// Rank r has a declaration of groups, and a host node `prepare` of 5 us on thread 1. On stream 7,
-/// it has kernels `step0/layer0/mm` and `step0/layer1/mm` of 10 us each (20 us on rank 1), one
-/// after the other, with 100 FLOPs and 40 bytes each. Then it has an all-reduce of 64 bytes in
-/// group `tp` that takes 4 us after 6 us of waiting (none on rank 1). Finally, it sends 16 bytes to
-/// the other rank, receives 16 bytes from it (3 us each), and loads 8 bytes in no time.
+/// Rank r has a declaration of groups, and a host node `prepare` of 5 us on thread 1. On stream 7, it has kernels
+/// `step0/layer0/mm` and `step0/layer1/mm` of 10 us each (20 us on rank 1), one after the other, with 100 FLOPs and 40
+/// bytes each. Then it has an all-reduce of 64 bytes in group `tp` that takes 4 us after 6 us of waiting (none on rank
+/// 1). Finally, it sends 16 bytes to the other rank, receives 16 bytes from it (3 us each), and loads 8 bytes, which
+/// takes no time.
 fn job(folder: &std::path::Path) -> String {
     for rank in 0..2_u32 {
         let uint = |name: &str, value| with(name, Attribute::Uint64Val(value));

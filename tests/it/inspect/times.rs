@@ -78,7 +78,7 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
     }
 }
 
-/// A node, with its type, its delay, wait and duration, its lane, and two choices of dependencies.
+/// A node: its type, its delay, wait and duration, its lane, and two numbers that choose its dependencies.
 type RandomNodeFields = (u8, [u64; 3], u8, u16, u16);
 
 fn node(id: u64, (kind, [delay, wait, ns], lane, data, control): RandomNodeFields) -> Node {
@@ -126,9 +126,8 @@ fn lines() -> impl Strategy<Value = Vec<RandomNodeFields>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// The nodes are host nodes, kernels, collectives of one rank, and markers, on lanes with and
-    /// without names. The nodes' times are so short that many events are at the same instant. Their
-    /// order must equal the engine's order.
+    /// The nodes are host nodes, kernels, collectives of one rank, and markers, on lanes with and without names. The
+    /// nodes' times are so short that many events fall at the same instant. Their order must equal the engine's order.
     #[test]
     fn any_trace_ran_as_its_replay(lines in lines(), reversed in any::<bool>()) {
         let mut nodes: Vec<Node> = (1..).zip(lines).map(|(id, line)| node(id, line)).collect();

@@ -114,7 +114,7 @@ fn check(case: &str, files: &[String]) {
         })
         .collect();
     assert_eq!(found, attributes);
-    // A name without step or layer numbers is an operator of its own.
+    // A name without step or layer numbers counts as a separate operator.
     let mut compared = 0;
     for ((name, of), time) in operators
         .iter()
@@ -224,7 +224,7 @@ fn the_critical_path_is_as_long_as_the_job() {
     let [path] = &rows(&document, "paths")[..] else {
         panic!("{document:#}");
     };
-    // The end is that of the longer of the two ranks' captures, without a gap.
+    // The end is the end of the longer of the two ranks' captures, without a gap.
     let longest = (0..2)
         .map(|rank| parsed(&format!("ddp-resnet18/job.{rank}.et.zst")).0)
         .flat_map(|metadata| metadata.attr)
@@ -244,8 +244,7 @@ fn the_critical_path_is_as_long_as_the_job() {
             .sum::<u64>();
     }
     assert_eq!(Some(at), longest);
-    // According to the records, each node of the path follows one of its dependencies, or a node on
-    // its lane.
+    // The records show that each node of the path follows one of its dependencies, or a node on its lane.
     let nodes: BTreeMap<u64, Node> = parsed("ddp-resnet18/job.0.et.zst")
         .1
         .into_iter()

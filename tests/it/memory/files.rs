@@ -1,4 +1,4 @@
-//! Tests memory in files: through graphs, through texts, and through commands that rewrite traces.
+//! Tests memory changes in files: in graphs, in texts, and after commands that rewrite traces.
 
 use super::{KERNEL, TraceNodeWithMemoryChanges, activations, contents};
 use crate::commands::{answer, chakram};
@@ -59,7 +59,7 @@ fn graphs_from_files_and_from_memory_are_one() {
 }
 
 /// Ranks that differ only in their allocations share no graph. If any node changes memory, each node takes 4 bytes
-/// more, and each of the two distinct changes 88 bytes.
+/// more, and each of the two distinct changes takes 88 bytes.
 #[test]
 fn changes_of_memory_take_room_only_where_there_are_any() {
     let read = |lines: &[TraceNodeWithMemoryChanges]| {

@@ -1,5 +1,5 @@
-//! Tests the transfer of activations from one group of tiles to the next through adapters, by both
-//! strategies of PALM's Fig. 11.
+//! Tests how activations move from one group of tiles to the next through adapters, with both strategies of PALM's Fig.
+//! 11.
 //!
 //! In strategy 1 (Eq. 7), the source group all-reduces. Then each of its `a` adapters sends all
 //! bytes to an adapter of the destination group, and this adapter broadcasts them among its share
@@ -73,7 +73,7 @@ enum GroupTransferPhase {
 }
 use GroupTransferPhase::{AdapterSum, Broadcast, Inter, Sum};
 
-/// Returns the time of the `phases` of a strategy, one after another.
+/// Returns the time of a strategy's `phases`, one after another.
 fn time(
     duplex: &str,
     strategy: u32,
@@ -81,8 +81,7 @@ fn time(
     adapters: u32,
     phases: &[GroupTransferPhase],
 ) -> u64 {
-    // Shares have consecutive members and equal sizes, if possible. The first member of each share
-    // is its adapter.
+    // Shares have consecutive members, and equal sizes if possible. The first member of each share is its adapter.
     let first = |share: u32| share * members / adapters;
     let shares: Vec<Vec<u32>> = (0..adapters)
         .map(|share| (first(share)..first(share + 1)).collect())
@@ -229,11 +228,10 @@ fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
     near(second.0 as f64, 4.655e6);
 }
 
-/// Tests the numbers in the table of `docs/validation.md`: the time of a transfer in microseconds,
-/// by number of adapters. In a ring, strategy 1 becomes faster with more adapters, until shares
-/// have three members. Strategy 2 is faster with thirteen cores and half-duplex links. It is best
-/// with six adapters, and worse with more adapters, because the all-reduce among adapters grows, as
-/// the paper says about its Fig. 12.
+/// Tests the numbers in the table of `docs/validation.md`, which gives the time of a transfer in microseconds for each
+/// number of adapters. In a ring, strategy 1 becomes faster with more adapters, until shares have three members.
+/// Strategy 2 is faster with thirteen cores and half-duplex links. It is best with six adapters, and gets worse with
+/// more, because the all-reduce among adapters grows, as the paper says about its Fig. 12.
 #[test]
 fn times_by_the_number_of_adapters_are_those_of_the_table() {
     let counts = [1, 2, 3, 4, 6, 12];

@@ -136,7 +136,7 @@ fn an_eager_root_leaves_before_the_others_come() {
     }
 }
 
-/// An eager member starts when it arrives, first or last. The other members wait for it as before.
+/// An eager member starts when it arrives, whether it arrives first or last. The other members wait for it as before.
 #[test]
 fn an_eager_member_waits_for_nobody() {
     for kind in WITHOUT_ROOT {
@@ -250,7 +250,7 @@ fn an_eager_send_ends_whether_or_not_it_is_received() {
     assert_eq!(message(400, 100, true), [410_000, 425_000]);
 }
 
-/// The peer of these messages has no trace, so it starts with the half that has one.
+/// The peer of these messages has no trace, so its half starts together with the half that has a trace.
 #[test]
 fn messages_from_and_to_nowhere_last_as_recorded() {
     let lines = [
@@ -288,7 +288,7 @@ fn as_captured_nobody_waits_for_another_rank() {
         );
         assert_eq!((replay.outcome.recorded, replay.outcome.messages), (1, 0));
     }
-    // A receive ends before its message is sent, which clocks that differ can record.
+    // A receive ends before its message is sent, as captures can record if clocks differ.
     let ranks = [
         vec![kernel(800), send(1, 64).after(&[1]).lasts(10).waited(5)],
         vec![receive(0, 64).lasts(20).waited(100)],
@@ -313,9 +313,8 @@ fn as_captured_nobody_gathers() {
 
 const MS: u64 = 1_000_000;
 
-/// Rank 0 reaches an all-reduce `slack` before rank 1. If rank 0 is released 10 ms late, it arrives
-/// 10 ms - slack after rank 1, if this is positive. The all-reduce and all later work then end
-/// later by this time on both ranks.
+/// Rank 0 reaches an all-reduce `slack` before rank 1. If rank 0 is released 10 ms late, it arrives 10 ms - slack after
+/// rank 1, if this is positive. The all-reduce and all later work then end that much later on both ranks.
 #[test]
 fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
     let late = 10 * MS;

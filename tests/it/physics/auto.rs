@@ -74,10 +74,9 @@ fn no_name_is_much_faster() {
     }
 }
 
-/// One group has all-gathers of 9 B and of 90 MB among 8 in a ring. The small one takes 4 links and
-/// the time of 7 bytes with `direct`, and 7 links with `ring`. The large one takes the time of 32
-/// times 11.25 MB with `direct`, and of 7 times with `ring`. If the machine names an algorithm, the
-/// report names it too.
+/// One group has all-gathers of 9 B and of 90 MB among 8 in a ring. The small one crosses 4 links and takes the time of
+/// 7 bytes with `direct`, and it crosses 7 links with `ring`. The large one takes the time of 32 times 11.25 MB with
+/// `direct`, and of 7 times 11.25 MB with `ring`. If the machine names an algorithm, the report names it too.
 #[test]
 fn the_report_says_what_was_used() {
     let dims = [dim(
@@ -118,6 +117,6 @@ fn the_report_says_what_was_used() {
 fn a_small_all_reduce_is_one_stage() {
     let dims = [dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];
     let replay = replay(&all_do(8, &[call(K::AllReduce, 16)]), &auto(&dims));
-    // The time is 500 + 1,000 + 2,000 ns, and 3 times 16 B in 0.64 ns.
+    // The time is 500 + 1,000 + 2,000 ns, plus 0.64 ns for 3 times 16 B.
     assert_eq!(replay.ps(), 3_501_920);
 }

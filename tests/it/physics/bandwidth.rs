@@ -1,4 +1,4 @@
-//! Tests the meaning of `bandwidth`, with laws over machines and messages, and by hand.
+//! Tests what `bandwidth` means, with laws over machines and messages, and with sums by hand.
 
 use super::flows::{any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
@@ -80,9 +80,9 @@ fn carried() -> impl Strategy<Value = Vec<Dim>> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// The same law applies to collectives of any algorithms, with concurrent messages. Without contention, it applies
-    /// to the bytes that an NPU sends and receives for the collective. Without other traffic, the collective takes
-    /// exactly the time of its ports.
+    /// The same law applies to collectives with any algorithm and with concurrent messages. Without contention, it
+    /// applies to the bytes that an NPU sends and receives for the collective. Without other traffic, the collective
+    /// takes exactly the time of its ports.
     #[test]
     fn no_collective_is_faster_than_its_servers(
         dims in carried(),
@@ -145,10 +145,9 @@ fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
     }
 }
 
-/// Ranks 1, 2 and 3 of a ring of 4 with links of 50 GB/s send 1 MB to rank 0. Rank 1's message goes
-/// down. The messages of ranks 2 and 3 go up over one link, which needs 40 us for both, and 1 us of
-/// latency after the first has begun. Without contention, rank 2's message takes two links and 20
-/// us.
+/// Ranks 1, 2 and 3 of a ring of 4 with links of 50 GB/s send 1 MB to rank 0. Rank 1's message goes down. The messages
+/// of ranks 2 and 3 go up over one link, which takes 40 us for both, plus 1 us of latency after the first has begun.
+/// Without contention, rank 2's message takes two links and 20 us.
 #[test]
 fn an_incast_on_a_ring_comes_over_two_links() {
     let machine = Machine::load_preset("tpu-v4").unwrap();
@@ -163,10 +162,10 @@ fn an_incast_on_a_ring_comes_over_two_links() {
     }
 }
 
-/// A ring sends over both links of its members. Eight members with 100 GB/s and 500 ns of latency
-/// reduce 8 MB in 14 steps. In each step, a member sends 0.5 MB in each direction over links of 50
-/// GB/s. Four evenly spread members of 8 also have two links each, of 1,000 ns. Three adjacent
-/// members of 8, and 8 members on a line, send 1 MB in one direction.
+/// A ring sends over both links of its members. Eight members with 100 GB/s and 500 ns of latency reduce 8 MB in 14
+/// steps. In each step, a member sends 0.5 MB in each direction over links of 50 GB/s. Four members spread evenly over
+/// 8 also have two links each, of 1,000 ns. Three adjacent members of 8, and 8 members on a line, send 1 MB in one
+/// direction.
 #[test]
 fn rings_go_both_ways_where_members_lie_around_a_ring() {
     let of = |shape, members: &'static [u32], bytes| {
@@ -191,13 +190,12 @@ fn rings_go_both_ways_where_members_lie_around_a_ring() {
         of(DimensionShape::Ring, &[1, 3, 5, 7], 4_000_000),
         [3 * 11_000_000; 3]
     );
-    // Member 2 sends to 0 over two links down in 1,000 ns, and all members wait for this once.
+    // Member 2 sends to 0 over two links down in 1,000 ns, and all members wait for this message once.
     assert_eq!(
         of(DimensionShape::Ring, &[0, 1, 2], 3_000_000),
         [41_500_000; 3]
     );
-    // Member 7 sends to 0 over seven links down. First the data of 7 makes a full round, and then
-    // the data of 0.
+    // Member 7 sends to 0 over seven links down. First member 7's data make a full round, and then member 0's data.
     let line = of(DimensionShape::Mesh, all, 8_000_000);
     assert_eq!(line, [line[0]; 3]);
     assert!(
@@ -253,11 +251,11 @@ fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
     }
 }
 
-/// NPU a of node 0 sends 100 MB to each of the 8 NPUs of node a + 1. A message first goes to the NPU of its own node
-/// with the receiver's index, and leaves through that NPU's NIC of 50 GB/s. So 8 x 100 MB pass each NIC, which takes 16
-/// ms. The NIC's own NPU begins immediately. Messages that come through NVLink, in 0.22 ms each, keep the NIC busy
-/// without gaps. Two links add 1.35 us. Each NIC receives one message, and an NPU sends 7 x 100 MB over NVLink in 1.56
-/// ms.
+/// NPU a of node 0 sends 100 MB to each of the 8 NPUs of node a + 1. A message first goes to the NPU in its own node
+/// that has the receiver's index, and leaves through that NPU's NIC of 50 GB/s. So 8 x 100 MB pass each NIC, which
+/// takes 16 ms. The NIC's own NPU begins immediately. Messages that come through NVLink, in 0.22 ms each, keep the NIC
+/// busy without gaps. Two links add 1.35 us. Each NIC receives one message, and an NPU sends 7 x 100 MB over NVLink in
+/// 1.56 ms.
 #[test]
 fn what_leaves_a_node_passes_its_nics() {
     let machine = Machine::load_preset("dgx-h100x9").unwrap();

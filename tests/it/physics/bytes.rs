@@ -107,7 +107,7 @@ proptest! {
         prop_assert_eq!(sum(&line.sent_n), sum(&line.received_n));
     }
 
-    /// Volumes with a buffer of S; a member's share is S/n.
+    /// Volumes for a buffer of size S; a member's share is S/n.
     #[test]
     fn volumes_are_those_of_the_literature(n in 2_u32..40, root in any::<u32>(), s in 0_u64..1 << 40) {
         use CollectiveStagePrimitive as P;

@@ -28,8 +28,7 @@ fn makespan(machine: &Machine, pipeline: ChunkCountOrderAndOverlap, job: &Worklo
     replay(job, &machine).outcome.makespan.0
 }
 
-/// Returns the time with the chosen number divided by the best time with a number in `stated`, and
-/// the best number.
+/// Returns the time with the chosen number divided by the best time with any number in `stated`, and the best number.
 fn excess_over(
     stated: impl IntoIterator<Item = u32>,
     machine: &Machine,
@@ -110,8 +109,7 @@ proptest! {
     }
 }
 
-/// Compares the chosen number with every number from 1 to 128. Numbers between the numbers of the
-/// sample are no better.
+/// Compares the chosen number with every number from 1 to 128. Numbers between the sampled numbers are no better.
 fn every_number(cases_of: &[(Vec<Dim>, K, u64)]) {
     for (dims, kind, bytes) in cases_of {
         let job = job(*kind, *bytes, dims.iter().map(|dim| dim.size).product(), 0);

@@ -1,4 +1,4 @@
-//! Compares every collective with every algorithm on one dimension with its closed form.
+//! Compares each combination of a collective and an algorithm, on one dimension, with its closed form.
 
 use super::oracle;
 use super::rig::{dim, machine, replay, replay_with, stepwise};
@@ -21,7 +21,7 @@ fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
     job.build_workload().unwrap()
 }
 
-/// Returns the times in picoseconds with closed forms allowed, and with messages.
+/// Returns the times in picoseconds, first with closed forms allowed, and then with messages.
 fn both(
     shape: DimensionShape,
     algorithm: CollectiveAlgorithm,
@@ -81,11 +81,11 @@ fn eight_members_by_hand() {
             80_000,
             16_800_000,
         ),
-        // 7 steps of 700 ns; the size of an all-gather is that of a shard.
+        // 7 steps of 700 ns; an all-gather's size is the size of a shard.
         (DimensionShape::Ring, Ring, K::AllGather, 10_000, 4_900_000),
         // 8 x 7 / 2 = 28 steps of 700 ns.
         (DimensionShape::Ring, Ring, K::AllToAll, 80_000, 19_600_000),
-        // 8 shares leave the root in 1,600 ns; 7 links of 500 ns; 6 members forward in 200 ns each.
+        // 8 shares leave the root in 1,600 ns, 7 links take 500 ns each, and 6 members forward in 200 ns each.
         (DimensionShape::Ring, Ring, K::Broadcast, 80_000, 6_300_000),
         (DimensionShape::Ring, Ring, K::Reduce, 80_000, 6_300_000),
         // 7 shares leave or arrive one after another; the last crosses 7 links: 7 x 700 ns.
@@ -139,10 +139,10 @@ fn eight_members_by_hand() {
             80_000,
             1_900_000,
         ),
-        // First bytes from the members 1 … 4 positions before arrive at 0 + 500, 400 + 1,000, 800 +
-        // 1,500 and 1,200 + 2,000 ns. Each message is received before the next arrives, until
-        // 3,600. First bytes from the members 5 … 7 positions before arrive on the other side at
-        // 1,600 + 1,500, 2,000 + 1,000 and 2,400 + 500 ns, and are received from 2,900 until 4,100.
+        // The first bytes from the members that are 1 … 4 positions earlier arrive at 0 + 500, 400 + 1,000, 800 + 1,500
+        // and 1,200 + 2,000 ns. Each message is received before the next arrives, until 3,600. The first bytes from the
+        // members that are 5 … 7 positions earlier arrive on the other side at 1,600 + 1,500, 2,000 + 1,000 and 2,400 +
+        // 500 ns, and are received from 2,900 until 4,100.
         (DimensionShape::Ring, Direct, K::AllToAll, 80_000, 4_100_000),
         // The k-th copy arrives at 3,200 k + 500 min(k, 8 - k) ns, which is at most 7 x 3,200 +
         // 500.
@@ -153,8 +153,8 @@ fn eight_members_by_hand() {
             80_000,
             22_900_000,
         ),
-        // First bytes arrive at 500, 1,000, 1,500 and 2,000 ns from one side, and at the first
-        // three times from the other side. Each is received in 400 ns, before the next.
+        // First bytes arrive at 500, 1,000, 1,500 and 2,000 ns from one side, and at the first three times from the
+        // other side. Each takes 400 ns to receive, which ends before the next arrives.
         (DimensionShape::Ring, Direct, K::Gather, 10_000, 2_400_000),
         // Only the opposite member's notification counts: 4 x 500 ns.
         (DimensionShape::Ring, Direct, K::Barrier, 0, 2_000_000),
@@ -232,9 +232,9 @@ fn eight_members_by_hand() {
             80_000,
             4_900_000,
         ),
-        // Up the tree, two leaves send, 500 + 2 x 1,600 ns, the second after the first. The next level takes as long.
-        // From the top to the root, a message takes 500 + 1,600 ns. The sum is 9,500 ns. Down the tree, the times are
-        // 500 + 1,600, and then twice 500 + 2 x 1,600 ns.
+        // Up the tree, two leaves send one after the other, which takes 500 + 2 x 1,600 ns. The next level takes as
+        // long. From the top to the root, a message takes 500 + 1,600 ns. The sum is 9,500 ns. Down the tree, the times
+        // are 500 + 1,600, and then twice 500 + 2 x 1,600 ns.
         (
             DimensionShape::FullyConnected,
             Tree,
@@ -276,9 +276,8 @@ fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
                 let machine = machine(&[dim]);
                 let bytes = u64::from(kind != CollectiveKind::Barrier) * 6000;
                 let outcome = replay(&one(kind, bytes, 6, 0), &machine).outcome;
-                // In a ring, only neighbours are one link apart, and other members are two or
-                // three. A root's port is limited separately, and members of a tree end one after
-                // another.
+                // In a ring, only neighbours are one link apart; other members are two or three links apart. A root's
+                // port is a separate limit, and members of a tree end one after another.
                 let mut stages = oracle::phases(&[dim], kind, bytes).into_iter();
                 let alike = stages.all(|(_, how, ..)| match how {
                     CollectiveAlgorithm::Ring => true,

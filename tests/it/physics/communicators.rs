@@ -29,7 +29,7 @@ fn validated(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> DefectL
     chakram::validate::validate_job(&members, &options)
 }
 
-/// Returns all network models, each with closed forms and with messages.
+/// Returns all network models, each once with closed forms and once with messages.
 fn ways() -> Vec<ReplayOptions> {
     let networks = [
         NetworkModel::ContentionFree,
@@ -64,7 +64,8 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
         ]
     };
     let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
-    // There are two names, or a name and no name (the group of all ranks), or the reverse.
+    // The two groups have different names, or only the first or only the second has a name; the group without a name
+    // has all ranks.
     for (first, second) in [(Some("1"), Some("2")), (None, Some("2")), (Some("1"), None)] {
         let ranks = ranks(first, second);
         for options in ways() {
@@ -140,9 +141,8 @@ fn disagreements_name_the_group() {
     assert!(found.contains("of the group `2` of ranks 0-1: "), "{found}");
 }
 
-/// Program of each rank: calls of three groups, each after its own kernel, with or without streams.
-/// The calls of a group have the same kinds on all ranks, but each rank interleaves the groups in
-/// its own order.
+/// Each rank's program: calls of three groups, each after its own kernel, with or without streams. The calls of a group
+/// are of the same kinds on all ranks, but each rank interleaves the groups in its own order.
 #[derive(Clone, Debug)]
 struct InterleavedGroupCalls {
     ranks: u32,

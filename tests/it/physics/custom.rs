@@ -79,8 +79,8 @@ fn grid() -> [Dim; 2] {
     [dim(DimensionShape::Ring, 2, CollectiveAlgorithm::Direct); 2]
 }
 
-/// 6 rounds of 500 ns and 1,000 B take 3.12 us, like the machine's own ring, for equal and for
-/// different start times.
+/// 6 rounds of 500 ns and 1,000 B take 3.12 us, as with the machine's own ring, for equal and for different start
+/// times.
 #[test]
 fn a_ring_from_scripts_is_the_ring_of_the_machine() {
     let own = custom(K::AllReduce, &ring(4, 1000));
@@ -179,7 +179,7 @@ fn scripts_belong_to_members_in_the_order_of_the_group() {
             &machine(&ring_sizes(4)),
             &with(&own, over(model)),
         );
-        // Rank 3 has the first script, with 1 us and 1,000 B. Rank 2 has all bytes 0.5 us later.
+        // Rank 3 runs the first script, with 1 us and 1,000 B. Rank 2 has all bytes 0.5 us later.
         assert_eq!(
             replay.ends(),
             [7_000_000, 3_000_000, 1_520_000, 1_020_000],
@@ -204,8 +204,8 @@ fn where_there_is_a_root_positions_count_from_it() {
     assert_eq!(ends, [3_000_000, 1_520_000, 1_020_000, 7_000_000]);
 }
 
-/// Two collectives run at the same time: each has its own ports, or the second waits 20 ns for the
-/// first. Then three collectives follow one another, in one run that is reused.
+/// Two collectives run at the same time: either each has its own ports, or the second waits 20 ns for the first. Then
+/// three collectives follow one another, in one run that is reused.
 #[test]
 fn several_are_under_way_at_once() {
     let one = [vec![send(1, 1000)], vec![receive(0, 1000)]];
@@ -299,9 +299,9 @@ fn sizes_are_those_of_the_scripts() {
     }
 }
 
-/// A member sends along different dimensions at the same time, and along one dimension in turn.
-/// Position 0 of two by two sends 1,000 B to each other position, and the message across both
-/// dimensions is last. Sends to 1 and 3 leave through the same port.
+/// A member sends along different dimensions at the same time, and along one dimension in turn. In a grid of two by
+/// two, position 0 sends 1,000 B to every other position, and the message across both dimensions comes last. Sends to 1
+/// and 3 leave through the same port.
 #[test]
 fn each_dimension_has_its_port() {
     let scripts = [
@@ -323,7 +323,7 @@ fn each_dimension_has_its_port() {
     }
 }
 
-/// On a ring, position 0 sends to both sides at the same time. If fully connected, it sends to one
+/// On a ring, position 0 sends to both sides at the same time. If all positions are fully connected, it sends to one
 /// after the other. 1,000 B take 20 ns.
 #[test]
 fn each_side_of_a_ring_has_its_port() {
@@ -372,7 +372,7 @@ fn the_first_receive_takes_the_first_send() {
             &machine(&ring_sizes(2)),
             &with(&own, over(model)),
         );
-        // The second message leaves from 5.02 us and arrives at 5.54 us. Then the kernel runs.
+        // The second message begins to leave at 5.02 us, and arrives at 5.54 us. Then the kernel runs.
         assert_eq!(replay.ends(), [5_040_000, 10_540_000], "{model}");
     }
 }

@@ -144,8 +144,8 @@ impl LineCollective {
             (A::Ring, P::Broadcast | P::Reduce) => vec![i],
             (A::Ring, P::Scatter) => vec![(self.root + n - 1 - i) % n],
             (A::Ring, P::AllToAll) => {
-                // For distance n-1, the member first sends its own part, and then the parts that
-                // n-2 other members forward. Distance n-2 follows, and so on.
+                // For distance n-1, the member first sends its own part, and then forwards the parts of n-2 other
+                // members. Distance n-2 follows, and so on.
                 let (mut k, mut hop) = (n - 1, i);
                 while hop >= k {
                     (k, hop) = (k - 1, hop - k);

@@ -138,8 +138,8 @@ fn absurd_delays_are_an_error() {
     assert_eq!(end, Err(ReplayError::TooLong));
 }
 
-/// Returns kernels and collectives that depend on some earlier nodes. Their delays have few
-/// distinct values, so that many events are at the same instant.
+/// Returns kernels and collectives that depend on some earlier nodes. Their delays take few distinct values, so that
+/// many events fall at the same instant.
 fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
     let times = || prop::sample::select(vec![0_u64, 20, 500, 520, 1040]);
     let after = prop::collection::btree_set(1..=before.max(1), 0..3);

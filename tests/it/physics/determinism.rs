@@ -135,8 +135,8 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
     }
 }
 
-/// Returns a kernel, or a collective of all ranks, that depends on some earlier nodes. There are
-/// few distinct times, so that many events are at the same instant.
+/// Returns a kernel, or a collective of all ranks, that depends on some earlier nodes. There are few distinct times, so
+/// that many events fall at the same instant.
 fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
     let kernel = (
         prop::sample::select(vec![0_u64, 20, 500, 520, 1040]),

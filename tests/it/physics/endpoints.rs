@@ -44,8 +44,7 @@ fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
     loads::machine(4, (shape, 200_000_000_000, 100, "ring"), &tables)
 }
 
-/// Replays with closed forms and with messages, checks that the results are equal, and returns one
-/// of them.
+/// Replays with closed forms and with messages, checks that both results are equal, and returns one of them.
 #[track_caller]
 fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> ReplayOutcomeAndLog {
     let replay = |stepwise| {
@@ -87,8 +86,8 @@ fn memories_are_as_far_as_their_places() {
             }
         }
     }
-    // The nearest of several ports is used: NPU 2 is as far from the port at NPU 3 as NPU 1 is from
-    // the port at NPU 0.
+    // Each NPU uses the nearest of several ports: NPU 2 is as far from the port at NPU 3 as NPU 1 is from the port at
+    // NPU 0.
     let machine = four("mesh", &[("remote_memory", "0,3")]);
     let ranks = vec![vec![load(40_000)]; 4];
     let found = run(&job(&ranks, &[]), &machine, NetworkModel::ContentionFree);
@@ -155,14 +154,13 @@ fn fair_shares_of_a_memory() {
     }
 }
 
-/// A ring all-reduce of 40 kB runs in both directions, in six steps of 5 kB. Each step takes 50 ns
-/// on a link and 100 ns of latency, so the closed form is 900 ns. NPU 1 begins to load 40 kB from
-/// NPU 0 at 350 ns, over a link that the all-reduce uses. The load is in the memory until 550 ns
-/// and on the link from 400 until 800 ns, so it ends at 900 ns. NPU 0 should send steps to NPU 1
-/// from 450 ns on. They leave at 800 ns, and every 50 ns after that. The last step has left at 950
-/// ns, when NPU 0 ends, and arrives at 1,050 ns. NPU 1 sends the steps that follow the first of
-/// these steps at 950 and 1,000 ns, so NPU 2 ends at 1,150 ns. NPU 2 forwards the first of NPU 1's
-/// steps at 1,100 ns, so NPU 3 ends at 1,250 ns.
+/// A ring all-reduce of 40 kB runs in both directions, in six steps of 5 kB. Each step takes 50 ns on a link and 100 ns
+/// of latency, so the closed form is 900 ns. NPU 1 begins to load 40 kB from NPU 0 at 350 ns, over a link that the
+/// all-reduce uses. The load is in the memory until 550 ns and on the link from 400 until 800 ns, so it ends at 900 ns.
+/// NPU 0 should send steps to NPU 1 starting at 450 ns. The first of them leaves at 800 ns, and the others follow every
+/// 50 ns. The last step has left at 950 ns, when NPU 0 ends, and arrives at 1,050 ns. NPU 1 sends the steps that follow
+/// the first of these steps at 950 and 1,000 ns, so NPU 2 ends at 1,150 ns. NPU 2 forwards the first of NPU 1's steps
+/// at 1,100 ns, so NPU 3 ends at 1,250 ns.
 #[test]
 fn loads_take_closed_forms_back() {
     let machine = four("ring", &[("remote_memory", "0")]);
@@ -185,8 +183,8 @@ fn loads_take_closed_forms_back() {
     assert_eq!((found.outcome.closed, found.end(2, 1)), (1, 900_000));
 }
 
-/// Returns the bytes over the links of four NPUs in kB, with the links' dimension and ends. Also
-/// returns the rows of dimensions and memories: name, bytes over all links, and bytes per NPU.
+/// Returns the bytes, in kB, that cross each link of four NPUs, with the link's dimension and ends. Also returns the
+/// rows of dimensions and memories: name, bytes over all links, and bytes per NPU.
 fn counted(
     ranks: &[Vec<TestTraceNode>],
     machine: &Machine,
@@ -211,11 +209,10 @@ fn counted(
     (rows.collect(), dimensions.collect())
 }
 
-/// On a line with its memory at NPU 0, NPU 2 loads 10 kB over two links, and NPU 1 stores 30 kB
-/// over one link. NPU 0 loads 50 kB over no link, and sends 20 kB to NPU 1. The memory's link
-/// carries the 90 kB of loads and stores in 450 ns, and other links have 100 B/ns. NPU 3 loads 20
-/// kB from its own memory. Per NPU, the bytes are a quarter of the 70 kB over all links, of the 90
-/// kB, and of the 20 kB.
+/// On a line with its memory at NPU 0, NPU 2 loads 10 kB over two links, and NPU 1 stores 30 kB over one link. NPU 0
+/// loads 50 kB over no link, and sends 20 kB to NPU 1. The memory's link carries the 90 kB of loads and stores in 450
+/// ns, and other links have 100 B/ns. NPU 3 loads 20 kB from its own memory. The bytes per NPU are a quarter of the 70
+/// kB over all links, of the shared memory's 90 kB, and of the 20 kB from an NPU's own memory.
 #[test]
 fn loads_and_stores_are_counted_on_links() {
     let machine = four(
@@ -297,9 +294,9 @@ fn dimensions() -> impl Strategy<Value = Vec<Dim>> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// Under every model, a single access takes as long as its path: the latencies of all links and of the memory, one
-    /// segment on each link except the slowest, and all bytes at the slowest rate. If devices store whole segments,
-    /// each link rounds the time separately.
+    /// Under every model, the time of a single access is a sum over its path: the latencies of all links and of the
+    /// memory, one segment on each link except the slowest, and all bytes at the slowest rate. If devices store whole
+    /// segments, each link rounds the time separately.
     #[test]
     fn alone_accesses_take_their_path(
         dims in dimensions(),

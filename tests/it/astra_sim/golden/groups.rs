@@ -1,9 +1,9 @@
-//! Tests collectives of groups, of some of the dimensions, one after another, and with algorithms
-//! that are given as traces.
+//! Tests collectives of groups, collectives on only some dimensions, collectives one after another, and algorithms
+//! given as traces.
 
 use super::*;
 
-/// Turns the collective into one of two groups, the first and the second half of the NPUs.
+/// Splits the collective between two groups, the first and the second half of the NPUs.
 pub fn halves(config: &mut WholeSimulationInput) {
     let npus = config.npu_count();
     for (group, first) in [(1, 0), (2, npus / 2)] {
@@ -28,8 +28,8 @@ fn a_group_is_a_ring() {
     assert_eq!(ends(&run(&config)), (88_720, 88_720));
 }
 
-/// If the same NPUs are a dimension, they take 3·10 + 2·1720 + 3930, and messages to the farthest
-/// peer take 500 more: 7900 for each of four chunks.
+/// If the same NPUs form a dimension, they take 3·10 + 2·1720 + 3930, and messages to the farthest peer take 500 more:
+/// 7900 for each of four chunks.
 #[test]
 fn a_dimension_keeps_its_algorithm() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
@@ -144,14 +144,13 @@ fn what_follows_a_node_that_does_nothing() {
     }
     let answer = oracle::run(&config);
     assert_eq!(answer.finish, [None, Some(0), Some(0), Some(0)]);
-    // Without the roofline model, a kernel without a duration takes 1 ns, which is all compute
-    // time.
+    // Without the roofline model, a kernel without a duration takes 1 ns, all of it compute time.
     let ends = (0..4).map(|npu| (npu, (u64::from(npu == 0), 0)));
     let ran = product::run_config(&config);
     assert_eq!((ran.code, ran.finish), (Some(0), ends.collect()));
 }
 
-/// A collective in no dimension never ends in the original, but ends immediately in the program.
+/// A collective that uses no dimension never ends in the original, but ends immediately in the program.
 #[test]
 fn a_collective_of_nobody_is_over() {
     let dims = [(Ring, 4, 50.0, 500.0)];

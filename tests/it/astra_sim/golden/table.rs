@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// Times in ns at which the first and the last NPU finish, on the unaware network with one and with
-/// four active chunks, and then on the aware network with one and with four.
+/// Times in ns at which the first and the last NPU finish: first on the unaware network, then on the aware network,
+/// each with one and with four active chunks.
 type GoldenTimesByNetworkAndChunks = [(u64, u64); 4];
 
 #[rustfmt::skip]

@@ -1,5 +1,4 @@
-//! Tests systems on which exactly one quirk has an effect, and laws that are true under every set
-//! of corrections.
+//! Tests systems on which exactly one quirk has an effect, and laws that hold under every set of corrections.
 
 use super::*;
 use crate::astra_sim::product;
@@ -7,7 +6,7 @@ use crate::corpus::sample_every_nth;
 use std::sync::Mutex;
 use testkit::astra_sim::{self as oracle, config::WholeSimulationInput};
 
-/// Returns the change of each row of the table, in ps, by corrected quirk.
+/// Returns the change in each of the table's rows, in ps, by corrected quirk.
 fn changes(config: &WholeSimulationInput) -> Vec<(String, Option<i64>)> {
     let report = report(config, &["--explain-quirks"]);
     let replays = report["replays"].as_array().expect("a list");
@@ -22,7 +21,7 @@ fn changes(config: &WholeSimulationInput) -> Vec<(String, Option<i64>)> {
 const GBPS: f64 = 64.0 * 1e9 / (1 << 30) as f64;
 
 /// Effects of quirks that their names do not suggest. A tree's member sends two messages at once, and a member waits
-/// for all neighbours over paths of different lengths.
+/// for all its neighbours, whose paths have different lengths.
 const TOGETHER: [(&str, &str); 2] = [
     ("tree-reductions", "free-ports"),
     ("early-reduction", "store-and-forward"),
@@ -118,7 +117,7 @@ fn each_switch_changes_its_own() {
     let faults = Mutex::new(Vec::new());
     product::each(cases().into_iter(), |(name, config)| {
         for (corrected, change) in changes(&config) {
-            // A different size of a GB changes every transfer.
+            // If a GB has a different size, every transfer changes.
             let other = ["gib", "nothing", "everything"].contains(&corrected.as_str());
             let moves = change.is_some_and(|change| change != 0);
             let other = other || TOGETHER.contains(&(name, &corrected));
@@ -132,8 +131,8 @@ fn each_switch_changes_its_own() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// While no messages share ports, closed forms are used, and give the same answer as messages, with
-/// any other corrections. With ports, no closed form is used.
+/// As long as no messages share ports, closed forms are used, and give the same answer as simulated messages, whatever
+/// else is corrected. With ports, no closed form is used.
 #[test]
 fn closed_forms_hold_whatever_is_corrected() {
     let faults = Mutex::new(Vec::new());

@@ -18,8 +18,8 @@ fn sent(kind: CollectiveOperation, whole: bool, sizes: &[usize], bytes: f64) -> 
             AllReduce if whole => 2.0 * share(n) * bytes,
             AllReduce => 2.0 * share(n) * left,
             ReduceScatter => share(n) * left,
-            // Each NPU has one shard. A line of n ends with the shards of its members, and of all
-            // NPUs outside the line.
+            // Each NPU has one shard. At the end, a line of n has the shards of its members, and of all NPUs outside
+            // the line.
             AllGather => {
                 let outside: usize = sizes[d + 1..].iter().product();
                 (n - 1) as f64 * bytes * outside as f64

@@ -40,7 +40,7 @@ fn without(event: &mut Value, keys: &[&str]) {
     }
 }
 
-/// Arguments of collectives that PyTorch 2.1 introduced.
+/// The arguments that PyTorch 2.1 added to collectives.
 const SAID: [&str; 9] = [
     "Collective name",
     "dtype",
@@ -433,7 +433,7 @@ fn ranks_in_one_file_are_refused() {
 }
 
 /// Process labels, as SGLang's script writes them, and offsets of process ids distinguish ranks in one file. The ranks
-/// convert as from separate files.
+/// convert just as they do from separate files.
 #[test]
 fn ranks_in_one_file_that_processes_tell_are_taken_apart() {
     let all = files(RANKS, LAYERS);

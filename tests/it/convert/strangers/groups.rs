@@ -122,7 +122,7 @@ fn grids_without_names_are_told_by_streams_and_ends() {
     }
 }
 
-/// The nearest members in time may be absent, so only declared groups are reported.
+/// The members nearest in time may be absent, so only declared groups are reported.
 #[test]
 fn of_some_ranks_only_declared_groups_are_told() {
     assert_eq!(found(&[2, 2], 6, false, |rank| rank % 3 == 0), []);

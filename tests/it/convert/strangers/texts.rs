@@ -1,4 +1,4 @@
-//! Tests encodings, compression, and texts that are no captures.
+//! Tests encodings, compression, and texts that are not captures.
 
 use super::gpu_job::{converted, converted_ranks, device_ns, events, files, hold, is, refused};
 use chakram::trace::MaybeCompressedWriter;
