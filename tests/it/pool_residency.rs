@@ -1,5 +1,5 @@
-//! Tests plans that keep data in remote memory if they do not fit into NPUs, and the capacity against which each kind
-//! of data counts.
+//! Tests plans that move data to remote memory if NPUs cannot hold it, and the capacity against which each kind of data
+//! counts.
 
 use super::commands::chakram;
 use chakram::machine::PRESETS;
@@ -105,7 +105,7 @@ fn a_pool_holds_what_npus_do_not() {
     );
     let said = text(&generate(&less, &CORRECTED));
     assert!(said.contains("in remote memory"), "{said}");
-    // Plans that never use the pool only have the memory of their NPUs.
+    // Plans that never use the pool have only their NPUs' memory.
     let machine = machine(folder.path(), own, 1 << 40);
     let output = generate(&machine, &[]);
     assert_eq!(output.status.code(), Some(3));
@@ -119,8 +119,8 @@ fn a_pool_holds_what_npus_do_not() {
     assert_eq!(dry(&[]).status.code(), Some(3));
 }
 
-/// A rank with ZeRO 3 on two NPUs offloads half of the state, which is then in the pool and not in
-/// the NPU's memory. The peak has to fit into the NPU even if the pool has room.
+/// With ZeRO 3 on two NPUs, a rank offloads half of the state, which then counts for the pool and not for the NPU's
+/// memory. The peak has to fit into the NPU even if the pool has room.
 #[test]
 fn offloaded_state_is_in_the_pool() {
     let folder = TempDir::new().unwrap();
@@ -167,8 +167,8 @@ fn offloaded_state_is_in_the_pool() {
     }
 }
 
-/// Nothing is recomputed if the activations fit into the pool. Without the pool, everything is recomputed, but still
-/// does not fit.
+/// Nothing is recomputed if the pool can hold the activations. Without the pool, everything is recomputed, but the
+/// activations still do not fit.
 #[test]
 fn recomputation_counts_the_pool() {
     let folder = TempDir::new().unwrap();
@@ -185,7 +185,7 @@ fn recomputation_counts_the_pool() {
     assert!(text(&output).contains("as-needed"), "{}", text(&output));
 }
 
-/// Studies limited to fitting points keep those that fit with the pool, both before and after the replay.
+/// Studies limited to points that fit keep those that fit with the pool, both before and after the replay.
 #[test]
 fn limits_of_studies_count_the_pool() {
     let folder = TempDir::new().unwrap();
@@ -224,8 +224,8 @@ fn limits_of_studies_count_the_pool() {
     );
 }
 
-/// A mixture of experts has the size of the ASTRA-sim 2.0 paper's. Each rank needs 180.3 GB: 80 GB
-/// are in its NPU, and the rest, 256 x 100.3 GB = 25.7 TB for 256 ranks, is in the pool of 256 TB.
+/// A mixture of experts has the size of the one in the ASTRA-sim 2.0 paper. Each rank needs 180.3 GB: 80 GB are in its
+/// NPU, and the rest, 256 x 100.3 GB = 25.7 TB for 256 ranks, is in the pool of 256 TB.
 #[test]
 #[ignore = "long: a step of 256 ranks"]
 fn a_large_mixture_of_experts_runs_in_a_hierarchical_pool() {

@@ -1,5 +1,5 @@
-//! Compares the makespans for changed kernels, collectives, ranks and machine keys with sums by
-//! hand, and with jobs and machines that have these values from the start.
+//! Compares makespans after changes to kernels, collectives, ranks and machine keys with sums by hand, and with jobs
+//! and machines that have the changed values from the start.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -47,13 +47,13 @@ fn kernels_last_as_they_are_told() {
             (Some(nodes), Some(nodes))
         );
     }
-    // A slow rank equals a rank with slower kernels.
+    // A slow rank takes as long as a rank with slower kernels.
     let slow = chain(&["--slow", "0=1.25", "--slow", "1=1.25"]);
     assert_eq!(makespan(&slow), makespan(&chain(&["--kernel", "*=1.25"])));
 }
 
-/// Kernels of 7 us become up to a tenth longer or shorter, so a chain of three takes 18.9 to 23.1
-/// us. The time is the same for the same seed.
+/// Kernels of 7 us become up to a tenth longer or shorter, so a chain of three takes 18.9 to 23.1 us. The same seed
+/// always gives the same time.
 #[test]
 fn jitter_is_drawn_by_its_seed() {
     let draw = |words: &str| makespan(&chain(&["--jitter", words]));
@@ -82,7 +82,7 @@ fn collectives_last_as_they_are_told() {
     assert_eq!(factor("all-reduce=1"), plain);
     assert_eq!(factor("all_reduce=2"), 2 * plain);
     assert_eq!(factor("*=5ms"), 5_000_000_000);
-    // Of several matching changes, the last applies.
+    // If several changes match, the last one applies.
     let twice = with(&["--collective", "*=5ms", "--collective", "all-reduce=2"]);
     assert_eq!(makespan(&twice), 2 * plain);
     let none = chakram(&[&words[..], &["--collective", "all-gather=2"]].concat());
@@ -91,7 +91,7 @@ fn collectives_last_as_they_are_told() {
     assert!(error.contains("matches none of the collectives"), "{error}");
 }
 
-/// A machine with a changed key equals the machine whose file has this value.
+/// A machine with a changed key equals a machine whose file has this value from the start.
 #[test]
 fn keys_of_machines_are_set_as_in_their_files() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -110,7 +110,7 @@ fn keys_of_machines_are_set_as_in_their_files() {
     let plain = report(&[job, machine].concat());
     assert_eq!(set["edits"]["unedited_makespan_ps"], plain["makespan_ps"]);
     assert_eq!(set["edits"]["rows"][0]["notes"][0], "was \"450 GB/s\"");
-    // A changed key that the job does not use is named in the report.
+    // The report names a changed key that the job does not use.
     let idle = report(
         &[
             job,

@@ -1,5 +1,4 @@
-//! Compares times of kernels, collectives and hosts with measurements, and tests scores of
-//! predictions.
+//! Compares the times of kernels, collectives and hosts with measurements, and tests how predictions are scored.
 //!
 //! Measurements are in the subfolder `validation` of the folder that `CHAKRAM_CORPUS` names. Without it, tests that
 //! need them report that they are skipped.

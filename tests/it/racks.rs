@@ -1,4 +1,4 @@
-//! Tests large jobs that use only a part of each rack, and groups across domains.
+//! Tests large jobs that use only part of each rack, and groups that span domains.
 
 use super::commands::{chakram, code};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Compares samples and tokens per second, and the utilization of the peak, with their formulas. Includes jobs read
+//! Compares samples and tokens per second, and how much of the peak is used, with their formulas. Includes jobs read
 //! back from disk, and parts of jobs, whose rates are unknown.
 
 use super::commands::answer;
@@ -47,7 +47,7 @@ fn rates_are_amounts_over_the_makespan() {
     near("tokens_per_s_per_npu", 16_384.0 / seconds / 4.0);
     let model = plan["model_flops"].as_f64().expect("the plan counts them");
     near("model_flops", model);
-    // All kernels with FLOPs have one format, whose dense peak is 989.4 TFLOP/s.
+    // All kernels that execute FLOPs have one format, whose dense peak is 989.4 TFLOP/s.
     near("mfu", model / (seconds * 4.0 * 989.4e12));
     near(
         "hfu",
@@ -85,7 +85,7 @@ fn utilization_of_the_model_is_within_that_of_the_hardware() {
     }
 }
 
-/// If a trace states ten times the model FLOPs that its kernels have, a warning says so.
+/// A warning says so if a trace states ten times as many model FLOPs as its kernels execute.
 #[test]
 fn more_model_flops_than_kernels_carry_out_are_a_warning() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -72,7 +72,7 @@ fn reports_read_back_say_the_same() {
             .fold(read, |text, key| {
                 text.replace(&format!("`{key}`"), &format!("--{key}"))
             });
-        // Returns everything except the title and the line about its basis.
+        // Returns everything except the title and the line that states its basis.
         let tables = |text: &str| text.split_once("\n\n").map(|(_, tables)| tables.to_owned());
         assert_eq!(tables(&read), tables(&direct), "{asked:?}");
     }

@@ -1,5 +1,5 @@
-//! Tests sources of traces other than PyTorch: format detection for all sources, and each converter against other
-//! tools' results for the same files, or against recorded truth.
+//! Tests sources of traces other than PyTorch. Covers format detection for all sources, and compares each converter
+//! with other tools' results for the same files, or with recorded truth.
 //!
 //! - `door`: the list of sources, and detection by contents
 //! - `export`: operator graphs of models, against runs of the models

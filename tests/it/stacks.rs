@@ -1,4 +1,4 @@
-//! Tests software stacks: `--stack` of `generate` and `score`, and the key of studies.
+//! Tests software stacks: `--stack` of `generate` and `score`, and the studies' key for it.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -58,8 +58,8 @@ fn a_stack_sets_prices_and_options_and_the_report_says_which() {
     assert_eq!(unused, "stack");
 }
 
-/// The makespans of rows whose stack is in a column, and of a study with an axis of stacks, are the
-/// makespans that `generate` gives.
+/// If a column gives the stack of rows, or a study has an axis of stacks, the makespans equal those that `generate`
+/// gives.
 #[test]
 fn scores_and_studies_take_stacks_as_generate_does() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -104,7 +104,7 @@ fn scores_and_studies_take_stacks_as_generate_does() {
     for (found, expected) in found.iter().zip(expected) {
         assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
     }
-    // An option of the command line applies to all rows.
+    // A command-line option applies to all rows.
     let all = chakram(&[&score[..], &["--stack", "llm-foundry"]].concat());
     let text = String::from_utf8(all.stdout).expect("it is text");
     assert_eq!(text.matches("llm-foundry").count(), 3);
@@ -142,7 +142,7 @@ fn stacks_that_cannot_be_had_are_refused_by_name() {
     assert!(Path::new(&file).exists());
 }
 
-/// Writes four steps of two widths into a folder of their own, with the file of columns.
+/// Writes four steps of two widths, with the columns file, into a folder of their own.
 fn measured_steps(folder: &Path, steps: &str, name: &str) -> [String; 2] {
     let put = |name: &str, text: &str| {
         std::fs::write(folder.join(name), text).expect("there is room");
@@ -165,8 +165,7 @@ fn score(runs: &str, columns: &str, more: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// Steps that all take a fifth longer than predicted correct the step of another width, whichever
-/// way the steps are given.
+/// Steps that all take a fifth longer than predicted correct the step of another width, however the steps are given.
 #[test]
 fn runs_are_corrected_by_runs_of_other_models() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -190,12 +189,12 @@ fn runs_are_corrected_by_runs_of_other_models() {
             .and_then(Value::as_f64)
             .expect(pointer)
     };
-    // The error is 1 - 1 / 1.2 without a correction; the prior keeps a part of it.
+    // Without a correction, the error is 1 - 1 / 1.2; the prior keeps part of it.
     assert!((mean("/scores/chakram/mean") - 1.0 / 6.0).abs() < 1e-6);
     assert!(mean("/correction/scores/chakram/mean") < 0.06, "{scores}");
     assert_eq!(scores["intervals"]["coverage"], 1.0);
     assert_eq!(found["runs"][0]["corrected"]["steps"], 3);
-    // The first run with the others as a table of steps gives the same correction.
+    // The first run gets the same correction when the others are given as a table of steps.
     let [one, columns] = measured_steps(folder.path(), &rows[0], "one.csv");
     let [others, _] = measured_steps(folder.path(), &rows[1..].concat(), "others.csv");
     let by_steps = score(&one, &columns, &["--steps", &others]);
@@ -203,7 +202,7 @@ fn runs_are_corrected_by_runs_of_other_models() {
         by_steps["runs"][0]["corrected"],
         found["runs"][0]["corrected"]
     );
-    // Steps of half the error in both directions contradict one another, so nothing is corrected.
+    // Steps that are off by a half in opposite directions contradict one another, so nothing is corrected.
     let unlike: Vec<String> = (rows.iter().zip([1.0, 0.6, 1.0, 0.6]))
         .map(|(row, factor)| {
             let cells: Vec<&str> = row.trim().split(',').collect();
@@ -242,8 +241,8 @@ fn pairs_that_differ_in_one_option_are_counted_by_their_order() {
     let [runs, columns] = measured_steps(folder.path(), rows, "runs.csv");
     let found = score(&runs, &columns, &["--signs"]);
     let signs = &found["signs"];
-    // There are two pairs of micro-batches and two of widths. Rows with equal measurements differ
-    // in both options, so they form no pair.
+    // Two pairs of rows differ in micro-batches, and two differ in widths. Rows with equal measurements differ in both
+    // options, so they form no pair.
     assert_eq!(signs[0]["option"], "hidden", "{signs}");
     let micro_batch = &signs[1];
     assert_eq!(micro_batch["option"], "micro_batch", "{signs}");
@@ -279,7 +278,7 @@ fn seconds(command: &str) -> f64 {
     makespan(&report) as f64 / 1e12
 }
 
-/// Publications state these signs for A100: Korthikanti et al. (2022), Tables 4 and 5, for the 22B
+/// Publications state the signs of these differences for A100: Korthikanti et al. (2022), Tables 4 and 5, for the 22B
 /// model, and Narayanan et al. (SC'21), section 5.3.2, for interleaving.
 #[test]
 fn published_signs_are_predicted() {
@@ -288,7 +287,7 @@ fn published_signs_are_predicted() {
     let full = seconds(&format!("{step} --recompute full"));
     let selective = seconds(&format!("{step} --recompute selective"));
     let both = seconds(&format!("{step} --recompute selective --sequence-parallel"));
-    // The paper has 1.42 and 1.10 s; a layer takes 0.6 of 19.6 ms less with sequence parallelism.
+    // The paper states 1.42 and 1.10 s; with sequence parallelism, a layer takes 0.6 of 19.6 ms less.
     assert!((full / both - 1.42 / 1.10).abs() < 0.05, "{full} {both}");
     let less = 1.0 - both / selective;
     assert!(less > 0.002 && less < 0.05, "{less}");

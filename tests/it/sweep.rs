@@ -1,5 +1,5 @@
-//! Tests `chakram sweep`: search strategies against a replay of all points, threads, shards, resumption after a kill,
-//! and errors.
+//! Tests `chakram sweep`: search strategies against replays of all points, threads, shards, resuming after a kill, and
+//! errors.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -98,13 +98,12 @@ fn branch_and_bound_finds_the_optimum_without_replaying_all() {
         match other["outcome"].as_str().unwrap() {
             "dominated" => {
                 excluded += 1;
-                // No replay is faster than its lower bound, and no excluded row's bound is below the best time.
+                // No replay is faster than its lower bound, and no excluded row has a bound below the best time.
                 let bound = other["bound_ps"].as_u64().unwrap();
                 assert!(time(one).is_none_or(|time| time >= bound), "{one} {other}");
                 assert!(bound >= best(&all).unwrap().0);
             }
-            // Rows close to the best have intervals. Which rows do depends on the others, so intervals are not
-            // compared.
+            // Rows close to the best have intervals. Other rows decide which rows do, so intervals are not compared.
             _ => {
                 let [one, other] = [one, other].map(|row| {
                     let mut row = row.clone();
@@ -187,7 +186,7 @@ fn rows_do_not_depend_on_the_number_of_threads() {
         let one = study.run("one", &["--threads", "1"]);
         assert_eq!(one, study.run("four", &["--threads", "4"]));
         assert_eq!(study.files("one"), study.files("four"));
-        // No point is replayed by two threads.
+        // No two threads replay the same point.
         let journal = std::fs::read_to_string(study.path("four").join("journal.jsonl")).unwrap();
         let asked = |line: &str| {
             let line: Value = serde_json::from_str(line).unwrap();
@@ -222,7 +221,7 @@ fn strategies_visit_what_they_say() {
         all.iter()
             .any(|one| one["point"] == row["point"] && time(one) == time(row))
     }));
-    // The time decreases along both axes, so a search along one axis after the other finds the best.
+    // The time decreases along both axes, so searching one axis after the other finds the best.
     let descent = study(&wires("strategy = \"coordinate\""));
     assert!(descent.len() < 20);
     assert_eq!(best(&descent), best(&all));
@@ -338,7 +337,7 @@ fn a_hundred_thousand_points_survive_kills_and_three_shards_are_one_run() {
     let study = StudyFolder::new(&text);
     std::fs::write(study.path("pair.toml"), PAIR).unwrap();
     let mut state = 7_u64;
-    // Kills come after random times that increase, so that a slow machine also makes progress.
+    // Kills come after random times that grow, so that even a slow machine makes progress.
     let kills = kill(&study, |kills| {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -547,7 +546,7 @@ fn pages_carry_commands_that_give_the_same_answer() {
 }
 
 /// DEAP has two flows: memory, then plans, then chips, or memory, then chips, then plans, with the accelerator inside
-/// both. Each flow visits the points in its own order, and both find the same best.
+/// both. Each flow visits the points in its own order, and both find the same best point.
 #[test]
 fn layers_nest_in_either_order_to_the_same_best() {
     let study = |layers: [&str; 3]| {
@@ -570,7 +569,7 @@ fn layers_nest_in_either_order_to_the_same_best() {
         let values: Vec<&Value> = rows.iter().map(|row| &row["point"][key]).collect();
         values.windows(2).filter(|pair| pair[0] != pair[1]).count()
     };
-    // Inner layers change more often.
+    // Inner layers change more often than outer ones.
     for (rows, outer, inner) in [
         (&plans_first, "plan.tensor", "machine"),
         (&chips_first, "machine", "plan.tensor"),
@@ -626,7 +625,8 @@ fn plans_of_large_models_have_the_optimum_of_replaying_all() {
             match other["bound_ps"].as_u64() {
                 Some(bound) => assert!(time(one).is_none_or(|time| time >= bound)),
                 None if other["outcome"] == "infeasible" => {
-                    // A row whose bound overflows has fewer facts than after a replay, so only reasons are compared.
+                    // A row whose bound overflows has fewer facts than it has after a replay, so only reasons are
+                    // compared.
                     assert_eq!(one["reason"], other["reason"]);
                 }
                 None => assert_eq!(one, other),
@@ -635,10 +635,9 @@ fn plans_of_large_models_have_the_optimum_of_replaying_all() {
     }
 }
 
-/// Layers are optimized in turn from the first values, (0, 0), of an axis of two bandwidths and an
-/// axis of two latencies. The first layer chooses 450 GB/s with the first latency, and the second
-/// chooses the lower latency with this bandwidth. The second round visits the one remaining point
-/// of the four and finds no better point.
+/// Starting at the first values, (0, 0), layers are optimized in turn; one axis has two bandwidths, and the other has
+/// two latencies. The first layer chooses 450 GB/s with the first latency, and the second chooses the lower latency
+/// with this bandwidth. The second round visits the one remaining point of the four and finds no better point.
 #[test]
 fn layers_in_turns_end_with_a_round_that_finds_nothing() {
     let axis = |key: &str, values: &str| {

@@ -26,7 +26,7 @@ struct StudiedModelAndPlan<'a> {
 }
 
 impl StudiedModelAndPlan<'_> {
-    /// Returns the plan's report, or, with `--dry-run` in `more`, the results that need no replay.
+    /// Returns the plan's report; with `--dry-run` in `more`, returns the results that need no replay.
     fn report(&self, folder: &Folder) -> Value {
         let numbers = [
             ("--tensor", self.tensor),
@@ -49,7 +49,7 @@ impl StudiedModelAndPlan<'_> {
         serde_json::from_str(&folder.ok(&words)).expect("it is JSON")
     }
 
-    /// Returns the samples per second of a step.
+    /// Returns how many samples per second a step processes.
     fn rate(&self, folder: &Folder) -> f64 {
         f64::from(self.batch) / seconds(&self.report(folder))
     }
@@ -61,9 +61,8 @@ fn seconds(report: &Value) -> f64 {
     makespan / 1e12
 }
 
-/// The numbers of samples, tokens and numbers per token of a layer of T-145B. The paper has
-/// micro-batches of 115 samples. Here they have 112, because a replica's samples must be a whole
-/// number.
+/// For a layer of T-145B, the number of samples, of tokens, and of numbers per token. The paper has micro-batches of
+/// 115 samples. Here they have 112, because a replica's samples must be a whole number.
 const LAYER: [f64; 3] = [112.0, 2048.0, 12288.0];
 
 /// Writes models with one and with two layers of T-145B, whose difference is one layer.

@@ -1,4 +1,4 @@
-//! Tests models on tiled accelerators from a shell: placement of ranks, data that does not fit in SRAM, and errors.
+//! Tests models on tiled accelerators from a shell: how ranks are placed, data that does not fit in SRAM, and errors.
 
 mod aggregation;
 mod extrapolation;
@@ -33,8 +33,8 @@ fn args<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&PLAN[..], &[machine], more].concat()
 }
 
-/// Returns the arguments of [`args`] with placement die by die, and with loads and stores of data
-/// that does not fit in SRAM.
+/// Returns the arguments of [`args`] with die-by-die placement, and with loads and stores of data that does not fit in
+/// SRAM.
 fn with_loads<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let placed = ["--place", "s_shape", "--residency", "corrected"];
     args("wafer-5x4", &[&placed[..], more].concat())
@@ -50,7 +50,7 @@ fn makespan(report: &Value) -> u64 {
     makespan.as_u64().unwrap_or_else(|| panic!("{report}"))
 }
 
-/// Asserts that two reports of one step agree in all results, for any method of replay.
+/// Asserts that two reports of the same step agree in all results, however the step was replayed.
 fn agree(one: &Value, other: &Value, what: &str) {
     for key in [
         "makespan_ps",

@@ -60,8 +60,8 @@ fn node_of(event: &Value) -> Option<u64> {
     drawn.then(|| event["args"]["node"].as_u64()).flatten()
 }
 
-/// Checks slices as viewers compute them. Speedscope subtracts the trace's start in doubles of
-/// microseconds. Perfetto rounds to nanoseconds; earlier versions truncated.
+/// Checks slices as viewers compute them. Speedscope subtracts the trace's start, using doubles in microseconds.
+/// Perfetto rounds to nanoseconds; earlier versions truncated.
 fn check_tracks(events: &[Value]) {
     check_intervals(events, |ts| ts);
     let first = events.iter().filter_map(|event| event["ts"].as_f64());
@@ -84,7 +84,7 @@ fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
                 );
                 tracks.entry(key).or_default().push(event);
             }
-            // Viewers round the durations of such slices separately from their starts, and sort by them.
+            // Viewers round these slices' durations separately from their starts, and sort by the rounded values.
             phase => assert_ne!(phase, "X", "{event}"),
         }
     }
@@ -132,8 +132,8 @@ fn training_is_drawn_with_named_collectives() {
     assert_eq!(drawn, 3 * 4, "one for each layer and rank");
 }
 
-/// Returns a job of successive kernels whose durations are not whole nanoseconds, in the paths of
-/// two steps; the middle kernel has a duration of 0.
+/// Returns a job of successive kernels that belong to two steps' paths. Their durations are not whole nanoseconds, and
+/// the middle kernel's is 0.
 fn odd() -> Workload {
     let mut builder = WorkloadBuilder::default();
     let mut graph = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
@@ -220,7 +220,8 @@ fn messages_are_drawn_with_arrows() {
                 "arrow {id}: {ends:?}"
             );
         }
-        // Viewers draw an arrow to the start of the slice that it enters, which must not be the whole receive's.
+        // Viewers draw an arrow to the start of the slice that it enters, so this must not be the slice of the whole
+        // receive.
         let entered = events.iter().filter(|event| event["ph"] == "f");
         for arrow in entered {
             let own = |event: &&Value| {
@@ -288,9 +289,8 @@ fn counted(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64)> {
     own.map(value).collect()
 }
 
-/// One kernel waits until the other has ended. While an all-reduce of 8 MB lasts, each of its four
-/// members sends at least 2 x 3/4 x 8 MB. The sender of a message of 1 MiB sends 1 MiB, and its
-/// receiver sends 0.
+/// One kernel waits until the other has ended. During an all-reduce of 8 MB, each of its four members sends at least 2
+/// x 3/4 x 8 MB. In a message of 1 MiB, the sender sends 1 MiB and the receiver sends 0.
 #[test]
 fn counters_say_what_waits_and_what_is_sent() {
     let events = drawn(&two_kernels_and_an_all_reduce(4), &ReplayOptions::default());
@@ -325,8 +325,8 @@ fn counters_say_what_waits_and_what_is_sent() {
     assert!(areas.contains(&0.0), "{areas:?}");
 }
 
-/// Rank 0 sends at 30 us, for 5 us. Rank 1 posts the receive at 0, and it lasts 7 us. Then both ranks enter a barrier,
-/// which takes 11 us on each, rank 0 after a delay of 20 us.
+/// Rank 0 sends at 30 us, which takes 5 us. Rank 1 posts the receive at 0, and the receive lasts 7 us. Then both ranks
+/// enter a barrier, rank 0 after a delay of 20 us; the barrier takes 11 us on each.
 fn delayed() -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();
@@ -417,7 +417,7 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     assert_eq!(slices(&events, 1), wanted);
     assert_eq!(arrows(&events), 2);
 
-    // As captured, the receive ends at 3 + 7, before the send starts, so there is no arrow.
+    // As captured, the receive would end at 3 + 7, before the send starts, so there is no arrow.
     let events = drawn(&delayed(), &options(CommTiming::Captured));
     check_tracks(&events);
     let barrier = "barrier of 0 B, all 2 ranks, as captured";

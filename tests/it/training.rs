@@ -119,7 +119,7 @@ fn experts(tokens: u64, experts: u64, chosen: u64) -> Model {
     transformer("experts", block, PositionEncoding::Rotary, false)
 }
 
-/// Returns a model with norms after the residual sums, and attention in both directions.
+/// Returns a model with norms after the residual sums, and with bidirectional attention.
 fn bert() -> Model {
     let block = TransformerBlock {
         norm_after: true,
@@ -166,7 +166,7 @@ fn replay_under<O: Observer>(
     prepared.run(observer).unwrap()
 }
 
-/// Sums over the nodes of a rank.
+/// Totals over a rank's nodes.
 #[derive(Default)]
 struct RankNodeSums {
     rank: u32,
@@ -174,7 +174,7 @@ struct RankNodeSums {
     /// The bytes of messages by (source, destination, tag): first the sent bytes, then the received
     /// bytes.
     messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
-    /// The `comm_size` of collectives by their names.
+    /// The `comm_size` of collectives, by name.
     collectives: Vec<(String, chakram::trace::CollectiveKind, u64)>,
     used: [u64; TensorClass::COUNT],
     peak: [u64; TensorClass::COUNT],

@@ -1,13 +1,12 @@
-//! Tests step times of training on clusters of A100s: compares predictions of `chakram generate`
-//! from a model and a plan with measurements. The measurements are in the subfolder `validation` of
-//! the folder that `CHAKRAM_CORPUS` names; without this variable these tests report that they are
-//! skipped.
+//! Tests the step times of training on clusters of A100s: compares what `chakram generate` predicts from a model and a
+//! plan with measurements. The measurements are in the subfolder `validation` of the folder that `CHAKRAM_CORPUS`
+//! names; without this variable these tests report that they are skipped.
 //!
-//! One constant is free: the share of its peak that a kernel reaches. This share is the same for arithmetic and memory,
-//! and for all kernels, models and plans. It was fitted to the row [`ANCHOR`] alone. All other numbers come from the
-//! machine (`chakram machine show selene`) and the plan.
+//! One constant is free: the fraction of its peak that a kernel reaches. This fraction is the same for arithmetic and
+//! memory, and for all kernels, models and plans. It was fitted to the row [`ANCHOR`] alone. All other numbers come
+//! from the machine (`chakram machine show selene`) and the plan.
 //!
-//! The table of all rows, with the errors without each effect, takes minutes:
+//! Printing the table of all rows, with the errors without each effect, takes minutes:
 //!
 //! ```text
 //! CHAKRAM_CORPUS=… cargo test --release --test it training_times -- --ignored --nocapture
@@ -21,7 +20,7 @@ use super::corpus::sample_every_nth;
 use rows::{MeasuredTrainingRun, rows};
 use serde_json::Value;
 
-/// The share of the peak that kernels reach.
+/// The fraction of the peak that kernels reach.
 const EFFICIENCY: &str = "0.673";
 /// The row to which the efficiency was fitted.
 const ANCHOR: &str = "SC'21 18.4B";
@@ -50,11 +49,11 @@ const ERRORS: [(&str, f64); 18] = [
 ];
 /// The number of small jobs among [`ERRORS`].
 const SMALL: usize = 6;
-/// The allowed change of an error, in percentage points, before a text that quotes it is wrong; smaller than the
-/// contribution of any effect.
+/// How far an error may change, in percentage points, before a text that quotes it is wrong; less than any effect
+/// contributes.
 const MOVES: f64 = 0.8;
 
-/// The effects: for each, a row whose prediction must fall without the effect, and the least fall
+/// The effects: for each, a row whose prediction must fall without the effect, and by how much it must fall at least,
 /// in per cent of the measured time.
 const EFFECTS: [(&str, &str, f64); 6] = [
     ("memory-bound", "SC'21 1.7B", 25.0),
@@ -65,7 +64,7 @@ const EFFECTS: [(&str, &str, f64); 6] = [
     ("optimizer", "seqsel 22B full", 3.5),
 ];
 
-/// Returns the seconds of a step of `row`, with `more` options.
+/// Returns how many seconds a step of `row` takes with `more` options.
 fn predicted(row: &MeasuredTrainingRun, more: &[&str]) -> f64 {
     let nodes = format!("selenex{}", row.npus.div_ceil(8));
     predicted_on(&nodes, row, more)

@@ -1,5 +1,5 @@
-//! Tests `chakram validate`: every injected defect is found at its place, every job that a replay
-//! rejects is unsound, and traces of other tools have exactly their known defects.
+//! Tests `chakram validate`: it finds every injected defect at its place, finds every job unsound that a replay
+//! rejects, and finds exactly the known defects in other tools' traces.
 
 mod broken;
 mod chance;

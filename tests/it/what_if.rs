@@ -1,5 +1,5 @@
-//! Tests transforms of jobs: compares transformed jobs with jobs generated with the target plan,
-//! with inverses, and with measured runs.
+//! Tests transforms of jobs: compares transformed jobs with jobs generated with the target plan, with the results of
+//! inverse transforms, and with measured runs.
 
 use crate::commands::chakram;
 use crate::corpus::corpus_path;
@@ -113,8 +113,8 @@ fn traces(folder: &str) -> Vec<(String, Vec<u8>)> {
     traces
 }
 
-/// The plans have several batches, layers, accumulations and replicas. The structure and the time
-/// equal the generator's, which shares no code with transforms.
+/// The plans have several batches, layers, gradient accumulations and replicas. The structure and the time equal the
+/// generator's, which shares no code with transforms.
 #[test]
 fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     let jobs = Jobs::new();
@@ -156,7 +156,8 @@ fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     }
 }
 
-/// Four of 64 ranks, completed by their roles, take as long as all 64. A role without a captured rank is an error.
+/// Four of 64 ranks, with the others filled in by their roles, take as long as all 64. A role without a captured rank
+/// is an error.
 #[test]
 fn jobs_of_a_few_ranks_are_completed_by_roles() {
     let jobs = Jobs::new();
@@ -253,7 +254,7 @@ fn edits_and_their_inverses_give_the_same_bytes() {
     }
 }
 
-/// In one rank whose nodes run in sequence, each of two steps begins 3 ms later.
+/// On a rank whose nodes run in sequence, each of two steps begins 3 ms later.
 #[test]
 fn a_delay_lengthens_a_rank_that_does_one_thing_at_a_time_by_itself() {
     let jobs = Jobs::new();
@@ -272,7 +273,7 @@ fn a_delay_lengthens_a_rank_that_does_one_thing_at_a_time_by_itself() {
     }
 }
 
-/// Four micro-batches of half the size have twice the number of messages with half the bytes.
+/// With four micro-batches of half the size, there are twice as many messages, each with half the bytes.
 #[test]
 fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
     let jobs = Jobs::new();
@@ -285,8 +286,8 @@ fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
     assert_eq!(edited["messages"], expected["messages"]);
 }
 
-/// With reductions after the backward pass the job equals the job of a plan without overlap, and
-/// passes have the order of the target schedule.
+/// If reductions follow the backward pass, the job equals that of a plan without overlap, and passes have the order of
+/// the target schedule.
 #[test]
 fn overlap_and_schedules_are_those_of_the_plan() {
     let jobs = Jobs::new();

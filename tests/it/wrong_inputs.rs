@@ -74,7 +74,8 @@ fn commands_and_options() {
     ]);
 }
 
-/// The error names the option for other tools' words for it. An unknown option is never read as a value.
+/// If a word is another tool's name for an option, the error names our option. An unknown option is never read as a
+/// value.
 #[test]
 fn words_of_other_tools() {
     let collective = ["generate", "collective", "all-reduce", "--size", "1GB"];
@@ -216,7 +217,7 @@ fn files_and_folders() {
                 "the name does not have the form `PREFIX.RANK.et`",
             ],
         ),
-        // The file exists with another ending or spelling.
+        // The file exists, but with another ending or spelling.
         (
             &["replay", "traces/ddp-resnet18/job.0.et"],
             &["no such file", "try: traces/ddp-resnet18/job.0.et.zst"],
@@ -393,8 +394,7 @@ fn plans_and_jobs_that_do_not_go_with_one_another() {
     ]);
 }
 
-/// A machine and a model may come from standard input, and a report goes to standard output under
-/// the name `-`.
+/// A machine and a model may come from standard input, and the file name `-` sends a report to standard output.
 #[test]
 fn a_dash_is_standard_input_or_output() {
     let show = chakram(&["machine", "show", "dgx-h100"]);
@@ -416,7 +416,7 @@ fn a_dash_is_standard_input_or_output() {
     std::fs::remove_file(path).expect("it was written");
 }
 
-/// `-q` suppresses notes, and `-v` prints the phases of a run, only on standard error.
+/// `-q` suppresses notes, and `-v` prints the phases of a run, but only on standard error.
 #[test]
 fn verbosity_changes_standard_error_alone() {
     let run = |more: &[&str]| {
@@ -438,8 +438,7 @@ fn verbosity_changes_standard_error_alone() {
     );
 }
 
-/// In a manual page each option's head, after `.TP`, is followed by a text, with the same words as
-/// `--help`.
+/// In a manual page, a text follows the head of each option, after `.TP`, and has the same words as `--help`.
 fn manual_pages_have_the_texts_of_help(pages: &Path) {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (mut commands, mut options) = (0, 0);
@@ -454,7 +453,7 @@ fn manual_pages_have_the_texts_of_help(pages: &Path) {
             !page.contains("help(1)"),
             "{name} lists a page that does not exist"
         );
-        // Words of `chakram archive add` in the synopsis are also subcommand names.
+        // In the synopsis, the words of a command such as `chakram archive add` include subcommand names.
         let synopsis = page.lines().find(|line| line.starts_with("\\fBchakram"));
         let command = synopsis.and_then(|line| line[3..].split("\\fR").next());
         let mut words_of_command: Vec<_> = command
@@ -526,7 +525,7 @@ fn the_manual_and_completions_know_commands_and_presets() {
     assert!(models.contains("llama3-8b"), "{models}");
 }
 
-/// Returns the commands on the page of messages, each with its shown output.
+/// Returns the commands on the page of messages, each with the output shown there.
 fn shown(page: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut in_block = false;
@@ -556,7 +555,7 @@ const HELPS: [&str; 8] = [
     " one of",
 ];
 
-/// The book has a table of a hundred wrong inputs with their errors, each of which gives advice.
+/// The book has a table of a hundred wrong inputs and the errors for them, each of which gives advice.
 #[test]
 fn the_book_shows_what_is_said() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,5 @@
-//! Tests delays and communication as recorded or captured, without events. The start and the end of
-//! every node follow from those of other nodes, and repeated application of the rules converges.
+//! Tests recorded or captured delays and communication times, without an event loop. Each node's start and end follow
+//! from other nodes' times, and applying the rules repeatedly converges.
 //!
 //! Jobs are random, but every collective depends on its group's previous one, and every node has its own lane. So
 //! neither the order of collectives nor lanes have an effect.
@@ -22,8 +22,7 @@ struct OperationOfAllRanks {
     what: u32,
     kind: K,
     root: usize,
-    /// For each rank, the duration, the delay, the wait, the eagerness, and a choice of recent
-    /// nodes as dependencies.
+    /// For each rank: the duration, the delay, the wait, whether it is eager, and which recent nodes to depend on.
     parts: Vec<(u64, u64, u64, bool, u32)>,
 }
 
@@ -112,7 +111,7 @@ fn lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
 /// A node: its rank and its index in the rank's lines.
 type RankNodePosition = (usize, usize);
 
-/// Returns the nodes of the collective or message of `at`, including `at` itself.
+/// Returns the nodes of the collective or message that `at` belongs to, including `at` itself.
 fn party(ranks: &[Vec<TestTraceNode>], at: RankNodePosition) -> Vec<RankNodePosition> {
     let nodes = || {
         let ranks = ranks.iter().enumerate();

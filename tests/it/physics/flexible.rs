@@ -1,4 +1,4 @@
-//! Tests chunks of different sizes, which balance the loads of dimensions.
+//! Tests chunks of different sizes, which balance the load across dimensions.
 
 use super::folding::both;
 use super::lines::{call, kernel, receive, send};
@@ -50,38 +50,36 @@ fn two() -> Machine {
     machine(&[switch(4, 10), switch(2, 40)]).with_chunking(pipeline)
 }
 
-/// With direct algorithms, 4,096 B are in two equal chunks of 2,048 B. A chunk of s bytes loads
-/// dimension 0 with 3/4 s · 10 ps if it visits this dimension first, and dimension 1 with s/2 · 40
-/// ps if it visits dimension 1 first. In units of 10 ps/B, chunk 0 is ascending, and adds loads of
-/// 3/4 and, with a quarter of its bytes, 1/2. Chunk 1 should add 1/4 to dimension 1, so its size is
-/// 1/8. Dimension 1 then has 3/4, and dimension 0 gets 3/4 · 1/16 = 3/64 more. To close this gap,
-/// chunk 2 would have 3/128, which is less than the minimum of 1/16. So chunk 2 is ascending, and
-/// has the remaining 7/8. The sizes are 2,048, 256 and 1,792 B.
+/// With direct algorithms, 4,096 B are in two equal chunks of 2,048 B. A chunk of s bytes loads dimension 0 with 3/4 s
+/// · 10 ps if it visits this dimension first, and dimension 1 with s/2 · 40 ps if it visits dimension 1 first. In units
+/// of 10 ps/B, chunk 0 is ascending, and adds a load of 3/4 to dimension 0 and, with a quarter of its bytes, 1/2 to
+/// dimension 1. Chunk 1 should add 1/4 to dimension 1, so its size is 1/8. Dimension 1 then has 3/4, and dimension 0
+/// gets 3/4 · 1/16 = 3/64 more. To close this gap, chunk 2 would need a size of 3/128, which is less than the minimum
+/// of 1/16. So chunk 2 is ascending, and has the remaining 7/8. The sizes are 2,048, 256 and 1,792 B.
 ///
 /// Chunk 0 takes 15,360 ps in dimension 0, 10,240 ps for 512 B in dimension 1, and the same back. Chunk 1 takes 5,120
 /// ps in dimension 1, 960 ps for 128 B in dimension 0, and the same back. Chunk 2 takes 13,440 and 8,960 ps, and the
 /// same back.
 ///
-/// In dimension 0, chunk 0 goes out until 15,360; chunk 2, which has waited longer than 1, until
-/// 28,800; chunk 1 goes out until 29,760, and back until 30,720. In dimension 1, chunk 1 goes out
-/// until 5,120. Chunk 0 goes out from 15,360 until 25,600 and, because no other chunk waits, back
-/// until 35,840. Chunk 2, which waits since 28,800, goes out until 44,800. Chunk 1, which waits
-/// since 30,720, goes back until 49,920. Chunk 2 goes back until 58,880. In dimension 0, chunk 0
-/// goes back from 35,840 until 51,200, and chunk 2 from 58,880 until 72,320.
+/// In dimension 0, chunk 0 goes out until 15,360; chunk 2, which has waited longer than 1, until 28,800; chunk 1 goes
+/// out until 29,760, and back until 30,720. In dimension 1, chunk 1 goes out until 5,120. Chunk 0 goes out from 15,360
+/// until 25,600 and, because no other chunk waits, back until 35,840. Chunk 2, which has waited since 28,800, goes out
+/// until 44,800. Chunk 1, which has waited since 30,720, goes back until 49,920. Chunk 2 goes back until 58,880. In
+/// dimension 0, chunk 0 goes back from 35,840 until 51,200, and chunk 2 from 58,880 until 72,320.
 #[test]
 fn three_chunks_that_make_loads_equal_by_hand() {
     let workload = job(K::AllReduce, 4096, 8, 0);
     let closed = replay(&workload, &two());
     let stepped = replay_with(&workload, &two(), &stepwise());
     assert_eq!((closed.ps(), stepped.ps()), (72_320, 72_320));
-    // In each of three chunks, each of 8 members sends to 3, then 1, 1 and 3 peers, or in the
-    // reverse order.
+    // For each of three chunks, each of the 8 members sends to 3 peers, then to 1, 1 and 3 peers, or in the reverse
+    // order.
     assert_eq!(stepped.outcome.messages, 8 * 3 * 8);
 }
 
-/// A hundred times these bytes take 7,232 ns. A message from NPU 0 to NPU 1, in dimension 0, makes
-/// the program simulate the closed form while it runs. The result equals the result with messages,
-/// whichever chunk is in this dimension.
+/// With a hundred times these bytes, the collective takes 7,232 ns. A message from NPU 0 to NPU 1, in dimension 0,
+/// forces the program to simulate the collective instead of using the closed form. The result equals the result with
+/// messages, whichever chunk is in this dimension.
 #[test]
 fn whatever_chunk_is_under_way_is_unfolded() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -150,12 +148,11 @@ fn figure_9a_comes_to_4_percent_of_what_is_possible() {
     }
 }
 
-/// Dimensions of 32 and 16 have one rate, and three equal chunks. Chunk 0 adds a load of 31/32 =
-/// 496/512 to dimension 0 and 15/16 · 1/32 = 15/512 to dimension 1. To add 481/512 there, chunk 1
-/// would be a little larger than an equal chunk, which is the limit. Dimension 1 then has 495/512,
-/// and dimension 0 gets 31/512 more, 527/512. To add a sixteenth to dimension 1, chunk 2 is a
-/// fifteenth. The rest of the gap is less than a grain. So chunk 3 is ascending and has the rest,
-/// and there are four chunks.
+/// Dimensions of 32 and 16 have one rate, and three equal chunks. Chunk 0 adds a load of 31/32 = 496/512 to dimension 0
+/// and 15/16 · 1/32 = 15/512 to dimension 1. To add 481/512 there, chunk 1 would have to be slightly larger than an
+/// equal chunk, which is the limit. Dimension 1 then has 495/512, and dimension 0 gets 31/512 more, 527/512. To add a
+/// sixteenth to dimension 1, chunk 2 must be a fifteenth. The rest of the gap is less than a grain. So chunk 3 is
+/// ascending and has the rest, and there are four chunks.
 #[test]
 fn people_are_told_how_many_chunks_there_are() {
     let folder = tempfile::tempdir().unwrap();

@@ -62,12 +62,12 @@ pub fn arrivals(
     ends.map(|[_, arrived]| arrived).collect()
 }
 
-/// Returns any shape.
+/// Returns a random shape.
 pub fn shape() -> impl Strategy<Value = DimensionShape> {
     prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec())
 }
 
-/// Returns a dimension of any shape, size and speed.
+/// Returns a dimension of random shape, size and speed.
 pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
     let algorithm = chakram::machine::CollectiveAlgorithm::Ring;
     (shape(), 2..=most, 1..50_u64, 1..900_u64).prop_map(

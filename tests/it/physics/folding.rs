@@ -1,5 +1,5 @@
-//! Tests closed forms with contending operations. A closed form, which a simulation replaces when another operation
-//! touches it, always gives the same result as messages.
+//! Tests closed forms with contending operations. When another operation touches a closed form, a simulation replaces
+//! it; the result must always equal the result with messages.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, replay_with};
@@ -20,7 +20,7 @@ fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     })
 }
 
-/// Returns completions and their times, in an order independent of the engine's.
+/// Returns the completions and their times in an order that does not depend on the engine.
 fn events(replay: &ReplayOutcomeAndLog) -> Vec<(u64, bool, u32, u32)> {
     let mut events = replay.log.events.clone();
     events.sort_unstable();
@@ -75,17 +75,15 @@ fn whoever_is_alone_is_answered_at_once() {
     }
 }
 
-/// Rank 0 sends a message of 5,000 B to rank 2 at 2,300 ns. Rank 0 sends 10,000 B of the all-reduce
-/// from 2,400 to 2,600 ns (step 2). So the message leaves before this step, from 2,300 to 2,400,
-/// and the step leaves right after it. At rank 2's port, step 1 enters from 2,200 to 2,400, step 2
-/// from 3,400 to 3,600, and the message from 3,300 to 3,400. No step is late, but only a simulation
-/// shows this. A message at 2,350 ns occupies the port until 2,450. So step 2 of rank 0 is 50 ns
-/// late, and so is everything after it around the ring. Rank 2 receives the message from 3,350 to
-/// 3,450, so its step 2 is 50 ns late. Rank 0's delay propagates around the ring: step 3 of rank 1,
-/// 4 of rank 2, 5 of rank 3. Rank 2's delay propagates from its own step 3: step 4 of rank 3, and
-/// step 5 of rank 0. A member ends when it receives its predecessor's step 5. Two of these steps
-/// are late: rank 3's, from the first delay, and rank 0's, from the second delay. So ranks 0 and 1
-/// end late.
+/// Rank 0 sends a message of 5,000 B to rank 2 at 2,300 ns. Rank 0 sends 10,000 B of the all-reduce from 2,400 to 2,600
+/// ns (step 2). So the message leaves just before this step, from 2,300 to 2,400, and the step leaves right after the
+/// message. At rank 2's port, step 1 enters from 2,200 to 2,400, step 2 from 3,400 to 3,600, and the message from 3,300
+/// to 3,400. No step is late, but only a simulation shows this. A message at 2,350 ns occupies the port until 2,450. So
+/// step 2 of rank 0 is 50 ns late, and so is everything after it around the ring. Rank 2 receives the message from
+/// 3,350 to 3,450, so its step 2 is 50 ns late. Rank 0's delay propagates around the ring: to step 3 of rank 1, step 4
+/// of rank 2, and step 5 of rank 3. Rank 2's delay propagates from its own step 3 to step 4 of rank 3 and step 5 of
+/// rank 0. A member ends when it receives its predecessor's step 5. Two of these steps are late: rank 3's, from the
+/// first delay, and rank 0's, from the second delay. So ranks 0 and 1 end late.
 #[test]
 fn a_message_unfolds_what_it_touches() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -110,10 +108,9 @@ fn a_message_unfolds_what_it_touches() {
     }
 }
 
-/// Rank 0 also joins a collective with no other member. This collective ends immediately, and rank
-/// 0 sends 5,000 B to rank 2 at the same instant. The first step of the all-reduce has already
-/// taken the port. So the message follows from 200 to 300 ns, reaches rank 2 by 1,300 ns between
-/// two steps, and delays no step.
+/// Rank 0 also joins a collective with no other member. This collective ends immediately, and rank 0 sends 5,000 B to
+/// rank 2 at the same instant. The first step of the all-reduce has already taken the port. So the message follows from
+/// 200 to 300 ns, reaches rank 2 between two steps by 1,300 ns, and delays no step.
 #[test]
 fn what_follows_a_settlement_leaves_behind_it() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -183,15 +180,14 @@ fn groups_that_share_no_link_stay_folded() {
             (6, 0, 0)
         );
     }
-    // Half a ring is not closed: the path from its last member to its first uses the other members'
-    // links.
+    // Half a ring has no closed form: the path from its last member to its first uses the other members' links.
     let half = job(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
     let ring = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
     let outcome = both(&half, &ring, NetworkModel::Links, "half").outcome;
     assert_eq!((outcome.closed, outcome.stepwise), (0, 1));
 }
 
-/// A simple generator of random numbers.
+/// A simple random-number generator.
 struct Dice(u64);
 
 impl Dice {

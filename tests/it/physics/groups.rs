@@ -62,11 +62,10 @@ fn a_group_in_one_dimension_uses_that_one() {
     );
 }
 
-/// The group has three members of the ring of four: 0 to 1 and 1 to 2 are one link, and 2 to 0 are
-/// two links. A reduce-scatter of 120,000 B takes two steps of 40,000 B in 400 ns. In the first
-/// step, 1 and 2 have received at 500 ns, and 0 at 600 ns. In the second step, 0 to 1 leaves at 600
-/// and arrives at 1,100; 1 to 2 leaves at 500 and arrives at 1,000; 2 to 0 leaves at 500 and
-/// arrives at 1,100. All second messages have left by 1,000.
+/// The group has three members of the ring of four: 0 to 1 and 1 to 2 are one link apart, and 2 to 0 are two links
+/// apart. A reduce-scatter of 120,000 B takes two steps of 40,000 B in 400 ns. In the first step, 1 and 2 have received
+/// at 500 ns, and 0 at 600 ns. In the second step, 0 to 1 leaves at 600 and arrives at 1,100; 1 to 2 leaves at 500 and
+/// arrives at 1,000; 2 to 0 leaves at 500 and arrives at 1,100. All second messages have left by 1,000.
 #[test]
 fn a_part_of_a_ring_closes_over_more_links() {
     let replay = run(&[0, 1, 2], call(K::ReduceScatter, 120_000));

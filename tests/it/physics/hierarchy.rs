@@ -1,5 +1,5 @@
-//! Tests collectives over several dimensions. A collective's time is the sum of its phases, whose buffers become
-//! smaller.
+//! Tests collectives over several dimensions. A collective's time is the sum of its phases, whose buffers shrink from
+//! phase to phase.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use super::{naive, oracle};
@@ -96,8 +96,8 @@ fn any_dim() -> impl Strategy<Value = Dim> {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// If members start together, the sum over phases and the simulator of these tests are exact on
-    /// any stack of dimensions. All products of sizes divide 60^3 bytes.
+    /// If members start together, the sum over phases and the simulator of these tests are exact on any stack of
+    /// dimensions. All products of dimension sizes divide 60^3 bytes.
     #[test]
     fn phases_add_up(
         dims in prop::collection::vec(any_dim(), 1..=3),

@@ -122,7 +122,7 @@ fn all_npus_must_do_the_same() {
     // One rank loads while the others store.
     ranks[2] = vec![access(false, 100, true), access(false, 100, true)];
     refused(&ranks, &pool(), &["rank 0 node 2", "rank 2 node 2"]);
-    // Other nodes between these accesses change nothing, but missing ranks change the result.
+    // Other nodes between these accesses do not affect the result, but missing ranks do.
     ranks[2] = vec![
         kernel(5),
         both(100).remove(0),

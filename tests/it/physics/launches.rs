@@ -82,8 +82,7 @@ fn steps_overlap_where_their_dependencies_allow() {
         &[],
     );
     let machine = machine(&[ring(2)]);
-    // A send completes when its last byte has left or, under `exclusive`, when its route is free
-    // again.
+    // A send completes when its last byte has left; under `exclusive`, it completes when its route is free again.
     let models = NetworkModel::CHOICES.iter().map(|(network, ..)| *network);
     for network in models.filter(|one| *one != NetworkModel::Exclusive) {
         let program = compiled(&workload, &machine, |o| o.network = Some(network));
@@ -159,8 +158,8 @@ fn jobs_that_share_a_port_wait_for_one_another() {
 /// after B's message has left the link. Neither message waits, so both take as long as alone, 1040 and 540 ns. With
 /// 50,000 bytes, B occupies the link from 1 to 2 until 2000 ns, and A reaches this link at 500 ns. A's message crosses
 /// the link from 2000 ns for another 2000 ns, and arrives at 4500 instead of 3000 ns. B ends at 2500 ns, as it does
-/// alone. With fair sharing, each message has half of this link. Both messages therefore leave in twice the time as
-/// alone, 80 and 4000 ns, and arrive 1000 and 500 ns later.
+/// alone. With fair sharing, each message has half of this link. Each message therefore takes twice as long to leave as
+/// it does alone, 80 and 4000 ns, and they arrive 1000 and 500 ns later.
 #[test]
 fn jobs_that_share_a_link_wait_for_one_another() {
     let machine = machine(&[ring(4)]);
@@ -193,12 +192,11 @@ fn jobs_that_share_a_link_wait_for_one_another() {
     }
 }
 
-/// Two launches have different orders on two ranks. The first launch is ready for its collective at
-/// 10 ns on rank 0 and at 100 ns on rank 1, and the second is ready at 50 ns on both. All use one
-/// stream. With first come, first served, the launches would deadlock. The second launch would keep
-/// rank 1's stream and wait for rank 0. The first launch would keep rank 0's stream and wait for
-/// rank 1. In serial order, the second launch waits. The first launch occupies its stream until 100
-/// + 2 · (50 · 20 ps + 500 ns) = 1102 ns, and the second takes 1002 ns more.
+/// Two launches run in different orders on two ranks. The first launch is ready for its collective at 10 ns on rank 0
+/// and at 100 ns on rank 1, and the second is ready at 50 ns on both. All use one stream. With first come, first
+/// served, the launches would deadlock. The second launch would keep rank 1's stream and wait for rank 0. The first
+/// launch would keep rank 0's stream and wait for rank 1. In serial order, the second launch waits. The first launch
+/// occupies its stream until 100 + 2 · (50 · 20 ps + 500 ns) = 1102 ns, and the second takes 1002 ns more.
 #[test]
 fn launches_of_a_feed_cannot_deadlock_one_another() {
     let rank = |ns, lane| {
@@ -252,7 +250,7 @@ impl Random {
 /// Requests with random service times, one launch each.
 struct RandomRequestFeed {
     program: u32,
-    /// Arrival and service time of each request; the last entry is the next request.
+    /// Each request's arrival and service time; the last entry is the next request.
     waiting: Vec<(Time, Span)>,
     launched: u64,
     ends: Vec<u64>,
@@ -469,7 +467,7 @@ fn stuck_launches_are_named() {
     assert_eq!(text, expected);
 }
 
-/// With given launch times, the k-th launch has tag k, and the order of the times has no effect. Other jobs, earlier or
+/// With given launch times, the k-th launch has tag k, whatever the order of the times. Other jobs, earlier or
 /// concurrent, change nothing if the jobs share no resource.
 #[test]
 fn launches_at_given_times() {

@@ -1,6 +1,6 @@
-//! Tests laws of reports and networks on random machines and jobs. The attribution of an NPU's time
-//! equals a sweep over an observer's notifications. No network model with contention is faster than
-//! the model without contention, unless a port serves messages of an operation in another order.
+//! Tests laws of reports and networks on random machines and jobs. The attribution of each NPU's time must equal the
+//! one that a sweep over an observer's notifications gives. No network model with contention is faster than the model
+//! without contention, unless a port serves messages of an operation in another order.
 //!
 //! `cargo test --release --test it physics::laws -- --ignored` tests ten thousand of each.
 //!
@@ -12,14 +12,15 @@
 //! contention keeps all these constraints, and adds others. If messages enter in the same order, each time is therefore
 //! at least the time without contention, by induction along the order. This is not true if rates are shared: a stream
 //! occupies its receiver's port from the moment when it leaves, and the latency is added afterwards. Messages of
-//! different latencies that meet at the port without contention may therefore pass the port at different times.
+//! different latencies that arrive at the port together without contention may therefore pass it at different times.
 //!
 //! If the order differs, no bound follows, because ports serve messages first come, first served, which need not be
-//! optimal. On a line of three, for example, the root at the end sends chunk 0 to its neighbour, which forwards it. The
-//! root sends chunk 1 past the neighbour to the other end, which sends it back. Both chunks meet at that end. If the
-//! chunk that must go on waits for the chunk that has arrived, everything ends 10 us later, which is a third of the
-//! time. The order depends on the time of one segment, which one model includes and another does not. These are
-//! Graham's anomalies of list schedules (1969): a schedule with less work or less contention may end later.
+//! optimal. For example, consider a line of three whose root is at one end. The root sends chunk 0 to its neighbour,
+//! which forwards it. The root sends chunk 1 past the neighbour to the other end, which sends it back. Both chunks meet
+//! at that end. If the chunk that must travel on waits for the one that has reached its destination, everything ends 10
+//! us later, which is a third of the time. The order depends on the time that one segment takes, which one model
+//! includes and another does not. These are Graham's anomalies of list schedules (1969): a schedule with less work or
+//! less contention may end later.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{self, Dim, ReplayOutcomeAndLog, job, machine_of, replay_with};
@@ -216,8 +217,8 @@ const MODELS: [NetworkModel; 5] = [
     CONTENDED[3],
 ];
 
-/// Identity of a message: its sender, the index of its operation among the sender's operations, its
-/// turn at its receiver, and the number of earlier messages with the same values.
+/// A message's identity: its sender, the index of its operation among the sender's operations, its turn at its
+/// receiver, and the number of earlier messages with the same values.
 type MessageIdentity = (Npu, u32, (u32, u64), u32);
 
 /// A side of a port: the NPU, the dimension, the side of the NPU, and `true` for the sending direction.
@@ -366,11 +367,10 @@ fn port_order(
     }
 }
 
-/// Returns the least makespan that the law allows under a model with contention, if the makespan
-/// without contention is `free` ps. Shared rates are rounded to the picosecond whenever rates
-/// change. If messages of several chunks or operations meet, ports may serve them in another order
-/// and end earlier. In 10,000 single operations and 10,000 jobs, they end earlier by at most a
-/// third.
+/// Returns the least makespan that the law allows under a model with contention, where `free` is the makespan without
+/// contention in ps. Shared rates are rounded to the picosecond whenever rates change. If messages of several chunks or
+/// operations meet, ports may serve them in another order and end earlier. In 10,000 single operations and 10,000 jobs,
+/// they end earlier by at most a third.
 fn least(free: u64, found: &ReplayOutcomeAndLog, may_reorder: bool) -> u64 {
     let rounding = 8 + found.outcome.messages * 2;
     let least = if may_reorder { free / 4 * 3 } else { free };
@@ -417,7 +417,7 @@ fn check_models(
         };
         let may_reorder = !in_order || chunks > 1 || !(alone || ideal);
         let is_faster = found.ps() < least(free.ps(), &found, false);
-        // Streams that share a port occupy it when they leave, whatever the latency of their paths.
+        // Streams that share a port occupy it when they leave, whatever their paths' latency.
         let explained = || {
             // With ideal switching, a message does not identify its chunk, so swapped chunks are
             // not detected.
@@ -613,7 +613,7 @@ fn attributed(seed: u64) -> Vec<String> {
             row.time.parts.map(|part| part.0);
         let [computes, transfers, waits, stalls, other] = *expected;
         let found = [compute, communication, bubble, memory + host + idle];
-        // Groups have no role, so every message counts as between pipeline stages.
+        // Groups have no role, so every message counts as one between pipeline stages.
         if found != [computes, transfers + waits, stalls, other] {
             broken.push(format!(
                 "{seed}: rank {} {found:?}, swept {expected:?}",
@@ -687,9 +687,8 @@ fn a_message_waits_for_its_segment_in_every_model() {
     }
 }
 
-/// Tests reduces and gathers of groups that are no sub-grids. A bug once gave such groups a single
-/// port for all dimensions: 1,140, 2,160 and 100.1 us, while the other models gave 640, 1,280 to
-/// 1,522, and 60.6 to 71.1 us.
+/// Tests reduces and gathers of groups that do not form sub-grids. A bug once gave such groups a single port for all
+/// dimensions: 1,140, 2,160 and 100.1 us, while the other models gave 640, 1,280 to 1,522, and 60.6 to 71.1 us.
 #[test]
 fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
     let of = |shape, size, ps_per_byte, link_ns, algorithm| Dim {

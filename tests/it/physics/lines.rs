@@ -73,7 +73,7 @@ pub fn receive(peer: u32, bytes: u64) -> TestTraceNode {
     message(true, peer, bytes)
 }
 
-/// Returns a collective of all ranks, whose root, if any, is rank 0.
+/// Returns a collective of all ranks; if it has a root, this is rank 0.
 pub fn call(kind: CollectiveKind, bytes: u64) -> TestTraceNode {
     line(Op::Collective {
         kind,
@@ -102,7 +102,7 @@ impl TestTraceNode {
         self
     }
 
-    /// Sets the delay between the end of the dependencies and readiness.
+    /// Sets the delay from the end of the node's dependencies until it is ready.
     pub fn delayed(mut self, ns: u64) -> Self {
         self.delay_ns = ns;
         self

@@ -128,7 +128,7 @@ fn two_collectives_meet_on_a_member_s_link() {
     assert_eq!(shared(400), [3_600_000, 4_400_000]);
 }
 
-/// The result depends neither on unrelated messages, nor on the message ids that result from them.
+/// The result depends neither on unrelated messages nor on how these change the message ids.
 #[test]
 fn traffic_elsewhere_changes_nothing() {
     let machine = machine(&[one(DimensionShape::Switch, 8)]);
@@ -180,13 +180,11 @@ fn collectives_whose_members_keep_apart_take_as_long() {
     }
 }
 
-/// With direct on a ring of 4, a message two positions up shares a link with the neighbour's
-/// message.
+/// With the algorithm direct on a ring of 4, a message two positions up shares a link with the neighbour's message.
 ///
-/// In an all-to-all of 4 x 10,000 B, messages of 200 ns each go to +1, then to +2, and then to +3,
-/// which is one position down. The message to +2 leaves from 200 to 400 ns, and reaches the
-/// neighbour at 700. The neighbour's upward link is free by then, so the message arrives from 1,200
-/// to 1,400. The message down arrives at 1,100.
+/// In an all-to-all of 4 x 10,000 B, messages of 200 ns each go to +1, then to +2, and then to +3, which is one
+/// position down. The message to +2 leaves from 200 to 400 ns, and reaches the neighbour at 700. The neighbour's upward
+/// link is free by then, so the message arrives from 1,200 to 1,400. The message that goes down arrives at 1,100.
 #[test]
 fn direct_on_a_ring_meets_where_routes_do() {
     let machine = machine(&[dim(DimensionShape::Ring, 4, Direct).of_links()]);
@@ -302,8 +300,8 @@ fn traffic(
             for (dim, &shape) in dims.iter_mut().zip(shapes) {
                 dim.shape = shape;
             }
-            // If a train crosses a fast dimension between two slower dimensions, it spreads out, so
-            // no middle dimension here is that fast.
+            // A train that crosses a fast dimension between two slower ones spreads out, so no middle dimension here is
+            // that fast.
             if let [a, b, c] = &mut dims[..] {
                 b.ps_per_byte = b.ps_per_byte.max(a.link_ps().min(c.link_ps()));
             }
@@ -316,7 +314,7 @@ fn traffic(
                     Pattern::Incast => (a % n, if b % 4 > 0 { 0 } else { b % n }),
                     Pattern::Any => (a % n, b % n),
                 };
-                // On faster later links, a train equals its packets only if its segments are whole.
+                // If later links are faster, a train equals its packets only if its segments are whole.
                 let bytes = match segment {
                     Some(s) if faster_after && bytes > s => bytes / s * s,
                     _ => bytes,
@@ -349,12 +347,11 @@ proptest! {
 
     /// Single packets arrive at the same times as trains.
     ///
-    /// A train keeps its segments without gaps, so it is ready at max(head, tail - (s - γ)). The
-    /// train has N packets of γ each. The first packet arrives at the head, and the last at the
-    /// tail. The last packet may be that late because N - 1 = (s - γ)/γ packets go before it. The
-    /// packets are therefore ready at the same moment as the train, and everything after that is
-    /// equal. If the last packet is shorter, both still agree if no link is faster than an earlier
-    /// link, because then the head determines the time. If there are segments, messages therefore
+    /// A train keeps its segments without gaps, so it is ready at max(head, tail - (s - γ)). The train has N packets of
+    /// γ each. The first packet arrives at the head, and the last at the tail. The last packet may be that late because
+    /// N - 1 = (s - γ)/γ packets go before it. The packets are therefore ready at the same moment as the train, and
+    /// everything after that is equal. If the last packet is shorter, both still agree as long as no link is faster
+    /// than an earlier one, because then the head determines the time. If there are segments, messages therefore
     /// consist of whole segments here, and the allowed difference is 0.
     #[test]
     fn trains_come_when_their_packets_do(traffic in traffic(SHAPES)) {

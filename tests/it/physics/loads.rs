@@ -5,11 +5,11 @@ use super::lines::{TestTraceNode, line};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
 
-/// The dimension `d`: its shape, its bytes per second, its ns of latency, and its algorithm.
+/// The dimension `d`: its shape, its bytes per second, its latency in ns, and its algorithm.
 pub type DimensionParameters<'a> = (&'a str, u64, u64, &'a str);
 
-/// Returns a machine of `npus` NPUs along one dimension. Each entry of `memories` is a table: its
-/// name, and its keys except the capacity.
+/// Returns a machine of `npus` NPUs along one dimension. Each entry of `memories` is a table that gives the memory's
+/// name and all its keys except the capacity.
 pub fn machine(
     npus: u32,
     dimension: DimensionParameters<'_>,

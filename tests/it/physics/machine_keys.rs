@@ -1,5 +1,5 @@
-//! Tests the effect of doubling each number of a machine file: which result changes, by how much,
-//! and which errors occur.
+//! Tests what happens when each number of a machine file is doubled: which result changes, by how much, and which
+//! errors occur.
 
 use super::doubling::{ChangedMachineFileLines, MACHINE, doubled};
 use super::lines::{TestTraceNode, call, kernel, line, receive, send};
@@ -35,7 +35,7 @@ fn peaks(keys: &mut ChangedMachineFileLines) {
         );
         let ranks = alone(work(1_000_000 * k, 8, Some(dtype)));
         doubled(keys, &entry, &ranks, Ok(1_000_000), 500_000);
-        // A kernel in another format does not change.
+        // A kernel in another format takes the same time.
         let other = Dtype::ALL[k as usize % 8].0;
         let rate = k % 8 + 1;
         let ranks = alone(work(1_000_000 * rate, 8, Some(other)));
@@ -57,7 +57,7 @@ fn memory_of_the_npu(keys: &mut ChangedMachineFileLines) {
     doubled(keys, entry, &local(3_000_000), Ok(3_300_000), 1_800_000);
     let entry = "memory_latency = \"300 => memory_latency = \"600";
     doubled(keys, entry, &local(3_000_000), Ok(3_300_000), 3_600_000);
-    // A kernel streams its bytes, without latency.
+    // A kernel streams its bytes, so latency does not count.
     doubled(
         keys,
         entry,
@@ -71,8 +71,7 @@ fn memory_of_the_npu(keys: &mut ChangedMachineFileLines) {
     doubled(keys, entry, &local(60_000_000_000), refused, 60_000_300_000);
 }
 
-/// Independent kernels of 1 us each have their own stream or thread, so the number of lanes limits
-/// them.
+/// Each independent kernel of 1 us has its own stream or thread, so the number of lanes limits how many run at once.
 fn lanes_of_npu_and_host(keys: &mut ChangedMachineFileLines) {
     let kernels = |n: i64| vec![(0..n).map(|lane| kernel(1000).on(lane)).collect::<Vec<_>>()];
     // 4 kernels take two turns on 2 lanes, and one turn on 4 lanes.
@@ -119,7 +118,7 @@ fn lanes_of_npu_and_host(keys: &mut ChangedMachineFileLines) {
 fn dimensions(keys: &mut ChangedMachineFileLines) {
     let world = |n| vec![vec![call(CollectiveKind::AllReduce, 80_000)]; n];
     let all = Ok(9_200_000);
-    // The changes are 2 x 200 ns less, 2 x 400 ns more, 2 x 400 ns less, and 2 x 3,000 ns more.
+    // The doubled values change this by 2 x 200 ns less, 2 x 400 ns more, 2 x 400 ns less, and 2 x 3,000 ns more.
     doubled(keys, "\"100 GB/s => \"200 GB/s", &world(4), all, 8_800_000);
     doubled(keys, "\"400 ns => \"800 ns", &world(4), all, 10_000_000);
     doubled(keys, "\"25 GB/s => \"50 GB/s", &world(4), all, 8_400_000);
@@ -199,7 +198,7 @@ fn remote_memory(keys: &mut ChangedMachineFileLines) {
     );
 }
 
-/// For every line of the file with a number, a function above doubles it.
+/// For every line of the file that has a number, one of the functions above doubles it.
 #[test]
 fn every_number_moves_what_it_should() {
     let mut keys = ChangedMachineFileLines::default();

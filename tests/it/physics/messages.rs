@@ -69,7 +69,7 @@ fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
     assert_eq!(to([1, 2]), [200_000, 200_000, 700_000, 1_200_000]);
 }
 
-/// Messages of a tag match in program order, even if they become ready in another order.
+/// Messages with the same tag match in program order, even if they become ready in another order.
 #[test]
 fn the_kth_send_meets_the_kth_receive() {
     let ranks = [
@@ -86,8 +86,8 @@ fn the_kth_send_meets_the_kth_receive() {
     assert_eq!((replay.end(1, 1), replay.end(1, 2)), (5_700_000, 700_000));
 }
 
-/// On a ring of 4, the short path from 0 to 3 is one link. One direction takes 500 + 200 ns, and 3
-/// rounds are 6 transfers. Rank 3's last send completes 500 ns before the message is received.
+/// On a ring of 4, the short path from 0 to 3 is one link. One direction takes 500 + 200 ns, and 3 rounds need 6
+/// transfers. Rank 3's last send completes 500 ns before the message is received.
 #[test]
 fn a_ping_pong_takes_two_ways_a_round() {
     let ends = traffic(TrafficPattern::PingPong, 10_000, 4, 3);
@@ -102,10 +102,10 @@ fn a_ring_shift_takes_one_way_a_round() {
         let ends = traffic(TrafficPattern::Ring, 10_000, ranks, 3);
         assert_eq!(ends, vec![2_100_000; ranks as usize]);
     }
-    // 3 positions on a ring of 8 are 3 links, which take 1,500 + 200 ns.
+    // 3 positions apart on a ring of 8 means 3 links, which take 1,500 + 200 ns.
     let ends = traffic(TrafficPattern::Stride(3), 10_000, 8, 1);
     assert_eq!(ends, vec![1_700_000; 8]);
-    // 6 positions are 2 in the other direction.
+    // 6 positions ahead are 2 positions in the other direction.
     let ends = traffic(TrafficPattern::Stride(6), 10_000, 8, 1);
     assert_eq!(ends, vec![1_200_000; 8]);
 }

@@ -8,8 +8,7 @@ use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, WorkloadError};
 
-/// Returns a job of `ranks` ranks, of which only the ranks in `present` have traces, on a ring or a
-/// switch of this size.
+/// Returns a job of `ranks` ranks on a ring or a switch of this size; only the ranks in `present` have traces.
 fn run(
     ranks: u32,
     present: &[(u32, Vec<TestTraceNode>)],
@@ -89,7 +88,7 @@ fn without_mirror_a_missing_rank_is_named() {
 }
 
 /// After the last present member ends, the rest of a collective, or of a message to an absent rank, belongs to no node,
-/// so the makespan is the completion of the last node.
+/// so the makespan is the time when the last node completes.
 #[test]
 fn the_makespan_is_that_of_nodes_that_exist() {
     let replay = run(

@@ -56,9 +56,9 @@ proptest! {
         let mut far = dims.clone();
         far[which].link_ns *= factor;
         prop_assert!(time(&far, kind, bytes) >= base);
-        // If both numbers become slower, the result is bounded: no collective is slower by more
-        // than the factor, except for rounding. Rounding adds at most half a picosecond, times the
-        // factor, in each of fewer than 1,000 successive messages.
+        // If both numbers become slower, the result is bounded: apart from rounding, no collective slows down by more
+        // than the factor. Rounding adds at most half a picosecond, times the factor, in each of fewer than 1,000
+        // successive messages.
         let mut both = dims.clone();
         for dim in &mut both {
             (dim.ps_per_byte, dim.link_ns) = (dim.ps_per_byte * factor, dim.link_ns * factor);

@@ -1,10 +1,10 @@
-//! Simulates collectives as single messages, without events. Corrects guessed times until they are consistent.
+//! Simulates collectives message by message, without an event loop. Corrects guessed times until they are consistent.
 //!
 //! If a ring algorithm uses both directions, each direction is a separate strand with half of the data.
 //!
-//! Every message has three times: when it begins to leave, when its first byte arrives, and when
-//! its last byte arrives. All three follow from the times of earlier messages, so repeated
-//! application of the rules converges from any guess, in the order of time.
+//! Every message has three times: when it begins to leave, when its first byte arrives, and when its last byte arrives.
+//! All three follow from the times of earlier messages, so applying the rules repeatedly converges from any guess;
+//! earlier times settle first.
 
 use super::oracle::{phases, pipeline_pass};
 use super::programs;
@@ -14,10 +14,10 @@ use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind;
 
-/// Condition for sending a message.
+/// What must happen before a message is sent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AwaitedMessageCountOrSenders {
-    /// The member has received this number of messages.
+    /// The member has received this many messages.
     Count(usize),
     /// The member has received messages from these members.
     From(Vec<u32>),
@@ -52,8 +52,8 @@ fn program(
         .collect()
 }
 
-/// Returns the messages of rings and direct exchanges: the receiver's index, and the number of
-/// receptions before each message.
+/// Returns the messages of rings and direct exchanges: the receiver's index, and how many messages must be received
+/// before each is sent.
 fn counted(
     algorithm: CollectiveAlgorithm,
     what: CollectiveStagePrimitive,
@@ -90,7 +90,7 @@ fn counted(
     }
 }
 
-/// A message, and the guesses of its times.
+/// A message and its guessed times.
 struct MessageWithGuessedTimes {
     from: usize,
     to: usize,
@@ -109,7 +109,7 @@ struct MessageWithGuessedTimes {
     delivered: u64,
 }
 
-/// Returns the end of each NPU's part on a machine of `dims`, for start times `starts`.
+/// Returns the time when each NPU's part ends on a machine of `dims`, for the start times `starts`.
 pub fn ends(
     dims: &[Dim],
     kind: CollectiveKind,
@@ -134,8 +134,8 @@ pub fn line(
     ends.into_iter().max().unwrap_or(0)
 }
 
-/// Returns the messages of a collective over all NPUs of `dims`, with the sender, the receiver, and
-/// the bytes as a fraction.
+/// Returns the messages of a collective over all NPUs of `dims`, each with its sender, its receiver, and its bytes as a
+/// fraction.
 pub fn sent(
     dims: &[Dim],
     kind: CollectiveKind,
@@ -216,7 +216,7 @@ fn messages(
     messages
 }
 
-/// Returns the ends of all NPUs' parts for a list of stages.
+/// Returns the times when all NPUs' parts of a list of stages end.
 fn run(
     dims: &[Dim],
     stages: &[(
@@ -258,7 +258,8 @@ fn run(
     panic!("no times fit");
 }
 
-/// Computes the sends of `npu`. Each is as early as the guessed receptions allow. Returns the end of the NPU's part.
+/// Computes the sends of `npu`. Each leaves as early as the guessed receives allow. Returns the time when the NPU's
+/// part ends.
 fn send(messages: &mut [MessageWithGuessedTimes], npu: usize, start: u64, stages: usize) -> u64 {
     let mut now = start;
     for stage in 0..stages {
@@ -268,8 +269,7 @@ fn send(messages: &mut [MessageWithGuessedTimes], npu: usize, start: u64, stages
     now
 }
 
-/// Computes the sends of one strand in a stage that begins at `now`, and returns the end of the
-/// strand.
+/// Computes the sends of one strand in a stage that begins at `now`, and returns the time when the strand ends.
 fn send_strand(
     messages: &mut [MessageWithGuessedTimes],
     npu: usize,
@@ -298,9 +298,9 @@ fn send_strand(
     now.max(receptions.last().map_or(0, |last| last.0))
 }
 
-/// Computes receptions at the port of `npu` in a dimension (on a ring, from one side), in the order
-/// of first bytes. Of simultaneous messages, the message of the earlier stage goes first, and then
-/// the message of the lower sender.
+/// Computes the receives at the port of `npu` in a dimension (on a ring, from one side), in the order of first bytes.
+/// Of messages that arrive at the same time, the one of the earlier stage goes first; within a stage, the one from the
+/// lower sender does.
 fn receive(
     messages: &mut [MessageWithGuessedTimes],
     npu: usize,

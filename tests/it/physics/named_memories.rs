@@ -10,8 +10,7 @@ use chakram::trace::{MemoryLocation, Op};
 use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
-/// Returns a machine file with these tables of memories, of four NPUs on a switch of 10 ps per
-/// byte.
+/// Returns a machine file for four NPUs on a switch of 10 ps per byte, with these memory tables.
 fn text(memories: &str) -> String {
     format!(
         r#"name = "m"
@@ -122,8 +121,8 @@ fn run(ranks: &[Vec<TestTraceNode>], at: &[u64], machine: &Machine) -> ReplayOut
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// Loads from two pools that share links with messages end as on machines with only one of the pools, named or
-    /// unnamed.
+    /// Loads from two pools that share links with messages end at the same time as on machines with only one of the
+    /// pools, named or unnamed.
     #[test]
     fn memories_do_not_hold_one_another_up(
         loads in prop::collection::vec((0_u64..5_000, 1_u64..100_000), 8),
@@ -148,8 +147,8 @@ proptest! {
     }
 }
 
-/// A named memory shares ports with messages like an unnamed memory. A message of 400 kB occupies
-/// the receiver's port for 4 us, and so does a following load of 400 kB.
+/// A named memory shares ports with messages just as an unnamed memory does. A message of 400 kB occupies the
+/// receiver's port for 4 us, and so does a following load of 400 kB.
 #[test]
 fn named_memories_share_ports_of_the_network() {
     let memory = r#"attachment = "per_npu"
@@ -170,8 +169,8 @@ capacity = "1 TB""#;
     };
     let named = ends(MemoryLocation::Named("x"), "remote_memories.x");
     assert_eq!(named, ends(MemoryLocation::Remote, "remote_memory"));
-    // Both pass one port. The later of the two ends when 800 kB have passed the port; a chunk's
-    // time in the channel precedes these bytes.
+    // Both pass one port. The later of the two ends when 800 kB have passed the port; a chunk spends its time in the
+    // channel before these bytes pass.
     let last = named[0].max(named[1]);
     assert!((8_000_000..=8_100_000).contains(&last), "{named:?}");
 }

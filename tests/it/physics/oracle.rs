@@ -38,15 +38,15 @@ impl Dim {
     }
 }
 
-/// Returns the end of reception at a port for messages with first bytes at `first_bytes`. Each
-/// message takes `s`.
+/// Returns the time when a port has received all messages, whose first bytes arrive at `first_bytes`. Each message
+/// takes `s`.
 pub fn received(mut first_bytes: Vec<u64>, s: u64) -> u64 {
     first_bytes.sort_unstable();
     let serve = |free: u64, first: u64| free.max(first) + s;
     first_bytes.into_iter().fold(0, serve)
 }
 
-/// Returns the end of reception for messages, which are given by the sender's distance; on a ring,
+/// Returns the time when all messages have been received. Messages are given by their sender's distance, on a ring
 /// separately for each side.
 fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64) -> u64 {
     let (mut below, mut above) = (Vec::new(), Vec::new());
@@ -93,8 +93,8 @@ fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     }
 }
 
-/// Returns the time of `primitive` with `algorithm` on a line of all NPUs of `dim`, which start
-/// together. The line's buffer has `bytes / parts`.
+/// Returns the time of `primitive` with `algorithm` on a line of all NPUs of `dim`, which start together. The line's
+/// buffer is `bytes / parts`.
 pub fn phase_name(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectiveStagePrimitive, u64, u64),
@@ -103,8 +103,8 @@ pub fn phase_name(
     let (algorithm, primitive, bytes, parts) = stage;
     use CollectiveStagePrimitive as P;
     let n = u64::from(dim.size);
-    // Rings send half in each direction, each over its own link, so the time equals that of all bytes at the rate of
-    // both links.
+    // Rings send half in each direction, each over its own link, so this takes as long as sending all bytes at both
+    // links' combined rate.
     let rate = match (algorithm, dim.shape) {
         (CollectiveAlgorithm::Ring, DimensionShape::Ring) => dim.ps_per_byte,
         _ => dim.link_ps(),
@@ -112,11 +112,11 @@ pub fn phase_name(
     let share = pipeline_pass(bytes, parts * n, rate);
     let whole = pipeline_pass(bytes, parts, rate);
     let next = dim.latency(1);
-    // Distances of the other members.
+    // The distances to the other members.
     let others = || 1..dim.size;
     let nth = |k: u32| u64::from(k);
     let levels = n.trailing_zeros();
-    // Size of the part that a member exchanges at distance 2^j.
+    // Size of the part that a member exchanges with the member at distance 2^j.
     let half = |j: u32| pipeline_pass(bytes, parts * (2 << j), rate);
     match (algorithm, primitive) {
         // The distances 1, 2, 4, … are equal for every member.
@@ -127,8 +127,8 @@ pub fn phase_name(
         (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => {
             (0..levels).map(|j| dim.latency(1 << j) + whole).sum()
         }
-        // Round k goes k positions ahead. If the number of members is a power of two, members
-        // exchange in pairs, which have different distances in a ring.
+        // Round k goes k positions ahead. If the number of members is a power of two, members exchange in pairs, and
+        // the pairs' distances differ on a ring.
         (CollectiveAlgorithm::Pairwise, _)
             if dim.shape != DimensionShape::Ring || n.count_ones() > 1 =>
         {
@@ -153,7 +153,7 @@ pub fn phase_name(
         }
         // The farthest share crosses n - 1 links.
         (CollectiveAlgorithm::Ring, P::Gather | P::Scatter) => (n - 1) * (next + share),
-        // The member k positions before sends its k-th message here.
+        // The member that is k positions before this one sends its k-th message here.
         (CollectiveAlgorithm::Direct, P::ReduceScatter | P::AllGather | P::AllToAll) => {
             let first = others().map(|k| (k, (nth(k) - 1) * share + dim.latency(k)));
             received_at(dim, first, share)
@@ -167,8 +167,7 @@ pub fn phase_name(
             let last = others().map(|k| nth(k) * share + dim.latency(k));
             last.max().unwrap_or(0)
         }
-        // All messages leave at the same time, and queue at the root on the side on which they
-        // arrive.
+        // All messages leave at the same time; at the root they queue on the side on which they arrive.
         (CollectiveAlgorithm::Direct, P::Reduce) => {
             received_at(dim, others().map(|k| (k, dim.latency(k))), whole)
         }
@@ -205,7 +204,7 @@ pub fn phases(
         K::Barrier => 0,
         _ => comm_size,
     };
-    // Share of the buffer that remains after the inner dimensions have scattered the buffer.
+    // The share of the buffer that remains once the inner dimensions have scattered it.
     let inside = |i: usize| size(0..i);
     // Share that a line has while the outer dimensions have not been gathered yet.
     let outside = |i: usize| size(i + 1..d);
@@ -221,8 +220,8 @@ pub fn phases(
             let mut both = out(CollectiveStagePrimitive::ReduceScatter, &inside);
             both.extend(back(out(CollectiveStagePrimitive::AllGather, &inside)));
             both.retain(|(i, ..)| dims[*i].size > 1);
-            // The last phase out and the first phase back follow each other directly and use the
-            // same dimension.
+            // The last phase on the way out and the first phase on the way back use the same dimension, one right after
+            // the other.
             let last = dims.iter().rposition(|dim| dim.size > 1);
             if let Some(last) = last.filter(|&d| fused(dims[d].algorithm, dims[d].size)) {
                 let out = both.iter().position(|stage| stage.0 == last).unwrap();
@@ -247,12 +246,11 @@ pub fn phases(
     all.into_iter().map(how).collect()
 }
 
-/// Returns the time of `kind` over all of `dims` if all members start together: one phase after the
-/// other, where all members of a line begin a phase together.
+/// Returns the time of `kind` over all of `dims` if all members start together: the phases run one after another, and
+/// all members of a line begin each phase together.
 pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32) -> u64 {
     let phases = phases(dims, kind, comm_size);
-    // On a ring, members that exchange data with the member at index XOR k are at different
-    // distances from it.
+    // On a ring, the partner at index XOR k is not equally far from every member.
     let apart = |(d, how, ..): &(
         usize,
         CollectiveAlgorithm,

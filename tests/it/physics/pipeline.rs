@@ -48,9 +48,9 @@ pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
     }
 }
 
-/// Returns the visits of a chunk of `bytes`: for each, the dimension and the time in picoseconds.
-/// Every share is a whole number of bytes. A ring takes the latency and the time of a share n - 1
-/// times; a direct exchange takes the latency once.
+/// Returns the visits of a chunk of `bytes`, each with its dimension and its time in picoseconds. Every share is a
+/// whole number of bytes. A ring takes n - 1 times the latency plus the time of a share; a direct exchange takes the
+/// latency only once.
 fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
     let stage = |d: usize, bytes: u64| {
         let Dim { size, .. } = dims[d];
@@ -126,8 +126,8 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     all
 }
 
-/// Returns the end of the last chunk if each dimension takes one chunk at a time. Searches a list of chunks whenever a
-/// visit ends.
+/// Returns the end of the last chunk if each dimension takes one chunk at a time. Whenever a visit ends, searches the
+/// list of chunks for the next one.
 fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: WaitingChunkPriority) -> u64 {
     // `true` if a chunk's current or next visit is an all-gather. Also keeps the direction that began last.
     let back = |done: usize, all: usize| match kind {
@@ -135,8 +135,7 @@ fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: WaitingChunk
         other => other == K::AllGather,
     };
     let mut last = vec![false; dims];
-    // Each chunk has its finished visits, the start of its wait with a counter, and the end of its
-    // current visit.
+    // For each chunk: its finished visits, the start of its wait with a counter, and the end of its current visit.
     let mut done = vec![0_usize; visits.len()];
     let mut since: Vec<u64> = (0..visits.len() as u64).collect();
     let mut ends: Vec<Option<u64>> = vec![None; visits.len()];
@@ -211,8 +210,7 @@ fn policies() -> impl Strategy<Value = (DimensionVisitOrder, WaitingChunkPriorit
     )
 }
 
-/// Returns the buffer size for `kind` at which each of `chunks` chunks has `chunk` bytes of the
-/// whole buffer.
+/// Returns the buffer size for `kind` at which each of `chunks` chunks is `chunk` bytes of the whole buffer.
 fn bytes(kind: K, chunk: u64, chunks: u32, npus: u32) -> u64 {
     let whole = chunk * u64::from(chunks);
     match kind {
@@ -332,8 +330,8 @@ fn four_chunks_by_hand() {
         replay_with(&workload, &small(4, 1), &stepwise()).ps(),
         100_000
     );
-    // Two concurrent chunks share a port's rate: each dimension has 8 stages of 10 ns, plus at least 10 ns to fill and
-    // drain.
+    // Two concurrent chunks share a port's rate: each dimension has 8 stages of 10 ns, plus at least 10 ns while the
+    // pipeline fills and drains.
     let two = replay(&workload, &small(4, 2));
     assert_eq!(two.outcome.stepwise, 1);
     assert!((100_000..=120_000).contains(&two.ps()), "{}", two.ps());
@@ -341,21 +339,20 @@ fn four_chunks_by_hand() {
 
 #[test]
 fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
-    // 3 bytes in 3 chunks of 1 B over two dimensions of size 2 move halves and quarters of bytes:
-    // 1/2 · 10 and 1/4 · 20 = 5 ps each way. Dimension 1 is busy for 6 stages from 5 ps on, and
-    // then the last chunk goes back: 5 + 30 + 5.
+    // 3 bytes in 3 chunks of 1 B over two dimensions of size 2 move halves and quarters of bytes: 1/2 · 10 and 1/4 · 20
+    // = 5 ps each way. From 5 ps on, dimension 1 is busy for 6 stages, and then the last chunk goes back: 5 + 30 + 5.
     let workload = job(K::AllReduce, 3, 4, 0);
     assert_eq!(replay(&workload, &small(64, 1)).ps(), 40);
     // An empty buffer is one chunk.
     assert_eq!(replay(&job(K::Barrier, 0, 4, 0), &small(64, 1)).ps(), 0);
 }
 
-/// Eight members are on a switch without latency, and S = 640,000 B at 20 ps/B takes t = 12,800 ns.
-/// In one tree, an inner member receives S from each of two children and S from its parent, so its port is occupied for
-/// 3t. Two trees halve the data. As an inner member of one tree, a member receives S/2 three times; as a leaf of the
-/// other tree, it receives S/2 once. Each member sends as much as it receives, so the collective takes 2t. Chunks add
-/// the time to fill and drain the trees: no more than a few levels of a chunk of S/64. Without chunks, the levels
-/// follow one another.
+/// Eight members are on a switch without latency, and S = 640,000 B at 20 ps/B takes t = 12,800 ns. In one tree, an
+/// inner member receives S from each of two children and S from its parent, so its port is occupied for 3t. Two trees
+/// halve the data. As an inner member of one tree, a member receives S/2 three times; as a leaf of the other tree, it
+/// receives S/2 once. Each member sends as much as it receives, so the collective takes 2t. Chunks add the time to fill
+/// and drain the trees: at most the time that a chunk of S/64 takes for a few levels. Without chunks, the levels follow
+/// one another.
 #[test]
 fn trees_live_by_chunks() {
     let t = 12_800_000;
@@ -382,8 +379,8 @@ fn trees_live_by_chunks() {
     assert!(time(Tree, 1) > one && time(DoubleBinaryTree, 1) > one);
 }
 
-/// A collective whose messages would not fit in memory is an error if it must be simulated; the
-/// closed form needs no memory.
+/// If a collective must be simulated and its messages would not fit in memory, this is an error; the closed form needs
+/// no memory.
 #[test]
 fn what_does_not_fit_is_refused() {
     let ranks = 1 << 17;

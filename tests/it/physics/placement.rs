@@ -31,7 +31,7 @@ fn a_map_moves_a_group_to_another_dimension() {
         replay_with(&workload, &machine, &ReplayOptions::default()).ps(),
         1_100_000
     );
-    // On the switch they take 2,000 ns and two messages of 40,000 B at 40 ps/B, 3,200 ns.
+    // On the switch, the steps take 2,000 ns plus two messages of 40,000 B at 40 ps/B, 3,200 ns.
     assert_eq!(
         replay_with(&workload, &machine, &transposed()).ps(),
         5_200_000

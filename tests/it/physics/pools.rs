@@ -1,5 +1,5 @@
-//! Tests pools of memory shared by NPUs: compares loads at any time and of any size with a plain
-//! simulator, and doubles every number of each design.
+//! Tests memory pools that NPUs share: compares loads of any size at any time with a plain simulator, and doubles every
+//! number of each design.
 
 use super::lines::{TestTraceNode, line};
 use super::loads::{self, load};
@@ -72,8 +72,8 @@ proptest! {
         let expected = switch_pool::load_end_times(&tree, &begins);
         for (i, (load, expected)) in begins.iter().zip(expected).enumerate() {
             let found = replay.end(load.npu, i as u32 % 2 + 1);
-            // Each change of rates rounds an instant by up to half a picosecond at the sum of all
-            // rates.
+            // Each change of rates rounds an instant by up to half a picosecond, during which bytes flow at the sum of
+            // all rates.
             let off = found as f64 - (expected + 100_000.0);
             prop_assert!(off.abs() < 100.0, "{i}: {found}, off by {off}");
         }
@@ -89,9 +89,8 @@ link_bandwidth = "50 GB/s"
 npu_bandwidth = "4 GB/s"
 chunk = "40 kB"
 latency = "0""#;
-    // The second rank loads after a node that takes no time. 200 kB at 4 GB/s take 50 us. Each rank
-    // has 40 kB of a round of 80 kB: 4 us at the memories, and a quarter of 40 kB on each link into
-    // a station, 0.2 us.
+    // The second rank loads after a node that takes no time. 200 kB at 4 GB/s take 50 us. Each rank has 40 kB of a
+    // round of 80 kB: 4 us at the memories, and 0.2 us for a quarter of 40 kB on each link into a station.
     let ranks = [
         vec![line(Op::NoOp), load(200_000)],
         vec![line(Op::NoOp), load(200_000).after(&[1])],

@@ -1,4 +1,4 @@
-//! Tests ports shared by all operations, and the choice of a replay's network model.
+//! Tests ports that all operations share, and how a replay chooses its network model.
 
 use super::flows::{arrivals, ends, flow};
 use super::lines::{kernel, receive, send};

@@ -1,6 +1,5 @@
-//! Derives the messages of each member and their prerequisites from the definitions of the
-//! algorithms: trees as sets that are split, exchanges as pairs. Every message waits for named
-//! senders, not for a number of receptions.
+//! Derives each member's messages, and what they wait for, from the algorithms' definitions: trees are sets that are
+//! split, and exchanges are pairs. Every message waits for named senders, not for a number of receptions.
 
 use super::naive::{AwaitedMessageCountOrSenders, MemberProgramMessage};
 use chakram::extend::CollectiveStagePrimitive;
@@ -20,7 +19,7 @@ pub fn program(
             CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
             P::ReduceScatter,
         ) => {
-            // The bits, from the lowest, have a half of the buffer, a quarter, and so on.
+            // From the lowest bit upwards, the bits stand for a half of the buffer, a quarter, and so on.
             let bits = 0..n.trailing_zeros();
             let rounds = bits.map(|bit| (flip(index, bit), (1, 2 << bit)));
             in_turn(rounds.collect())
@@ -70,9 +69,8 @@ fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMessage> {
         .collect()
 }
 
-/// Returns the messages of pairwise rounds. In round k a member sends to the member k ahead after
-/// the messages of earlier rounds; or, if members form pairs, it exchanges data with the member at
-/// index XOR k.
+/// Returns the messages of pairwise rounds. In round k, a member sends to the member k ahead, after the messages of
+/// earlier rounds. If members form pairs, it exchanges data with the member at index XOR k instead.
 fn pairwise(n: u32, index: u32) -> Vec<MemberProgramMessage> {
     let share = (1, u64::from(n));
     if n.count_ones() == 1 {

@@ -45,7 +45,7 @@ fn messages_without_a_partner() {
             "only 0 such sends",
         ],
     );
-    // There is one more receive than sends.
+    // There is one receive more than there are sends.
     let twice = vec![receive(0, 8), receive(0, 8)];
     let text = why(&[vec![send(1, 8)], twice], &[]);
     says(

@@ -1,5 +1,5 @@
-//! Tests collectives replayed in isolation whose results are reused: times are as with messages, whatever happens in
-//! between.
+//! Tests collectives that are replayed in isolation so that later ones reuse the results: times equal those with
+//! messages, whatever happens in between.
 
 use super::lines::{TestTraceNode, call, kernel, line, receive, send};
 use super::rig::{ObserverLog, job};
@@ -83,7 +83,7 @@ fn stages(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
             for [what, size, after, which] in &plans[stage as usize] {
                 let tensor = ["t0", "t1", "t2", "t3"][(rank / 4) as usize];
                 let all = ["d0", "d1"][stage as usize];
-                // With separate lanes, members may be ready first for either of two collectives.
+                // With separate lanes, members may become ready for two collectives in either order.
                 let is_wide = which % 4 == 0;
                 let of = |kind, bytes| {
                     let (name, lane) = if is_wide { (all, 6) } else { (tensor, 4) };
@@ -175,7 +175,8 @@ fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
 fn answers_of_rehearsals_are_those_of_every_message() {
     let seeds = if is_whole() { 120 } else { 30 };
     let [answered, taken_back] = random_jobs(0..seeds);
-    // With this seed, a collective is withdrawn after another has reserved a link that the first no longer used.
+    // With this seed, a collective is withdrawn after another one has reserved a link that the first had finished
+    // using.
     random_jobs(1595..1596);
     // Both cases occur: answers that remain valid, and answers that other traffic invalidates.
     assert!(
@@ -192,7 +193,7 @@ fn answers_of_rehearsals_are_those_of_every_message_at_length() {
 
 /// Checks the links of a line of four with five all-reduces, each after kernels during which all links become idle. The
 /// fourth member sends to the first over three links of 1 ns, so a ring of six steps of 400 B at 1000 GB/s has no
-/// closed form. Each link is busy for as long as with messages.
+/// closed form. Each link is busy for as long as it is with simulated messages.
 #[test]
 fn links_are_as_busy_as_message_by_message() {
     let line = machine("mesh", [1, 1], [4, 2], 8);
@@ -207,9 +208,8 @@ fn links_are_as_busy_as_message_by_message() {
         [false, true].map(|stepwise| run(&workload, &line, &[0, 1, 2, 3], stepwise));
     assert_eq!(busy, expected);
     assert_eq!(answered.makespan, stepwise.makespan);
-    // The first run shows that the collective repeats. At the end of the second run, its pattern of
-    // arrivals is replayed in isolation; later runs reuse this result and reserve their links until
-    // the last member arrives.
+    // The first run shows that the collective repeats. At the end of the second run, its arrival pattern is replayed in
+    // isolation; later runs reuse this result and reserve their links until the last member arrives.
     assert_eq!((answered.stepwise, answered.closed), (2, 3));
     assert_eq!(
         (answered.messages, stepwise.messages),

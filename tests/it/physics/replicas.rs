@@ -123,7 +123,7 @@ fn grid(random: &mut Random, ranks: u32) -> Machine {
     ])
 }
 
-/// Leaves out the parts of a report that a folded replay cannot have, because they need every rank.
+/// Leaves out those parts of a report that need every rank, because a folded replay cannot produce them.
 fn without_path(report: Report) -> Report {
     Report {
         critical_path: None,
@@ -207,11 +207,10 @@ fn a_representative_gives_the_report_of_all_ranks_at_length() {
     assert!(folded > 7000, "{folded}");
 }
 
-/// Eight ranks compute for 100 ns and reduce 8,000 B over all ranks; rank 5 computes for 200 ns. A
-/// ring of eight with 20 ps/B and 500 ns per link has half of the bandwidth to each side and takes
-/// 14 steps. The steps begin when the last member arrives only if the answer is analytical. Here
-/// the members arrive at different times, so the reduction is simulated for each rank, and no rank
-/// may represent another.
+/// Eight ranks compute for 100 ns and reduce 8,000 B over all ranks; rank 5 computes for 200 ns. A ring of eight with
+/// 20 ps/B and 500 ns per link has half of the bandwidth to each side and takes 14 steps. The steps all begin when the
+/// last member arrives only if the answer is analytical. Here the members arrive at different times, so the reduction
+/// is simulated for each rank, and no rank may represent another.
 #[test]
 fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
     let ring = machine(&[dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)]);

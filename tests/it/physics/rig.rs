@@ -41,7 +41,7 @@ impl Dim {
         }
     }
 
-    /// Returns the time of one link for a byte.
+    /// Returns the time that one link takes for a byte.
     pub fn link_ps(&self) -> u64 {
         self.ps_per_byte * self.links()
     }
@@ -98,8 +98,7 @@ pub fn switched(dims: &[Dim], switching: SwitchingMode) -> Machine {
     machine_of(dims, named.collect(), switching)
 }
 
-/// Returns a machine with these dimensions and other choices of algorithms; collectives have one
-/// chunk.
+/// Returns a machine with these dimensions that chooses algorithms in other ways; collectives have one chunk.
 pub fn machine_of(
     dims: &[Dim],
     choices: Vec<DimensionAlgorithmChoice>,
@@ -241,7 +240,7 @@ pub fn replay(workload: &Workload, machine: &Machine) -> ReplayOutcomeAndLog {
     replay_with(workload, machine, &ReplayOptions::default())
 }
 
-/// Returns the options with this timing of communication.
+/// Returns the options with this way of timing communication.
 pub fn priced(comm: CommTiming) -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
         o.comm = comm;

@@ -1,6 +1,5 @@
-//! Tests the law of scale: if latencies and kernel times are doubled and bandwidths halved, everything takes exactly
-//! twice as long, provided that all durations are whole picoseconds. The choices of algorithms never change, even with
-//! rounding.
+//! Tests the scaling law: if latencies and kernel times double and bandwidths halve, everything takes exactly twice as
+//! long, provided that all durations are whole picoseconds. The choices of algorithms never change, even with rounding.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};

@@ -38,7 +38,7 @@ fn under(
 }
 
 /// A kernel after a send, and the send's lane, wait for the message's last byte; the receive's end does not change. If
-/// a transfer occupies its links until its end, both completions coincide.
+/// a transfer occupies its links until its end, both kinds of completion coincide.
 #[test]
 fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
     let ranks = [
@@ -85,8 +85,8 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
         // Each message gets half of the receiver's link, so it takes 400 ns and arrives 1,000 ns
         // later.
         (NetworkModel::FairSharing, [400, 400], [1400, 1400]),
-        // All links of a path are occupied for 1,200 ns, and the receiver's link by one message
-        // after the other.
+        // Each message occupies all links of its path for 1,200 ns, and the receiver's link serves one message after
+        // the other.
         (NetworkModel::Exclusive, [1200, 2400], [1200, 2400]),
     ] {
         let [injected, delivered] = under(model, &machines, &workload);
@@ -96,7 +96,7 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
             (left, there),
             "{model}"
         );
-        // The messages arrive at the same times in both.
+        // The messages arrive at the same times in both cases.
         let received = |replay: &ReplayOutcomeAndLog| [1, 2].map(|node| replay.end(2, node) / 1000);
         assert_eq!(
             (received(&injected), received(&delivered)),
@@ -123,7 +123,7 @@ fn a_send_holds_its_lane_until_it_is_complete() {
     );
 }
 
-/// Delivery does not wait until the receive is posted, and needs no trace of the receiver.
+/// Delivery neither waits until the receive is posted nor needs a trace of the receiver.
 #[test]
 fn nobody_has_to_receive_for_a_send_to_be_complete() {
     let [_, machine] = switch(4, CollectiveAlgorithm::Ring);
@@ -214,7 +214,7 @@ fn sends_of_custom_algorithms_are_complete_alike() {
     }
 }
 
-/// Steps of algorithms depend only on receptions, so a member's part never waits for other members to receive.
+/// An algorithm's steps wait only for received messages, so a member's part never waits for other members to receive.
 #[test]
 fn algorithms_of_collectives_take_as_long_either_way() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
@@ -232,8 +232,8 @@ fn algorithms_of_collectives_take_as_long_either_way() {
 proptest! {
     #![proptest_config(cases(64))]
 
-    /// Collectives use closed forms, which messages after sends may invalidate at any moment, and messages. No send
-    /// completes before it has left, and chains of sends never end earlier.
+    /// Some collectives use closed forms, which later sends may invalidate at any moment, and others use messages. No
+    /// send completes before it has left, and chains of sends never end earlier.
     #[test]
     fn closed_forms_are_taken_back_alike(
         starts in prop::collection::vec(0_u64..4000, 4),

@@ -1,4 +1,4 @@
-//! Compares slopes of the makespan, and the ranges in which they are valid, with finite differences: replays of random
+//! Compares the makespan's slopes, and the ranges in which they are valid, with finite differences: replays of random
 //! jobs with changed times.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
@@ -17,8 +17,8 @@ use chakram::workload::Workload;
 
 const RANKS: u32 = 4;
 
-/// Returns ranks that compute on two lanes, in any order that their dependencies allow, all-reduce
-/// together and send to the next rank.
+/// Returns ranks that compute on two lanes in any order that their dependencies allow, take part in an all-reduce, and
+/// send to the next rank.
 fn random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
     let steps = 6 + random.below(8);
     let shared: Vec<[u64; 2]> = (0..steps)
@@ -65,7 +65,7 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
     ranks
 }
 
-/// Returns the makespan of a replay with the times of the row multiplied by `factor`.
+/// Returns the makespan of a replay that multiplies the times of the row by `factor`.
 fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor: f64) -> f64 {
     let time = DurationAdjustment::Factor(factor);
     let options = ReplayOptions::with_changes(|options| match row.setting.split_once(" = ") {
@@ -86,8 +86,8 @@ fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor
     outcome.makespan.0 as f64
 }
 
-/// Returns the number of rows compared with replays, and the number of rows whose range the graph alone finds
-/// correctly.
+/// Returns the number of rows compared with replays, and the number of rows for which the graph alone finds the correct
+/// range.
 fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let [mut rows, mut by_graph] = [0; 2];
@@ -138,8 +138,8 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
     [rows, by_graph]
 }
 
-/// Returns a network on which messages and collectives take these times per byte and per link,
-/// relative to 50 GB/s and 700 ns.
+/// Returns a network on which messages and collectives take these multiples of the times per byte and per link of 50
+/// GB/s and 700 ns.
 fn network_text(shape: &str, per_byte: f64, per_link: f64) -> String {
     format!(
         "name = \"four\"\n[[dimension]]\nname = \"net\"\nshape = \"{shape}\"\nsize = {RANKS}\nalgorithm = \"ring\"\n\
@@ -151,8 +151,8 @@ fn network_text(shape: &str, per_byte: f64, per_link: f64) -> String {
     )
 }
 
-/// Returns the number of rows of machine keys compared with replays on machines that this test writes, and the number of rows
-/// that are valid for a tenth less time.
+/// Returns the number of machine-key rows compared with replays on machines that this test writes, and the number of
+/// rows that are still valid when the time falls by a tenth.
 fn hold_on_machines(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let [mut rows, mut wide] = [0; 2];
     for seed in seeds {
@@ -222,7 +222,7 @@ fn slopes_are_finite_differences_inside_their_ranges() {
     let jobs = if is_whole() { 1000 } else { 25 };
     let [rows, by_graph] = hold(0..jobs);
     println!("{rows} rows of {jobs} jobs; the graph alone is right about the range of {by_graph}");
-    // In many of these jobs the order on lanes changes, which only replays show.
+    // In many of these jobs the order on lanes changes, and only replays reveal this.
     assert!(
         rows >= 5 * jobs && 2 * by_graph >= rows,
         "{rows} {by_graph}"

@@ -1,5 +1,5 @@
-//! Tests the law for settings: an edited key of a machine file changes the results of a run, or the
-//! report names the key as having no effect, with a reason. A named key changes nothing.
+//! Tests the law for settings: an edited key of a machine file changes the results of a run, or the report names the
+//! key as having no effect, with a reason. A key that the report names this way must change nothing.
 
 use super::lines::{TestTraceNode, call, kernel, line, receive, send, shaped};
 use super::rig::job;
@@ -24,7 +24,7 @@ use std::sync::Mutex;
 use std::thread;
 use toml::Value as Toml;
 
-/// Words that some key accepts; each key rejects the words of other keys.
+/// Words that some key accepts; each key rejects the words that only other keys accept.
 const WORDS: [&str; 31] = [
     "ring",
     "direct",
@@ -82,8 +82,7 @@ struct PlacedJob {
     name: &'static str,
     workload: Workload,
     options: ReplayOptions,
-    /// The prefix of the paths of keys for which the job runs; slow or specialized jobs run for few
-    /// keys.
+    /// The prefix of those key paths for which the job runs; slow or specialized jobs run for few keys.
     keys: &'static str,
 }
 
@@ -145,9 +144,9 @@ fn edges(machine: &Machine) -> Vec<u32> {
     (0..topology.npu_count()).filter(outer).take(16).collect()
 }
 
-/// Returns jobs that together use every feature of machines: kernels, loads and stores in every
-/// format and size, collectives of every kind and size in every dimension, messages, and training
-/// steps with launches, memory and curves.
+/// Returns jobs that together use every machine feature: kernels, loads and stores in every format and size,
+/// collectives of every kind and size in every dimension, messages, and training steps with launches, memory and
+/// curves.
 fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     let corners = corners(machine);
     let npus = machine.topology().npu_count().min(8);
@@ -210,7 +209,7 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
         jobs.push(PlacedJob::new("full pool", full, &[0]).for_keys(keys, |_| {}));
     }
     if machine.rank_domain().is_some() {
-        // The job has more ranks than one domain holds, with the default placement.
+        // The job has more ranks than one domain can hold, with the default placement.
         let ranks = machine.topology().npu_count() / 2 + 1;
         let world = job(
             &vec![vec![call(CollectiveKind::AllReduce, 1 << 20)]; ranks as usize],
@@ -251,8 +250,8 @@ fn shapes() -> Workload {
     job(&[lines], &[])
 }
 
-/// Returns a kernel that runs longer than the host needs to launch as many kernels as a queue
-/// holds, and 1,500 short kernels after it on its stream.
+/// Returns a kernel that runs longer than the host needs to launch a queue full of kernels, and then 1,500 short
+/// kernels on the same stream.
 fn full_queue() -> Workload {
     let copy = |bytes| shaped(KernelShape::Moving(MemoryBoundKernelClass::Copy), 0, bytes).on(0);
     let mut lines = vec![copy(1 << 40)];
@@ -260,8 +259,7 @@ fn full_queue() -> Workload {
     job(&[lines], &[])
 }
 
-/// Buffer sizes for collectives among more members than were measured; another protocol is the
-/// fastest for each size.
+/// Buffer sizes for collectives among more members than were measured; at each size another protocol is the fastest.
 const SIZES: [u64; 4] = [1 << 10, 1 << 16, 1 << 20, 1 << 28];
 
 fn load(store: bool, place: MemoryLocation<'static>, bytes: u64) -> TestTraceNode {
@@ -416,8 +414,7 @@ fn at<'v>(value: &'v mut Toml, path: &str) -> &'v mut Toml {
     })
 }
 
-/// Returns other values for a leaf: numbers doubled and halved, flags toggled, and words replaced
-/// by other words.
+/// Returns other values for a leaf: doubled and halved numbers, toggled flags, and other words.
 fn others(value: &Toml) -> Vec<Toml> {
     let times = |factor: f64| scale_bytes(value, factor);
     match value {
@@ -478,8 +475,8 @@ struct TriedKeyEffects {
 /// The maximum number of similar tables, such as curves, whose keys are tried.
 const MAX_ALIKE: usize = 2;
 
-/// Tries every `stride`-th key of the machine `text`, called `name`, whose path contains these
-/// parts. Of similar tables, only the first are tried.
+/// Tries every `stride`-th key whose path contains these parts, in the machine `text`, called `name`. If several tables
+/// are similar, only the first ones are tried.
 fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> TriedKeyEffects {
     let mut tried = TriedKeyEffects::default();
     let original = Machine::parse(text, name).unwrap();
@@ -567,9 +564,9 @@ fn an_edited_key_acts_or_is_named() {
     assert!(tried.runs > 50, "{}", tried.runs);
 }
 
-/// Returns the machines whose keys are tried, each with a part that paths must contain. The
-/// machines are all presets, with the outermost dimension doubled where the name allows it, and a
-/// wafer that states the default of `dram/around`, for this key alone.
+/// Returns the machines whose keys are tried, each with a text that key paths must contain. The machines are all
+/// presets, with the outermost dimension doubled where the name allows it, and a wafer that states the default of
+/// `dram/around`, for this key alone.
 fn machines() -> Vec<(String, String, &'static str)> {
     let mut machines: Vec<_> = (PRESETS.iter())
         .map(|preset| {

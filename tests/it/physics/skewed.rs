@@ -1,5 +1,5 @@
-//! Tests members that start at different times: no closed form is used, and every member ends at
-//! the time that the naive simulation gives.
+//! Tests members that start at different times: no closed form applies, and every member ends when the naive simulation
+//! says.
 
 use super::lines::{TestTraceNode, call, kernel};
 use super::naive;
@@ -49,8 +49,8 @@ fn by_hand(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> V
 /// The last message of 0 has left at 2,060. Members 0 to 3 therefore end at 2,060, 2,560, 1,560 and
 /// 1,560.
 ///
-/// In the downward direction 1 and 3 swap roles, because 2 is opposite to 0: 2,060, 1,560, 1,560
-/// and 2,560.
+/// In the downward direction, 1 and 3 swap roles, because 2 is opposite to 0: the ends are 2,060, 1,560, 1,560 and
+/// 2,560.
 #[test]
 fn a_late_member_delays_its_followers_in_turn() {
     let dims = [dim(DimensionShape::Ring, 4, Ring)];
@@ -94,7 +94,7 @@ fn a_generated_skew_goes_message_by_message() {
                 algorithm,
                 CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
             );
-            // Algorithms that do not support five members are rings, which have a formula for late members.
+            // Algorithms that do not support five members fall back to rings, which have a formula for late members.
             let closed = replay.outcome.closed == 1;
             match (ns, algorithm) {
                 (0, _) => assert_eq!(closed, !tree),

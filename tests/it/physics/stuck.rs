@@ -1,4 +1,4 @@
-//! Tests replays that cannot continue: the waiting nodes, their reasons, and the cycle.
+//! Tests replays that get stuck: the waiting nodes, their reasons, and the cycle.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{ObserverLog, dim, job, machine};
@@ -17,10 +17,10 @@ fn stuck(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Stuck {
     }
 }
 
-/// Ranks and node ids.
+/// Ranks, each with node ids.
 type RankNodeIdPairs = Vec<(u32, u64)>;
 
-/// Returns the waiting nodes and those of the cycle.
+/// Returns the waiting nodes and the nodes of the cycle.
 fn places(stuck: &Stuck) -> (RankNodeIdPairs, RankNodeIdPairs) {
     let waiting = stuck.waiting.iter().map(|w| (w.node.rank.0, w.node.id));
     let cycle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
@@ -32,7 +32,7 @@ fn two_ranks_that_receive_before_they_send() {
     let rank = |peer| vec![kernel(10), receive(peer, 64), send(peer, 64).after(&[2])];
     let stuck = stuck(&[rank(1), rank(0)], &[]);
     assert_eq!((stuck.completed, stuck.total), (2, 6));
-    // Each receive waits for the other's send, and each send for its own rank's receive.
+    // Each receive waits for the other rank's send, and each send waits for its own rank's receive.
     let circle = vec![(0, 2), (1, 3), (1, 2), (0, 3)];
     assert_eq!(places(&stuck), (vec![(0, 2), (1, 2)], circle));
     for (waiting, [own, peer]) in stuck.waiting.iter().zip([[0, 1], [1, 0]]) {
@@ -63,8 +63,8 @@ fn a_circle_of_three_and_one_that_waits_for_it() {
     assert_eq!(cycle, [(0, 1), (1, 2), (1, 1), (2, 2), (2, 1), (0, 2)]);
 }
 
-/// This is the job of the next test with the barrier on a kernel's stream: no node occupies the
-/// lane meanwhile, and the member that is not ready is still named.
+/// This is the job of the next test with the barrier on a kernel's stream. No node occupies the lane in the meantime,
+/// and the member that is not ready is still named.
 #[test]
 fn a_member_that_is_missing_where_members_gather() {
     let barrier = || call(K::Barrier, 0).on(0);

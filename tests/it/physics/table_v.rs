@@ -1,9 +1,9 @@
-//! Tests Table V of the ASTRA-sim 2.0 paper: ZeRO-Infinity, HierMem, and the best of forty
-//! HierMems.
+//! Tests Table V of the ASTRA-sim 2.0 paper: ZeRO-Infinity, HierMem, and the best of forty HierMem machines.
 //!
-//! The paper trains a mixture of experts whose trace is not public. Its claims follow from the share f of remote memory
-//! in the baseline's time. At the optimum, this part takes a fifth of its time (500 instead of 100 GB/s), and the rest
-//! does not change. The speedup is therefore 1 / (1 - f + f / 5), and the paper's 4.6 corresponds to f = 0.978.
+//! The paper trains a mixture of experts whose trace is not public. Its claims follow from the fraction f of the
+//! baseline's time that goes to remote memory. At the optimum, this part takes a fifth of its time (500 instead of 100
+//! GB/s), and the rest does not change. The speedup is therefore 1 / (1 - f + f / 5), and the paper's 4.6 corresponds
+//! to f = 0.978.
 
 use super::rig::replay;
 use chakram::generate::{CheckedWorkloadPattern, LoadKernelStorePattern, WorkloadPattern};
@@ -44,8 +44,8 @@ fn ps(bytes: u64, gb: u64) -> f64 {
     bytes as f64 * 1000.0 / gb as f64
 }
 
-/// Returns the time by the paper's pipeline with 256 groups, 16 switches, 16 nodes, chunks of 64
-/// kB, and 8,192 GB/s for a node.
+/// Returns the time that the paper's pipeline gives for 256 groups, 16 switches, 16 nodes, chunks of 64 kB, and 8,192
+/// GB/s for a node.
 fn formula(in_node: u64, group: u64) -> u64 {
     let chunk = 64_000;
     let stages = (BYTES * NPUS) as f64 / (256 * 16 * chunk) as f64;
@@ -98,9 +98,8 @@ fn the_optimum_is_the_one_of_the_paper() {
         assert!((speedup / law - 1.0).abs() < 0.003, "{f}: {speedup}, {law}");
         assert!((law - expected).abs() < 0.005, "{f}: {law}");
         assert!((speedup - expected).abs() < 0.015, "{f}: {speedup}");
-        // The paper chooses "the best performance with the least resource provision". Among
-        // machines within a thousandth of the best, this machine has the least bandwidth in a node
-        // and of a group.
+        // The paper chooses "the best performance with the least resource provision". Among the machines within a
+        // thousandth of the best, this one has the least bandwidth within a node and of a group.
         let best = times.iter().map(|(.., time)| *time).min().unwrap() as f64;
         let good = times
             .iter()

@@ -1,6 +1,6 @@
-//! Tests remote memory through the ports of the network. Compares single accesses with the
-//! pipeline's formula, accesses with messages and collectives with sums by hand, and random jobs
-//! with a simulator of successive servers (`random`).
+//! Tests remote memory that is accessed through the network's ports. Compares single accesses with the pipeline's
+//! formula, accesses with messages and collectives with sums by hand, and random jobs with a simulator of successive
+//! servers (`random`).
 
 use super::lines::{TestTraceNode, call, kernel, line, receive, send};
 use super::loads::{self, load};
@@ -34,8 +34,8 @@ fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Mach
     )
 }
 
-/// Returns a memory with `ps` per byte, connected through the ports of `d`, which sends 10 kB to
-/// each of `npus` NPUs concurrently.
+/// Returns a memory with `ps` per byte that is reached through the ports of `d` and sends 10 kB to each of `npus` NPUs
+/// concurrently.
 fn pool(npus: u32, ps: u64) -> String {
     let (rate, chunk) = (1000 / ps, 10 * npus);
     format!(
@@ -75,11 +75,10 @@ fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> ReplayO
     folded
 }
 
-/// Two NPUs all-reduce 40 kB at 10 ps/B with 100 ns per link. Each sends 20 kB at 0, which leave in
-/// 200 ns and enter from 200 to 400, and then its reduced half, until 800 ns. The loads have 80 kB
-/// in chunks of 10 kB, which take 50 ns in a memory of 5 ps/B and 100 ns in a port. Chunk k reaches
-/// the fabric at 50 ns + (k − 1) 100, and the port 100 ns later; alone, the last chunk has entered
-/// at 950 ns.
+/// Two NPUs all-reduce 40 kB at 10 ps/B with 100 ns per link. Each sends 20 kB at 0, which leave in 200 ns and enter
+/// from 200 to 400, and then its reduced half, until 800 ns. The loads move 80 kB in chunks of 10 kB, each of which
+/// takes 50 ns in a memory of 5 ps/B and 100 ns in a port. Chunk k reaches the fabric at 50 ns + (k − 1) 100, and the
+/// port 100 ns later; alone, the last chunk has entered at 950 ns.
 ///
 /// With `ports`, in nanoseconds, chunk 1 reaches the port at 150 and has entered at 250. The
 /// message reaches it at 200 and has entered at 450; chunks 2 to 5 reach it at 250, 350, 450 and
@@ -112,11 +111,11 @@ fn a_load_and_an_all_reduce_share_a_port() {
         let ends = [replay.end(0, 2), replay.end(0, 1), replay.end(1, 1)];
         assert_eq!(ends, expected.map(|ns| ns * 1000), "{network}");
     }
-    // A load that starts in the middle, at 300 ns, invalidates the closed form. The load's chunks
-    // reach the port from 450 on, and find it free until 600: chunk 1 has entered at 550, and chunk
-    // 2 at 650. The sum reaches it at 600 and has entered at 850; chunks 3 to 8 enter until 1,450.
-    // With `links` the sum reaches the link at 500. Chunk 1 has passed the link at 550, the sum at
-    // 750, to arrive at 850, and the other chunks pass until 1,450.
+    // A load that starts in the middle of the collective, at 300 ns, invalidates the closed form. The load's chunks
+    // reach the port from 450 on, and find it free until 600: chunk 1 has entered at 550, and chunk 2 at 650. The sum
+    // reaches it at 600 and has entered at 850; chunks 3 to 8 enter until 1,450. With `links` the sum reaches the link
+    // at 500. Chunk 1 has passed the link at 550, the sum at 750, to arrive at 850, and the other chunks pass until
+    // 1,450.
     let late = [kernel(300).on(3), load(80_000).on(2).after(&[2])];
     let late = job(
         &[[vec![reduce.clone()], late.to_vec()].concat(), vec![reduce]],
@@ -131,8 +130,8 @@ fn a_load_and_an_all_reduce_share_a_port() {
     }
 }
 
-/// A collective that begins during a load is simulated by messages; a collective that begins at the
-/// load's end uses its closed form. The load of 80 kB above ends at 950 ns.
+/// A collective that begins during a load is simulated with messages; one that begins when the load ends uses its
+/// closed form. The load of 80 kB above ends at 950 ns.
 #[test]
 fn a_load_under_way_keeps_closed_forms_off_its_port() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
@@ -155,11 +154,11 @@ fn a_load_under_way_keeps_closed_forms_off_its_port() {
 /// 40 kB in 4 chunks and a message of 30 kB both leave NPU 0 at 0. The message occupies the port
 /// until 300 ns.
 ///
-/// With a memory of 5 ps/B, chunks reach the port 100 ns apart, at the port's own rate, and wait
-/// for 300 ns each. The last chunk has left at 700, and is stored at 850, after 50 ns in the memory
-/// and 100 ns of latency; alone it is stored at 550. With a memory of 20 ps/B, chunks come 200 ns
-/// apart, and have left at 400, 500, 600 and 700. From the first chunk on the memory takes 200 ns
-/// for each, until 1,200, and with 100 ns of latency the end is 1,300; alone it is 1,000.
+/// With a memory of 5 ps/B, chunks reach the port 100 ns apart, at the port's own rate, and wait for 300 ns each. The
+/// last chunk has left at 700, and is stored at 850, after 50 ns in the memory and 100 ns of latency; alone it is
+/// stored at 550. With a memory of 20 ps/B, chunks come 200 ns apart, and have left at 400, 500, 600 and 700. After the
+/// first chunk, the memory takes 200 ns for each, until 1,200, and with 100 ns of latency the end is 1,300; alone it is
+/// 1,000.
 #[test]
 fn a_store_waits_for_a_send() {
     for (ps, alone, expected) in [(5, 550, 850), (20, 1000, 1300)] {
@@ -188,10 +187,9 @@ fn a_store_waits_for_a_send() {
     }
 }
 
-/// The second chunk of a store of 20 kB reaches the port at 100 ns. At that instant a kernel ends,
-/// then a node that takes no time, and then a message of 10 kB is sent. The message leaves first,
-/// until 200 ns, and arrives at 400. The chunk waits for 100 ns and has left at 300; then follow 50
-/// ns in the memory and 100 ns of latency.
+/// The second chunk of a store of 20 kB reaches the port at 100 ns. At that instant a kernel ends, then a node that
+/// takes no time, and then a message of 10 kB is sent. The message leaves first, until 200 ns, and arrives at 400. The
+/// chunk waits for 100 ns and has left at 300, followed by 50 ns in the memory and 100 ns of latency.
 #[test]
 fn chunks_come_last_of_an_instant() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
@@ -222,9 +220,9 @@ fn chunks_come_last_of_an_instant() {
 /// occupy it until 600. The sums reach the link at 500, before chunk 4, occupy it until 800, and
 /// arrive at 900. Chunks 4 to 8 occupy the link until 1,300.
 ///
-/// If NPUs are fully connected, a message crosses one link less and reaches the receiver's end of
-/// it at 100, also with `links`, and enters until 300. The sum reaches it at 400, before chunk 3,
-/// and enters from 500 until 700; chunks 3 to 8 enter until 1,300.
+/// If NPUs are fully connected, a message crosses one link less. With `links`, too, it reaches the receiver's end of
+/// the link at 100, and enters until 300. The sum reaches it at 400, before chunk 3, and enters from 500 until 700;
+/// chunks 3 to 8 enter until 1,300.
 #[test]
 fn two_loads_and_a_collective_share_their_ports() {
     for (shape, network, expected) in [
@@ -287,13 +285,12 @@ fn what_switches_gather_comes_to_the_ports() {
     }
 }
 
-/// The machine has a channel of 20 ps/B and a port of 10 or 40 ps/B, chunks of 10 kB, and latencies
-/// of 7 ns for the channel and 100 ns for the link. 35 kB are 3.5 chunks. The pipeline's formula
-/// gives 700 ns + 100 for a chunk in the port, or 1,400 + 200 for a chunk in the channel. With
-/// ports, the last, half chunk takes only its own time: 50 ns of the port after the channel. If the
-/// port is slower, this chunk waits there for the earlier chunks and gains nothing; a store then
-/// takes 100 ns of the channel. A second access waits for the channel, which is occupied for 707 ns
-/// or 1,407 ns.
+/// The machine has a channel of 20 ps/B and a port of 10 or 40 ps/B, chunks of 10 kB, and latencies of 7 ns for the
+/// channel and 100 ns for the link. 35 kB are 3.5 chunks. The pipeline's formula gives 700 ns + 100 for a chunk in the
+/// port, or 1,400 + 200 for a chunk in the channel. With ports, the last chunk, which is only half full, takes only its
+/// own time: 50 ns of the port after the channel. If the port is slower, this chunk waits there for the earlier chunks
+/// and saves nothing; a store then takes 100 ns of the channel. A second access waits for the channel, which is
+/// occupied for 707 ns or 1,407 ns.
 #[test]
 fn channels_come_through_ports_too() {
     for (ps, shared, formula, held) in [(10, [750, 750], 800, 707), (40, [1600, 1500], 1600, 1407)]
@@ -324,7 +321,7 @@ fn channels_come_through_ports_too() {
     }
 }
 
-/// Collectives that last as recorded do not use the network, so loads take as long as alone.
+/// Collectives that last as long as recorded do not use the network, so loads take as long as they do alone.
 #[test]
 fn where_messages_are_not_carried_loads_are_alone() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));

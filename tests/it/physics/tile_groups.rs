@@ -1,5 +1,5 @@
-//! Tests equal ranks that are simulated once for all: the result is as with each rank simulated, with fewer events
-//! while the ranks stay together.
+//! Tests equal ranks that are simulated once for all: the result is the same as if each rank were simulated, with fewer
+//! events while the ranks stay together.
 
 use super::lines::{TestTraceNode, call, kernel, line, receive, send};
 use super::rig::{ObserverLog, job};
@@ -35,7 +35,7 @@ impl Observer for LogAndLoopCounts {
     }
 }
 
-/// All results of a replay, in an order independent of that of notifications within an instant.
+/// All results of a replay, in an order that does not depend on the order of notifications within an instant.
 #[derive(Debug, PartialEq)]
 struct OrderFreeReplayResults {
     outcome: CompletedReplayTotals,
@@ -98,8 +98,8 @@ fn first_difference(a: &[LogEvent], b: &[LogEvent]) -> Option<(LogEvent, LogEven
         .find(|(a, b)| a != b)
 }
 
-/// Returns a machine of dies of cores with links of 1000 GB/s and 1 ns, a quarter of that rate
-/// between dies, and edge memory at the left of row 0 and the right of row 1 of each die.
+/// Returns a machine of dies of cores. Links have 1000 GB/s and 1 ns, links between dies have a quarter of that rate,
+/// and edge memory is at the left of row 0 and the right of row 1 of each die.
 pub fn machine(shape: &str, dies: [u32; 2], cores: [u32; 2], lanes: u32) -> Machine {
     let borders = if dies == [1, 1] {
         ""
@@ -154,10 +154,9 @@ const NAMES: [&str; 16] = [
 /// The lines of each rank, and the declared groups with their names.
 type RankLinesAndGroups = (Vec<Vec<TestTraceNode>>, Vec<(&'static str, Vec<u32>)>);
 
-/// Returns the lines and the groups of stages of eight ranks in tensor groups and replicas. The
-/// ranks have random work on random lanes and after random nodes: kernels, all-reduces over the
-/// tensor group, the replicas and all ranks, loads and stores, and messages to and from the
-/// neighbouring stages.
+/// Returns the lines and the groups of stages of eight ranks in tensor groups and replicas. The ranks do random work on
+/// random lanes and after random nodes: kernels, all-reduces over the tensor group, the replicas and all ranks, loads
+/// and stores, and messages to and from the neighbouring stages.
 fn stages(random: &mut Random) -> RankLinesAndGroups {
     const MEMBERS: u32 = 8;
     let count = 1 + random.below(3) as u32;
@@ -228,7 +227,7 @@ fn stages(random: &mut Random) -> RankLinesAndGroups {
             }
         }
     }
-    // At the end, the replicas of all stages may have a common all-reduce.
+    // At the end, the replicas of all stages may share an all-reduce.
     if random.below(2) == 0 {
         for lines in &mut ranks {
             let last = lines.len() as u64;
@@ -279,8 +278,7 @@ fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
 fn one_rank_for_all_gives_the_answer_of_each_by_itself() {
     let seeds = if is_whole() { 150 } else { 50 };
     let [groups, together, rejoined] = random_stages(0..seeds);
-    // With this seed a sum and a kernel wait for one lane, and each rank runs them in its own
-    // order.
+    // With this seed, a sum and a kernel wait for the same lane, and each rank runs them in its own order.
     random_stages(1592..1593);
     // All cases occur: groups that stay together, that split, and that are rejoined.
     assert!(0 < together && together < groups, "{together} of {groups}");
@@ -293,9 +291,9 @@ fn one_rank_for_all_gives_the_answer_of_each_by_itself_at_length() {
     random_stages(1000..21_000);
 }
 
-/// Sixteen cores in a closed row form a ring of neighbours. All are equal, so one of them runs 20
-/// kernels in each of four rounds with a sum after each round: 84 nodes for 1,344. If a sum has a
-/// closed form, its end is one event in addition to the node's.
+/// Sixteen cores in a closed row form a ring of neighbours. All are equal, so one of them runs 20 kernels in each of
+/// four rounds with a sum after each round: 84 nodes instead of 1,344. If a sum has a closed form, its end takes one
+/// event in addition to the node's own.
 #[test]
 fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
     let torus = machine("torus", [1, 1], [16, 2], 8);
@@ -320,8 +318,8 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
         10 * together.events <= alone.events,
         "{together:?} {alone:?}"
     );
-    // With exclusive links, the messages of all members remain for the first sum and for the
-    // rehearsal of the second, each with 30 steps of 16 messages. Each other sum is one event.
+    // With exclusive links, only the first sum and the rehearsal of the second still simulate all members' messages:
+    // each has 30 steps of 16 messages. Each other sum takes one event.
     let mut lines = Vec::new();
     for _ in 0..160 {
         for _ in 0..20 {
@@ -388,14 +386,14 @@ fn a_ring_brings_members_together_again() {
     let [_, together] = both(&workload, &ring, (Exclusive, &[0, 1, 2, 3]), "a ring");
     assert_eq!((together.groups, together.together), (1, 0));
     assert_eq!(together.rejoined, 3, "{together:?}");
-    // On a line the path back is longer, so the cores do not end together and are not rejoined.
+    // On a line the path back is longer, so the cores end at different times and are not rejoined.
     let line = machine("mesh", [1, 1], [4, 2], 8);
     let [_, apart] = both(&workload, &line, (Exclusive, &[0, 1, 2, 3]), "a line");
     assert_eq!(apart.together, 0);
 }
 
-/// Two ranks have ended the same number of nodes, but different nodes: when a sum ends for both,
-/// each rank has received from a different sender. Their states differ, so they are not joined.
+/// Two ranks have completed equally many nodes, but not the same ones: when a sum ends for both, each rank has received
+/// from a different sender. Their states differ, so they are not joined.
 #[test]
 fn as_many_nodes_are_not_the_same_nodes() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -425,9 +423,8 @@ fn as_many_nodes_are_not_the_same_nodes() {
     }
 }
 
-/// Two ranks have ended the same nodes, but began other nodes in different orders. Each replies
-/// first to the sender that it heard first, on one lane, and these replies of 1 us are in flight
-/// when a sum ends for both.
+/// Two ranks have ended the same nodes, but began other nodes in different orders. Each replies first to the sender
+/// that it heard from first, on one lane, and these replies of 1 us are in flight when a sum ends for both.
 #[test]
 fn the_same_nodes_in_another_order_are_another_state() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -459,9 +456,9 @@ fn the_same_nodes_in_another_order_are_another_state() {
     }
 }
 
-/// A sum that shares its lane with kernels starts when the last member is ready, in the middle of a
-/// round's posts. If no other node requests the lane in that round, one rank still runs for all. A
-/// kernel that requests the lane splits the group.
+/// A sum that shares its lane with kernels starts when the last member is ready, while a round is still posting its
+/// nodes. If no other node requests the lane in that round, one rank still runs for all. A kernel that requests the
+/// lane splits the group.
 #[test]
 fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
     let ring = machine("torus", [1, 1], [4, 2], 8);

@@ -100,8 +100,8 @@ fn load(store: bool, bytes: u64) -> TestTraceNode {
     })
 }
 
-/// A ring on a line of four takes 6 steps of 2 MB, and the slowest message of each step goes back
-/// over three links: 6 (2 T + 3 ns).
+/// A ring on a line of four takes 6 steps of 2 MB; in each step, the slowest message travels back over three links: 6
+/// (2 T + 3 ns).
 #[test]
 fn rings_take_what_they_take_in_the_paper_s_simulator() {
     let die = die("", "", 1000);
@@ -109,7 +109,7 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
     for (kind, steps, bytes) in [
         (K::AllReduce, 6.0, 8 * MB),
         (K::ReduceScatter, 3.0, 8 * MB),
-        // The trace gives the shard of a member.
+        // The trace gives the size of one member's shard.
         (K::AllGather, 3.0, 2 * MB),
     ] {
         let (ranks, group) = all_reduces(kind, 1, bytes, &line);
@@ -119,7 +119,7 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
     let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &line);
     let found = run(&die, &ranks, &group, &line, Exclusive);
     near(found.ps(), 11_736_750.0);
-    // In the order 0, 2, 1, 3 two transfers of each step share a link: 6 (4 T + 2 + 2 ns).
+    // In the order 0, 2, 1, 3, two transfers share a link in each step: 6 (4 T + 2 + 2 ns).
     let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &[0, 2, 1, 3]);
     near(
         run(&die, &ranks, &group, &line, Exclusive).ps(),
@@ -132,8 +132,7 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
     }
 }
 
-/// By Eq. 3, the message back crosses three links one after another in each of 6 steps: 3 (2 T + 1
-/// ns).
+/// By Eq. 3, in each of 6 steps, the message back crosses three links one after another: 3 (2 T + 1 ns).
 #[test]
 fn store_and_forward_takes_the_links_one_after_another() {
     let die = die("", &store_and_forward(""), 1000);
@@ -149,7 +148,7 @@ fn store_and_forward_takes_the_links_one_after_another() {
         run(&die, &ranks, &[], &[0, 15], Exclusive).ps(),
         6.0 * (T + 1000.0),
     );
-    // A load by (1, 0) at its port at (0, 1) takes the memory, then each of two links.
+    // A load by (1, 0) at its port at (0, 1) occupies the memory, then each of two links.
     let ranks = [vec![load(false, MB)]];
     let memory = 1_000_000.0 + 4.0 * T;
     near(
@@ -165,7 +164,7 @@ fn transfers_hold_their_whole_way() {
     let die = die("", "", 1000);
     let corner = [vec![send(1, MB)], vec![receive(0, MB)]];
     near(run(&die, &corner, &[], &[0, 15], Exclusive).ps(), 982_562.5);
-    // 0 sends to 2, and 1 to 3, so the link from 1 to 2 is common: twice T + 2 ns.
+    // 0 sends to 2, and 1 to 3, so they share the link from 1 to 2: twice T + 2 ns.
     let two = [
         vec![send(1, MB)],
         vec![receive(0, MB)],
@@ -263,12 +262,11 @@ fn dram_of_every_core_takes_no_links() {
     }
 }
 
-/// A load over a link delays a message on that link, but with `links` only while the load's bytes
-/// pass.
+/// A load that crosses a link delays a message on that link; with `links`, it does so only while the load's bytes pass.
 #[test]
 fn loads_and_messages_share_links() {
     let die = die("", "", 1);
-    // (1, 1) loads over the link from (0, 1); (0, 1) sends over it to (2, 1).
+    // (1, 1) loads over the link from (0, 1), and (0, 1) sends to (2, 1) over the same link.
     let ranks = [
         vec![load(false, MB)],
         vec![send(2, MB)],
@@ -319,7 +317,7 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     assert!(text.contains("no route"), "{text}");
     let text = refused(&die("", "", 1), &pair, &[0, 1], Some(Ports));
     assert!(text.contains("take `network` exclusive"), "{text}");
-    // If the path in the other order of dimensions is free, it is used: (0, 0) to (3, 1) through (0, 1).
+    // If the path in the other order of dimensions is free, the message takes it: (0, 0) to (3, 1) through (0, 1).
     near(
         run(&broken, &pair, &[], &[0, 7], Exclusive).ps(),
         T + 4000.0,
@@ -349,13 +347,12 @@ fn rings_of_fig_6_take_their_bytes() {
     }
 }
 
-/// Fig. 7 compares all-reduces, all-to-alls, loads and stores of four concurrent cores with the
-/// same operations without contention. A single all-reduce has no contention, but waits for 8 ns.
-/// Each of its six steps lasts the time of the message back over three links, while without
-/// contention six successive steps cross at most 3 + 1 + 1 + 1 + 3 + 1 links. More tasks increase
-/// the error of the model without contention, and from 8 MB on the error does not depend on the
-/// size. The paper states 30 % for five tasks of 8 MB and at most 50 %. Its mix is not published,
-/// so the test does not assert those numbers.
+/// Fig. 7 compares all-reduces, all-to-alls, loads and stores of four concurrent cores with the same operations without
+/// contention. A single all-reduce has no contention, but waits for 8 ns. Each of its six steps lasts the time of the
+/// message back over three links, while without contention six successive steps cross at most 3 + 1 + 1 + 1 + 3 + 1
+/// links. More tasks increase the error of the model without contention, and above 8 MB the error does not depend on
+/// the size. The paper states 30 % for five tasks of 8 MB and at most 50 %. Its mix is not published, so the test does
+/// not assert those numbers.
 #[test]
 fn stacked_tasks_of_fig_7_miss_contention() {
     let die = die("", "", 1);

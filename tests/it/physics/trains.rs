@@ -1,9 +1,9 @@
-//! Simulates packets on links plainly: every packet has its times on every server of its path.
+//! Simulates packets on links in a simple way: every packet has its own times at every server of its path.
 //!
 //! A server has a queue of trains in the order in which they become ready, and serves a train's packets one after
 //! another. A packet is forwarded when it has arrived completely. Only the far end of a wire between two fully
 //! connected NPUs accepts a packet while it arrives. A train is ready for a server when the server can serve it without
-//! gaps: at the maximum, over packets p, of p's arrival minus the server's time for the packets before p.
+//! gaps. That time is the maximum, over packets p, of p's arrival minus the server's time for the packets before p.
 
 use super::flows::TimedMessageBetweenNpus;
 use super::rig::Dim;
@@ -96,8 +96,8 @@ pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[TimedMessageBetween
         .collect();
     let mut free: BTreeMap<(usize, u32, &str), u64> = BTreeMap::new();
     let mut arrived = vec![0; flows.len()];
-    // Trains are served in the order of readiness. At the same time, trains in transit go before
-    // newly sent trains, then by sender.
+    // Trains are served in the order in which they become ready. At the same time, trains in transit go before newly
+    // sent trains; further ties are broken by sender.
     let mut ready: BinaryHeap<_> = flows
         .iter()
         .enumerate()

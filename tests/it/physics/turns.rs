@@ -76,12 +76,11 @@ fn a_collective_that_is_ready_first_goes_first() {
     }
 }
 
-/// Rank 0 is ready for the second collective at 0 and for the first at 10,000 ns. Rank 1 is ready
-/// for the first at 1,000 and for the second at 2,000 ns. The second cannot go first while rank 1
-/// is not ready for it; the first gets its turn when rank 1 is ready for the first. Rank 1's part
-/// has arrived by 10,000 ns. Rank 0 therefore begins to gather when its own part has left, at
-/// 10,200, and rank 1 begins when this part has arrived, at 10,700. Rank 1 has everything at 10,200
-/// + 700, and rank 0 at 10,700 + 700 ns.
+/// Rank 0 is ready for the second collective at 0 and for the first at 10,000 ns. Rank 1 is ready for the first at
+/// 1,000 and for the second at 2,000 ns. The second cannot go first while rank 1 is not ready for it; the first gets
+/// its turn when rank 1 is ready for it. Rank 1's part has arrived by 10,000 ns. Rank 0 therefore begins to gather when
+/// its own part has left, at 10,200, and rank 1 begins when this part has arrived, at 10,700. Rank 1 has everything at
+/// 10,200 + 700, and rank 0 at 10,700 + 700 ns.
 ///
 /// Then the second collective runs: rank 1 sends at 10,900, until 11,100, and rank 0 at 11,400,
 /// until 11,600, exactly when the other part has entered. Rank 1 has rank 0's part at 12,100, and
@@ -142,8 +141,8 @@ fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
     assert!(result.is_ok(), "{}", result.unwrap_err());
 }
 
-/// On three ranks, the second collective is ready first on rank 0. On rank 2 it waits for a message
-/// that rank 1 sends after the first. No single trace shows that the first must go first.
+/// On three ranks, the second collective is ready first on rank 0. On rank 2 it waits for a message that rank 1 sends
+/// after the first. No single rank's trace shows that the first must go first.
 #[test]
 fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
     let ranks = [
@@ -154,8 +153,7 @@ fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
     assert_eq!(replay(&job(&ranks, &[]), &ring_of(3)).outcome.nodes, 9);
 }
 
-/// Returns one rank's trace: `calls` all-reduces among kernels, where each node has up to two
-/// earlier dependencies.
+/// Returns one rank's trace: `calls` all-reduces among kernels, where each node depends on up to two earlier nodes.
 fn any_trace(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
     let kernels = prop::collection::vec((0_u64..3, 0_i64..3), calls + 1);
     let behind = prop::collection::vec((any::<[prop::sample::Index; 2]>(), 0_usize..3), 2 * calls);
@@ -185,8 +183,8 @@ fn any_trace(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// Collectives of a group that can complete in program order also complete with turns, for any dependencies, even
-    /// if they occupy lanes.
+    /// If a group's collectives can complete in program order, they also complete when they take turns, for any
+    /// dependencies, even if they occupy lanes.
     #[test]
     fn what_runs_in_program_order_is_never_stuck(
         ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(any_trace(calls), 3)),

@@ -1,4 +1,4 @@
-//! Tests all-to-alls of unequal parts, with sums by hand, and of equal parts given explicitly.
+//! Tests all-to-alls with unequal parts against sums by hand, and all-to-alls whose equal parts are given explicitly.
 
 use super::lines::{TestTraceNode, call, kernel};
 use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, over, replay_with, traces};
@@ -127,7 +127,7 @@ fn data_go_along_one_dimension_after_another() {
     }
 }
 
-/// Equal parts given explicitly take exactly the same times, with messages and by closed form, for
+/// Equal parts given explicitly take exactly the same times as implicit ones, with messages and by closed form, for
 /// every algorithm.
 #[test]
 fn equal_parts_are_an_all_to_all_like_any_other() {
@@ -181,7 +181,7 @@ fn the_receivers_know_what_an_absent_rank_sent() {
     assert_eq!(replay.ends(), [536_700]);
 }
 
-/// If parts change from call to call, each call has its own schedule.
+/// If parts differ from call to call, each call has its own schedule.
 #[test]
 fn each_call_has_its_own_parts() {
     let dims = three(CollectiveAlgorithm::Direct);

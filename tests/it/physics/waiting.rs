@@ -1,5 +1,5 @@
-//! Tests waiting for messages, separately from their transfer, and the bubble of a pipeline, with
-//! sums by hand. Random jobs are in `laws`.
+//! Tests the time spent waiting for messages, as distinct from their transfer, and a pipeline's bubble, against sums by
+//! hand. Random jobs are in `laws`.
 
 use super::lines::{TestTraceNode, call, kernel, receive, send};
 use super::rig::{dim, machine, priced, traces};
@@ -44,7 +44,7 @@ fn a_receive_waits_until_its_send_is_issued() {
         vec![kernel(100_000), send(1, 50_000).after(&[1])],
         vec![receive(0, 50_000), kernel(30_000)],
     ];
-    // A group of all ranks is no pipeline stage.
+    // A group of all ranks is not a pipeline stage.
     for role in [None, Some("pipeline"), Some("tensor")] {
         let found = reported(&ranks, role, &ReplayOptions::default());
         assert_eq!(found.outcome.makespan, Span::from_ns(102_000));
@@ -93,8 +93,8 @@ fn roles_say_which_waiting_is_a_bubble() {
     }
 }
 
-/// As recorded, a send of 7 us that needs its receiver waits for it, for 40 us. An eager send does
-/// not wait, and neither does its receive.
+/// A send of 7 us that is replayed as recorded and needs its receiver waits 40 us for it. An eager send does not wait,
+/// and neither does its receive.
 #[test]
 fn a_send_as_recorded_waits_for_its_receiver() {
     for (eager, parts_of_sender) in [
@@ -117,7 +117,7 @@ fn a_send_as_recorded_waits_for_its_receiver() {
     }
 }
 
-/// A report from a version before bubbles lacks their keys. It can be read, and its bubble is zero.
+/// A report from a version that did not know bubbles lacks their keys. It can be read, and its bubble is zero.
 #[test]
 fn reports_without_a_bubble_are_read() {
     let ranks = [

@@ -8,8 +8,7 @@ use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
 use std::collections::BTreeMap;
 
-/// Compares shapes of GEMMs with the results of an independent program for the same formula and
-/// constants.
+/// Compares GEMM shapes with the results of an independent program for the same formula and constants.
 #[test]
 fn gemm_curves_follow_their_formula() {
     let Some(rows) = rows("prices_gemm_check.csv") else {
@@ -19,7 +18,7 @@ fn gemm_curves_follow_their_formula() {
     for row in &rows {
         let (machine, efficiency) = match row["gpu"].as_str() {
             "a100" => ("dgx-a100", 0.873),
-            // The preset includes a slowdown for continuous load, which the table excludes.
+            // The preset includes a slowdown under continuous load, which the table excludes.
             "h100" => ("dgx-h100", 0.87),
             _ => continue,
         };
@@ -154,8 +153,8 @@ fn attention_curves_are_near_what_was_measured() {
     );
 }
 
-/// Compares NCCL's measured times at all sizes and of all versions with presets' curves, and separately those at sizes
-/// above 1 MB that are no points of the curves.
+/// Compares NCCL's measured times, at all sizes and from all versions, with the presets' curves. Also compares
+/// separately the sizes above 1 MB that are not points of the curves.
 #[test]
 fn collective_curves_are_near_what_was_measured() {
     let Some(rows) = rows("nccl_a100_h100_b200.csv") else {

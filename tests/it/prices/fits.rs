@@ -23,7 +23,8 @@ fn with_slower_launches() -> String {
     machine
 }
 
-/// Runs are measured on a machine whose host is 1.5 times slower. Constants fitted to the other runs predict each run.
+/// Runs are measured on a machine whose host is 1.5 times slower. Constants fitted to all runs except one predict that
+/// run.
 #[test]
 fn constants_are_fitted_to_the_runs_of_other_folds() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -70,9 +71,8 @@ fn constants_are_fitted_to_the_runs_of_other_folds() {
     assert_eq!(fitted["intervals"]["coverage"], 1.0);
 }
 
-/// Measured steps on a machine whose host is 1.5 times slower correct a machine file. The file then
-/// predicts deeper models of the same width. Predictions of models without that matrix product do
-/// not change.
+/// Measured steps on a machine whose host is 1.5 times slower correct a machine file. The file then predicts deeper
+/// models of the same width. Predictions do not change for models without that matrix product.
 #[test]
 fn measured_steps_correct_the_prices_of_a_machine() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -42,7 +42,8 @@ fn makespan(arguments: &[&str]) -> (u64, bool) {
 }
 
 /// Two hosts reach a collective with times that vary by `jitter`. On average, the last host is `jitter / sqrt(pi)`
-/// after the mean. Divided by the makespan, this is, once per collective, another part of the interval's variance.
+/// after the mean. Divided by the makespan, this adds another component to the interval's variance, once per
+/// collective.
 #[test]
 fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -101,8 +102,8 @@ fn intervals_across_nodes_reach_further_up() {
     }
 }
 
-/// No measured step confirms the list of experts' kernels, so the upper end of their interval reaches
-/// 0.44 further up, in addition to errors of kernel times. Without curves, no list is measured.
+/// No measured step confirms the list of the experts' kernels, so the upper end of their interval reaches 0.44 further
+/// up, on top of the errors of kernel times. Without curves, no list of kernels is measured.
 #[test]
 fn intervals_of_models_with_experts_reach_further_up() {
     for (model, compute, upwards) in [
@@ -187,9 +188,9 @@ fn generated_models_are_priced_by_curves_where_there_are_any() {
     );
 }
 
-/// On a machine without curves all kernels use the roofline model, with peaks that no measurement
-/// confirms. The upper end is extended by 0.37 in the logarithm, times the kernels' share. 90 % are
-/// 1.645 standard deviations on each side.
+/// On a machine without curves all kernels use the roofline model, with peaks that no measurement confirms. The upper
+/// end rises by 0.37 in the logarithm, times the kernels' share. 90 % correspond to 1.645 standard deviations on each
+/// side.
 #[test]
 fn a_roofline_at_the_peaks_has_an_interval_that_reaches_far_up() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,4 +1,4 @@
-//! Tests the use of a captured job's kernel times for other jobs.
+//! Tests how a captured job's kernel times are used for other jobs.
 
 use crate::commands::chakram;
 use crate::corpus::{corpus_path, sample_every_nth};
@@ -22,8 +22,8 @@ fn makespan_ms(traces: &str, machine: &str, compute: &str) -> f64 {
     report["makespan_ps"].as_f64().expect("a number") / 1e9
 }
 
-/// A captured job is replayed with the mean times of its own kernels. Sums are preserved, so the
-/// makespan hardly changes.
+/// A captured job is replayed with the mean times of its own kernels. This preserves sums, so the makespan hardly
+/// changes.
 #[test]
 fn kernels_of_a_captured_job_price_it() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -97,7 +97,7 @@ fn kernels_of_a_small_batch_price_a_larger_one() {
     );
     let error = |predicted: f64| (predicted / recorded - 1.0).abs();
     assert!(error(predicted) < 0.04, "{predicted} {recorded}");
-    // The prediction is better than no change and than doubling all times.
+    // The prediction beats both leaving the times alone and doubling them.
     assert!(error(predicted) < error(smaller).min(error(2.0 * smaller)));
 }
 
@@ -227,9 +227,9 @@ fn ranks_that_differ_are_measured_by_themselves() {
     }
 }
 
-/// With the mean times of their own kernels, captured jobs are within 5 % of the time with recorded
-/// kernels. In a pipeline they are within 8 %, because stages wait for each other's kernels that
-/// are slower than the mean of their size.
+/// With the mean times of their own kernels, captured jobs come within 5 % of the time with recorded kernels. In a
+/// pipeline they come within 8 %, because stages wait for each other's kernels that are slower than the mean of their
+/// size.
 #[test]
 fn captured_jobs_are_priced_by_their_own_kernels() {
     let Some(captures) = corpus_path("captures/pytorch") else {

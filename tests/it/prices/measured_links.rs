@@ -1,5 +1,4 @@
-//! Tests measured collectives and kernels on links and NPUs with other rates than in the
-//! measurement.
+//! Tests measured collectives and kernels on links and NPUs whose rates differ from those measured.
 
 use serde_json::Value;
 use std::path::Path;
@@ -13,8 +12,7 @@ fn chakram(folder: &Path, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the report of an all-reduce of 512 MiB among eight NPUs by curves, on the machine file
-/// `text`.
+/// Returns the report of an all-reduce of 512 MiB among eight NPUs that uses curves, on the machine file `text`.
 fn report(folder: &Path, text: &str) -> Value {
     std::fs::write(folder.join("m.toml"), text).unwrap();
     let words = [
@@ -35,9 +33,8 @@ fn report(folder: &Path, text: &str) -> Value {
     serde_json::from_str(&chakram(folder, &words)).unwrap()
 }
 
-/// The measured times are 2111 us for 512 MiB and 578.7 us for 128 MiB. A byte takes 1532.3 us /
-/// 384 MiB, so 512 MiB take 1532.3 x 4/3 = 2043.0667 us, after a start-up of 67.9333. The start-up
-/// consists of 2 x 7 steps over two links.
+/// The measured times are 2111 us for 512 MiB and 578.7 us for 128 MiB. A byte takes 1532.3 us / 384 MiB, so 512 MiB
+/// take 1532.3 x 4/3 = 2043.0667 us, after 67.9333 us of start-up. The start-up consists of 2 x 7 steps over two links.
 const TRANSFER: f64 = 1532.3 * 4.0 / 3.0;
 const START: f64 = 2111.0 - TRANSFER;
 
@@ -92,7 +89,7 @@ fn derived_times_are_named_and_measured_ones_are_not() {
     let said = "times of collectives along `nvlink` are derived: they were measured at a bandwidth of 450 \
                 GB/s, and scaled to 225 GB/s";
     assert!(warnings.contains(said), "{warnings}");
-    // A file that states no measured links was measured on its own links.
+    // A file that does not state its measured links was measured on its own links.
     let own = half.lines().filter(|line| !line.starts_with("measured_at"));
     let own = report(dir.path(), &own.collect::<Vec<_>>().join("\n"));
     assert_eq!(own["makespan_ps"], 2_111_000_000u64);

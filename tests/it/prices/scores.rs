@@ -42,8 +42,7 @@ pub fn score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
     )
 }
 
-/// A machine file named in a file of columns is found in the same folder, from any working
-/// directory.
+/// A machine file that a columns file names is found in the same folder, from any working directory.
 #[test]
 fn machines_are_found_beside_the_columns() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -230,7 +229,7 @@ fn a_model_has_as_many_layers_as_its_row_says() {
     let [all, own, four, eight] = [0, 1, 2, 3].map(|i| rows[i].1);
     // 32 layers are the model's own number.
     assert_eq!(all, own);
-    // All blocks take equally long, so 28 more take seven times as long as four more.
+    // All blocks take equally long, so adding 28 costs seven times as much as adding four.
     let ratio = (all - four) / (eight - four);
     assert!((ratio - 7.0).abs() < 0.1, "{ratio}");
 }
@@ -290,7 +289,7 @@ fn measured_iterations_are_predicted() {
         let ours = &scores["scores"]["chakram"];
         let held = scores["intervals"]["coverage"].as_f64().expect("a number");
         println!("{table}: {ours}, intervals hold {held}");
-        // Some plans on many NPUs have runs that no kernel time explains.
+        // Some plans on many NPUs have runs that kernel times cannot explain.
         assert!((if table == "single" { 0.88 } else { 0.8 }..0.95).contains(&held));
         assert!(
             ours["mean"].as_f64().expect("it is a number") < mean,
@@ -317,13 +316,12 @@ fn settings_that_move_no_prediction_are_named() {
     let default = "all runs are the same without the option";
     let as_long = "all runs take the same time without the option";
     for (option, reason) in [
-        // The values are the value in the file of columns, the default, and a preset of the size
-        // that the runs need.
+        // The values are the one in the columns file, the default, and a preset of the size that the runs need.
         (["--set", "layers=2"], Some(default)),
         (["--set", "recompute=none"], Some(default)),
         (["--machine", "dgx-a100"], Some(default)),
-        // With one stage, the order of micro-batches does not matter, and kernels with times from
-        // curves are launched one by one in any case.
+        // With one stage, the order of micro-batches does not matter, and kernels timed by curves are launched one by
+        // one in any case.
         (["--set", "schedule=gpipe"], Some(as_long)),
         (
             ["--launch", "eager"],
@@ -341,7 +339,7 @@ fn settings_that_move_no_prediction_are_named() {
         let moved = seconds(&scores) != seconds(&of(&[]));
         assert_eq!(moved, reason.is_none(), "{option:?}");
     }
-    // Of two values the second applies, so the first has no effect.
+    // If two values are given, the second applies, so the first has no effect.
     let twice = of(&["--set", "layers=3", "--set", "layers=4"]);
     let named = twice["without_effect"].as_array().expect("a list");
     assert_eq!(named.len(), 1, "{named:?}");
@@ -355,7 +353,7 @@ fn settings_that_move_no_prediction_are_named() {
         text.contains("  ! `layers = 2` has no effect: all runs"),
         "{text}"
     );
-    // A setting without which a row is no usable run has an effect, whatever the prediction.
+    // If a row is no usable run without a setting, this setting has an effect, whatever the prediction.
     let (good, text) = score(
         "width,tp,seconds\n256,1,1\n256,16,1\n",
         COLUMNS,

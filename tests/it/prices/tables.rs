@@ -1,4 +1,4 @@
-//! Tests machines with times from tables of GEMMs and logs of nccl-tests.
+//! Tests machines whose times come from tables of GEMMs and from logs of nccl-tests.
 
 use super::packed_rows;
 use crate::commands::chakram;
@@ -80,7 +80,7 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
             .as_ref()
             .expect("it is there");
         let mut curve = curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
-        // The table comes from short runs, which show no slowdown for continuous load.
+        // The table comes from short runs, which show no slowdown under continuous load.
         curve.efficiency /= sustained;
         let peak = class
             .peaks
@@ -114,15 +114,15 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
     }
 }
 
-/// A matrix product takes its measured time multiplied by the slowdown of continuous load, also
-/// after a second calibration.
+/// A matrix product takes its measured time multiplied by the slowdown under continuous load, even after a second
+/// calibration.
 #[test]
 fn a_measured_gemm_takes_its_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     let table = at("gemms.csv");
-    // One shape is the shape of `mlp.up` in the forward pass of the small GPT, and of the gradient
-    // of the input of `mlp.down`. A100's curve has no slowdown for continuous load.
+    // One shape is that of `mlp.up` in the forward pass of the small GPT, and also that of the gradient of the input of
+    // `mlp.down`. A100's curve has no slowdown under continuous load.
     std::fs::write(&table, "format,m,n,k,us\nbf16,1024,3072,768,500\n").expect("it can be written");
     let model = ["generate", "gpt2-small", "--launch", "none"];
     let of = |machine: &str| makespan_us(&[&model[..], &["--machine", machine]].concat());
@@ -154,7 +154,7 @@ fn a_measured_gemm_takes_its_time() {
         peak,
         before.memory_bandwidth().unwrap(),
     ) * 1e6;
-    // Twelve blocks have that matrix product twice, on a chain of kernels.
+    // Each of twelve blocks runs that matrix product twice, on a chain of kernels.
     let longer = of(ours_name) - of("dgx-a100");
     assert!(
         (longer - 24.0 * (500.0 - time)).abs() < 0.01,
@@ -217,7 +217,7 @@ fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
     let [once, twice] =
         [&ours, &again].map(|path| std::fs::read_to_string(path).expect("it is there"));
     assert_eq!(once, twice);
-    // A machine with fewer NPUs than the log is an error.
+    // A machine with fewer NPUs than the log has is an error.
     let wide = LOG.replace("#  Rank  1", &"#  Rank  1\n".repeat(80));
     let many = at("many.txt");
     std::fs::write(&many, wide).expect("it can be written");

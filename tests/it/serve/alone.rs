@@ -66,9 +66,8 @@ fn capacity_follows_from_the_time_alone() {
 /// unlimited slots, only its work counts.
 #[test]
 fn offered_load_counts_cores_and_slots() {
-    // 1 task x 1000 on 4 cores at 1 THz takes 1000 ps alone and a quarter of the cores. At 0.5
-    // requests per 1000 ps the load is 0.5 with one slot, 0.25 with two, and 0.125 with more, which
-    // is the share of the cores' time.
+    // Alone, 1 task x 1000 on 4 cores at 1 THz takes 1000 ps and uses a quarter of the cores. At 0.5 requests per 1000
+    // ps the load is 0.5 with one slot, 0.25 with two, and 0.125 with more, which is the share of the cores' time.
     let load = |policy: &str| {
         let text = format!(
             "name = \"one task\"\n[[model]]\nname = \"m\"\njobs = [{{ tasks = 1, length = 1000 }}]\n\
@@ -125,7 +124,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
         let platform = Platform::load_by_name(name).unwrap();
         served(&scenario, Some(&platform)).0
     });
-    // The times alone are 230.1, 2262.1 and 367.4 us.
+    // Alone, the requests take 230.1, 2262.1 and 367.4 us.
     let attained = reports
         .each_ref()
         .map(|report| report.row_of_all_models().unwrap().attained.unwrap());

@@ -64,9 +64,8 @@ fn unloaded_serve_times_follow_from_the_table() {
     }
 }
 
-/// The utilization is the busy core time over cores times the time of computation. For VGG-16 this
-/// is 15,470,264,320 multiplications over cores times cycles. If the datapath latency counts as
-/// well, a P4 has .300.
+/// The utilization is the busy core time divided by the number of cores times the computation time. For VGG-16 this is
+/// 15,470,264,320 multiplications divided by cores times cycles. If the datapath latency counts as well, a P4 has .300.
 #[test]
 fn utilisation_states_its_window() {
     let shares = [
@@ -151,9 +150,9 @@ fn offered_loads_are_those_of_the_successor() {
     }
 }
 
-/// The results are mean serve times relative to Lightning's, averaged over seeds. They do not reproduce the printed
-/// values. Brainwave, with a rho of 0.984, has 42 in print and 15.9 with our seeds, from 8.0 to 24.2. The printed 337
-/// and 329 are for overloaded platforms, and so depend on the length of the run.
+/// The results are mean serve times relative to Lightning's, averaged over seeds. Our results do not reproduce the
+/// printed values. Brainwave, with a rho of 0.984, is printed as 42, and our seeds give 15.9, from 8.0 to 24.2. The
+/// printed 337 and 329 are for overloaded platforms, and so depend on the length of the run.
 #[test]
 #[ignore = "minutes: cargo test --release --test it serve::lightspeed -- --ignored --nocapture"]
 fn ratios_over_seeds() {

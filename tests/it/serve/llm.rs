@@ -130,7 +130,7 @@ fn random_requests(
     let gap = [1, 30, 200, 2000][numbers.below(4) as usize];
     let prefixes = 1 + numbers.below(4);
     for number in 0..2 + numbers.below(24) {
-        // Several requests come at the same instant, and some come at the end of steps.
+        // Several requests arrive at the same instant, and some arrive as a step ends.
         if !numbers.one_in(3) {
             at += numbers.below(gap) / 10 * 10;
         }
@@ -252,7 +252,7 @@ fn compare_case(case: u64, folder: &Path, seen: &mut ScenarioFeatureCounts) {
     // Requests with states share no blocks.
     engine.state = [1, 5, 0, 0, 0, 0, 0, 0][RandomSequence(case ^ 0x3c3c).below(8) as usize];
     engine.caching &= engine.state == 0;
-    // Without cached blocks, a request that was put back may be longer than a step.
+    // Without cached blocks, a preempted request that was put back may need more tokens than one step can compute.
     engine.chunked |= engine.state > 0;
     let watermark = if numbers.one_in(3) {
         numbers.below(40) as f64 / 100.0
@@ -327,8 +327,8 @@ fn every_step_is_that_of_a_plain_simulator_at_length() {
     compare_cases(1000, 3000);
 }
 
-/// With several engines, routers, users who wait for answers, and conversations, simulating runs of
-/// equal steps together gives the result of single steps, for any order in which engines end.
+/// Tests several engines, routers, users who wait for answers, and conversations: simulating runs of equal steps
+/// together gives the same result as single steps, for any order in which engines end.
 #[test]
 fn engines_that_run_ahead_answer_as_step_by_step() {
     let mut steps = 0;
@@ -364,7 +364,7 @@ fn engines_that_run_ahead_answer_as_step_by_step() {
     assert!(steps > 3_000, "{steps}");
 }
 
-/// A request of Qwen3-Next holds the blocks of its states from its admission on, and finds no prefix.
+/// A request to Qwen3-Next holds the blocks for its states from its admission on, and never finds a cached prefix.
 #[test]
 fn states_of_linear_attention_take_blocks() {
     let text = |rules: &str| {
@@ -380,7 +380,7 @@ fn states_of_linear_attention_take_blocks() {
         report.map(|report| (report, log))
     };
     let (report, log) = serve("").unwrap();
-    // 36 x (8 x 128 x 128 x 4 + 3 x 2 x 2048) bytes, and 12 x 2 x 256 x 2 bytes of a token on an NPU.
+    // 36 x (8 x 128 x 128 x 4 + 3 x 2 x 2048) bytes for the states, and 12 x 2 x 256 x 2 bytes for a token, on an NPU.
     let place = report.place.as_ref().unwrap();
     let state: u64 = 36 * (524_288 + 12_288);
     assert_eq!(
@@ -403,13 +403,13 @@ fn states_of_linear_attention_take_blocks() {
         refused.contains("engine.prefix_caching: found true"),
         "{refused}"
     );
-    // Without room for a second state, requests run one after another.
+    // If there is no memory for a second state, requests run one after another.
     let blocks = of_state + 21;
     let (_, alone) = serve(&format!("blocks = {blocks}")).unwrap();
     assert_eq!(alone.running, 1);
 }
 
-/// Experts may have a format of their own, and whole experts on each NPU take the memory of parts of all.
+/// Experts may have their own format, and whole experts on each NPU need as much memory as parts of all experts.
 #[test]
 fn experts_have_formats_and_places() {
     let machine = chakram::machine::Machine::load_by_name("dgx-b200").unwrap();

@@ -1,4 +1,4 @@
-//! Compares closed forms with single tasks, and policies with plain simulators, for every request.
+//! Compares closed forms with simulations of single tasks, and policies with plain simulators, for every request.
 
 use super::{build_scenario, picosecond_cores, served};
 use chakram::serve::CompletedRequest;
@@ -29,7 +29,7 @@ fn cases(default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Writes arrivals of models in picoseconds, and returns the scenario's stream that reads them.
+/// Writes the models' arrivals in picoseconds, and returns the scenario's stream that reads them.
 fn arrivals(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
     let mut rows = "arrival_ps,model\n".to_owned();
     for (at, model) in requests {
@@ -296,8 +296,8 @@ fn nobody_starves_beyond_the_bound() {
     assert_eq!(starts(&format!("{text}\naging = \"100 ps\"")), 350);
 }
 
-/// A share of 0.3 of 7 tasks is 2.1 skipped tasks on average, so each request skips 2 or 3, and the
-/// mean over requests is 2.1.
+/// A share of 0.3 of 7 tasks means 2.1 skipped tasks on average, so each request skips 2 or 3, and the mean over
+/// requests is 2.1.
 #[test]
 fn sparsity_skips_the_share_that_it_says() {
     let text = "name = \"sparse\"\nseed = 5\n[[model]]\nname = \"m\"\njobs = [{ tasks = 7, length = 1000 }]\nsparsity = 0.3\n\

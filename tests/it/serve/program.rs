@@ -110,7 +110,7 @@ fn all_forms_say_the_same() {
             held += 1;
         }
         assert!(held > 20, "{held}");
-        // The chart and the table contain all requests, and parts sum to serve times.
+        // The chart and the table contain all requests, and each request's parts add up to its serve time.
         let picture: Value =
             serde_json::from_str(&std::fs::read_to_string(&picture).unwrap()).unwrap();
         let events = picture["traceEvents"].as_array().unwrap();
@@ -133,7 +133,7 @@ fn all_forms_say_the_same() {
         let all = report["rows"].as_array().unwrap().last().unwrap();
         assert_eq!(all["parts"]["serve_ps"], sum.to_string());
         assert_eq!(report["time_in_system_ps"], sum.to_string());
-        // Goodput is the share of requests within 5 ms.
+        // Goodput is the fraction of requests that end within 5 ms.
         let within = rows
             .lines()
             .skip(1)
@@ -219,7 +219,7 @@ fn measurements_become_a_platform() {
         text.contains("# 1.000 us of the total belong to none of these parts"),
         "{text}"
     );
-    // Any table is averaged: 580 and 620 us of compute for one request, and 1500 us for four.
+    // A table of any form is averaged: 580 and 620 us of compute for one request, and 1500 us for four.
     let table = "model,platform,batch,compute_us,queue_us,total_ms\nm,p4,1,580,0,1\nm,p4,1,620,0,1\nm,p4,4,1500,100,2\nm,other,4,1,0,2\n";
     std::fs::write(path("any.csv"), table).unwrap();
     printed(&[
@@ -263,7 +263,7 @@ fn measurements_become_a_platform() {
     );
 }
 
-/// Several platforms give one table each, and a common chart with the limit and a curve for each.
+/// Several platforms give one table each, and one shared chart with the limit and a curve for each.
 #[test]
 fn platforms_are_swept_side_by_side() {
     with_scenario(|scenario, folder| {

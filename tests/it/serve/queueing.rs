@@ -15,7 +15,8 @@ fn queue(models: &str, rate: f64, processors: u32, requests: u64, seed: u64) -> 
     served(&build_scenario(&text), None).0
 }
 
-/// Checks that the mean serve time is `within` this share of a formula, which is inside the report's interval.
+/// Checks that the mean serve time differs from a formula by at most the fraction `within`, and that the formula is
+/// inside the report's interval.
 fn hold(report: &ServeReport, formula: f64, within: f64) {
     let mean = report.row_of_all_models().unwrap().mean.unwrap();
     let found = mean.value.as_seconds();
@@ -37,8 +38,7 @@ fn hold(report: &ServeReport, formula: f64, within: f64) {
 const CONSTANT: &str = "[[model]]\nname = \"m\"\nlatency = \"1 s\"";
 const EXPONENTIAL: &str =
     "[[model]]\nname = \"m\"\nlatency = \"1 s\"\ndistribution = \"exponential\"";
-/// Lengths of 0.5 and 2 s, for two thirds and one third of the requests: the mean is 1 s and the
-/// mean square 1.5.
+/// Two thirds of the requests take 0.5 s and one third 2 s: the mean is 1 s and the mean square 1.5.
 const TWO: &str = "[[model]]\nname = \"short\"\nlatency = \"0.5 s\"\nweight = 2\n\
                    [[model]]\nname = \"long\"\nlatency = \"2 s\"";
 
@@ -57,7 +57,7 @@ fn means_are_those_of_the_formulas() {
 
 /// Runs the test above with enough requests for one per cent, also at higher loads and with several processors. The
 /// mean over five seeds is within one per cent of the formula. The formula is inside the runs' intervals: on average in
-/// 43 of forty-five intervals of 95 %.
+/// 43 of forty-five 95 % intervals.
 #[test]
 #[ignore = "two minutes: cargo test --release --test it serve::queueing::means_are_within -- --ignored --nocapture"]
 fn means_are_within_one_per_cent() {
@@ -104,11 +104,11 @@ fn means_are_within_one_per_cent() {
         );
         assert!(inside >= 3, "{name} at {load}");
     }
-    // Fewer than 38 of 45 occur once in two hundred times.
+    // Fewer than 38 of 45 occur once in two hundred runs.
     assert!(inside_in_all >= 38, "{inside_in_all} of 45");
 }
 
-/// Requests of one job of four equal tasks on four cores wait as at a single server.
+/// Requests of one job with four equal tasks on four cores wait as they would at a single server.
 #[test]
 fn cores_dealt_round_robin_are_one_server() {
     let text = "name = \"queue\"\nseed = 3\n[[model]]\nname = \"m\"\njobs = [{ tasks = 4, length = 1000000 }]\n\
@@ -139,8 +139,8 @@ fn one_server_is_lindleys_recursion() {
     }
 }
 
-/// N users think for Z and are served for S by one processor, with little waiting. The number in
-/// the system is throughput x serve time, and N = throughput x (Z + serve time).
+/// N users think for Z each and are served for S by one processor, with little waiting. The number in the system is
+/// throughput x serve time, and N = throughput x (Z + serve time).
 #[test]
 fn closed_loops_keep_the_number_of_users() {
     let text = "name = \"closed\"\n[[model]]\nname = \"m\"\nlatency = \"10 ms\"\n\

@@ -1,5 +1,4 @@
-//! Tests rejected scenarios and files of arrivals: errors name the place, what was found and what
-//! was expected.
+//! Tests rejected scenarios and arrival files: errors name the place, what was found and what was expected.
 
 use super::{build_scenario, served};
 use chakram::serve::{

@@ -1,5 +1,4 @@
-//! Tests models given as traces: compares launches of jobs on a machine with recurrences stated in
-//! the tests.
+//! Tests models given as traces: compares how their jobs run on a machine with recurrences that the tests state.
 
 use super::{build_scenario, served};
 use chakram::serve::{
@@ -123,8 +122,8 @@ fn launches_follow_one_another_through_stages() {
     }
 }
 
-/// A trace of one rank runs on the NPU of its processor. With one request at a time it behaves like
-/// a model given by a latency.
+/// A trace of one rank runs on the NPU of its processor. With one request at a time, it behaves like a model that is
+/// given by a latency.
 #[test]
 fn traces_of_one_rank_go_to_any_npu() {
     let folder = folder();

@@ -40,8 +40,8 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
             .as_seconds()
     };
     for (name, (slow, fast)) in PLATFORMS.iter().zip(rates[0].iter().zip(&rates[1])) {
-        // Every platform gets ten times the load that it can serve, so all requests arrive nearly
-        // at once, and ten times the rate hardly matters.
+        // Every platform gets ten times the load that it can serve, so all requests arrive nearly at once, and ten
+        // times this rate would hardly change anything.
         assert!(slow.offered_load.unwrap() > 10.0, "{name}");
         let ratio = all(slow) / all(fast);
         assert!((ratio - 1.0).abs() < 0.1, "{name}: {ratio}");
@@ -57,8 +57,8 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
         );
         // The A100X is the best digital platform, as in the thesis, and better than Lightning, unlike in the thesis.
         assert!((1..5).all(|i| all(&reports[0]) < all(&reports[i])));
-        // Without load Lightning is slower for models with many inner products, and faster for
-        // models with few, long inner products.
+        // Without load, Lightning is slower for models with many inner products, and faster for models with few long
+        // ones.
         let alone = |i: usize, model: &str| reports[i].row_of_model(model).unwrap().alone.unwrap();
         for model in ["vgg-16", "vgg-19"] {
             assert!(alone(4, model) > alone(0, model).times(3), "{model}");
@@ -87,8 +87,8 @@ fn corpus(name: &str) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// An hour of 19,366 requests is repeated five times, in batches with step times measured on eight
-/// A100s (Splitwise).
+/// An hour with 19,366 requests is repeated five times, in batches whose step times were measured on eight A100s
+/// (Splitwise).
 #[test]
 #[ignore = "for speed: CHAKRAM_CORPUS=… cargo test --release --test it serve::traces::an_hour -- --ignored --nocapture"]
 fn an_hour_of_requests_five_times() {

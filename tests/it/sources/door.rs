@@ -37,7 +37,7 @@ fn contents_choose_the_converter() {
         let [text, auto] = ["text", "auto"].map(|name| folder.read(&format!("{name}.{rank}.et")));
         assert_eq!(text, auto);
     }
-    // The result is the same as without a name.
+    // The result is the same as when no name is given.
     let unnamed = folder.path("unnamed");
     done(&["convert", &workload, "-o", &unnamed, "--", "--npus", "2"]);
     assert_eq!(folder.read("unnamed.1.et"), folder.read("auto.1.et"));
@@ -95,7 +95,7 @@ fn what_is_of_no_source_or_of_two_is_refused() {
     assert!(error.contains("--output"), "{error}");
     let error = refused(&["convert", "--list", &text]);
     assert!(error.contains("--list"), "{error}");
-    // The error is that of the source's own command.
+    // The error is the one that the source's own command gives.
     let error = refused(&["convert", "auto", &text, "-o", &output]);
     assert!(error.contains("--npus"), "{error}");
     assert_eq!(folder.names(), ["empty", "text", "wrong"]);

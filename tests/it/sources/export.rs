@@ -14,12 +14,12 @@ const fn masked(rows: i64, tokens: i64) -> i64 {
     2 * 2 * rows * 32 * (tokens * (tokens - 1) / 2)
 }
 
-/// The bytes of the transformer's table that are not read: it has 1,024 words of 128 numbers, and 2
-/// x 32 words are read.
+/// The bytes of the transformer's embedding table that are not read: the table has 1,024 words of 128 numbers, and only
+/// 2 x 32 words are read.
 const NOT_READ: i64 = (1024 - 2 * 32) * 128 * 4;
 
-/// The model, number of operators, FLOPs and bytes, as `make.py` prints them, less the work that no
-/// kernel does.
+/// The model, its number of operators, and its FLOPs and bytes as `make.py` prints them, less the work that no kernel
+/// does.
 const MODELS: [(&str, usize, i64, i64); 5] = [
     ("perceptron", 5, 1_212_416, 219_944),
     ("residual", 21, 18_297_344, 1_380_208),
@@ -58,7 +58,7 @@ fn exported_models_cost_what_their_run_did() {
     }
 }
 
-/// A graph is a job of one rank, for whose kernels a machine gives times.
+/// A graph is a job of one rank, and a machine gives the times of its kernels.
 #[test]
 fn an_exported_model_replays() {
     let folder = TemporaryTestFolder::new();

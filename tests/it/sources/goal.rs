@@ -1,5 +1,5 @@
-//! Compares schedules in GOAL with the formula of LogGP: a message of `s` bytes takes `s` G to
-//! leave its sender, and arrives L after that. Overheads and gaps are zero.
+//! Compares schedules in GOAL with the LogGP formula: a message of `s` bytes takes `s` G to leave its sender, and
+//! arrives L after that. Overheads and gaps are zero.
 
 use super::{TemporaryTestFolder, done, refused};
 
@@ -26,7 +26,7 @@ latency = "250 ns"
 algorithm = "ring"
 "#;
 
-/// G is in picoseconds per byte, and L is the latency of a message's two hops.
+/// G is in picoseconds per byte, and L is the latency of the two hops that a message takes.
 const G: u64 = 100;
 const L: u64 = 500_000;
 
@@ -41,7 +41,7 @@ fn makespan(folder: &TemporaryTestFolder, schedule: &str) -> u64 {
         report["makespan_ps"].as_u64().unwrap()
     };
     let ends = replayed(&job);
-    // Written and read back, the schedule takes as long.
+    // After it is written and read back, the schedule takes as long as before.
     let (written, again) = (folder.path("again.goal"), folder.path("again"));
     done(&["convert", "goal", &job, "-o", &written]);
     done(&["convert", "goal", &written, "-o", &again]);
@@ -108,8 +108,8 @@ fn times_are_those_of_the_formula() {
     assert_eq!(makespan(&folder, &text), 3 * size * G + 3 * L);
 }
 
-/// One processor runs one calculation at a time, and two processors run them concurrently.
-/// `irequires` waits for the start of a calculation, not for its end.
+/// One processor runs one calculation at a time, and two processors run them concurrently. `irequires` waits until a
+/// calculation starts, not until it ends.
 #[test]
 fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
     let folder = TemporaryTestFolder::new();
@@ -119,8 +119,8 @@ fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
              c {relation} b\n}}\n"
         )
     };
-    // a runs first, then b and c, either concurrently or one after the other. With a full
-    // dependency c always runs after b.
+    // a runs first, followed by b and c, either concurrently or one after the other. With a full dependency c always
+    // runs after b.
     assert_eq!(makespan(&folder, &calculations(2, "irequires")), 6_000_000);
     assert_eq!(makespan(&folder, &calculations(1, "irequires")), 8_000_000);
     assert_eq!(makespan(&folder, &calculations(2, "requires")), 8_000_000);

@@ -3,8 +3,8 @@
 use super::{TemporaryTestFolder, done, refused};
 use std::fmt::Write;
 
-/// Returns MSCCL rings among `gpus`: in each channel, chunks go around the ring. Channel 0 runs
-/// upwards and channel 1, if there is one, downwards. Chunk `c` of channel `k` is `k * gpus + c`.
+/// Returns MSCCL rings among `gpus` in which, on each channel, chunks go around the ring. Channel 0 runs upwards and
+/// channel 1, if there is one, downwards. Chunk `c` of channel `k` is `k * gpus + c`.
 fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
     let chunks = gpus * channels;
     let mut text = format!(
@@ -25,7 +25,7 @@ fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
                 "<tb id=\"{channel}\" send=\"{to}\" recv=\"{from}\" chan=\"{channel}\">"
             )
             .unwrap();
-            // A reduction takes one round and the distribution another; an all-gather has only the latter.
+            // A reduction takes one round and the distribution another; an all-gather needs only the latter.
             let hops = if reduce { 2 * (gpus - 1) } else { gpus - 1 };
             for step in 0..=hops {
                 let kind = match step {
@@ -89,9 +89,9 @@ fn makespan(args: &[&str]) -> u64 {
     report["makespan_ps"].as_u64().unwrap()
 }
 
-/// The tests use an all-reduce of 4 MB and an all-gather of shards of 1 MB. Each step moves 1 MB at
-/// 50 GB/s through a switch, or half of it in each direction of a ring at 25 GB/s. In both cases,
-/// the transfer takes 20 us plus the latency of the hops, in 6 steps or 3.
+/// The tests use an all-reduce of 4 MB and an all-gather of shards of 1 MB. Each step moves 1 MB at 50 GB/s through a
+/// switch, or half of it in each direction of a ring at 25 GB/s. In both cases, each of 6 or 3 steps takes 20 us plus
+/// the latency of the hops.
 #[test]
 fn rings_take_what_native_rings_take() {
     let folder = TemporaryTestFolder::new();
@@ -212,8 +212,7 @@ fn sizes_that_an_algorithm_is_not_for_are_refused() {
     done(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
 }
 
-/// Steps that only wait, however many, do not count as kernels without a time; here they are eight
-/// of ten.
+/// Steps that only wait do not count as kernels without a time, however many there are; here they are eight of ten.
 #[test]
 fn steps_that_only_wait_take_no_time() {
     let folder = TemporaryTestFolder::new();
@@ -257,8 +256,8 @@ fn steps_that_only_wait_take_no_time() {
     done(&[
         "convert", "msccl", &algorithm, "--size", "65536B", "-o", &job,
     ]);
-    // 65,536 B at 100 GB/s take 655.36 ns, after two links of 1 us to and from the switch; copies
-    // run concurrently.
+    // 65,536 B at 100 GB/s take 655.36 ns after two links of 1 us, one to the switch and one from it; copies run
+    // concurrently.
     let machine = [
         "-m",
         "Switch(2)",

@@ -1,6 +1,5 @@
-//! Tests exports of Nsight Systems written by SQLite itself (`nsys/make.py`). The files have the
-//! smallest and the largest pages, trees of several levels, long names on overflow pages, free
-//! pages, and texts in two encodings.
+//! Tests Nsight Systems exports that SQLite itself wrote (`nsys/make.py`). The files have the smallest and the largest
+//! pages, trees of several levels, long names on overflow pages, free pages, and texts in two encodings.
 
 use super::{TemporaryTestFolder, done, refused};
 use serde_json::Value;
@@ -110,7 +109,7 @@ fn exports_are_recognized_and_others_are_refused() {
     }
     let list = done(&["convert", "--list"]);
     assert!(list.contains("nsys") && list.contains(".sqlite"), "{list}");
-    // A truncated file, and files that are no database, are rejected.
+    // A truncated file and files that are not databases are rejected.
     let cut = folder.file("cut.sqlite", &unpack_archives(SMALL)[..20_000]);
     let error = refused(&["convert", "nsys", &cut, "-o", &folder.path("x")]);
     assert!(error.contains("it was cut off"), "{error}");

@@ -1,5 +1,5 @@
-//! Tests inputs of other tools, given to commands that do not read them: the error names the format
-//! and the command that reads it.
+//! Tests other tools' inputs when they are given to commands that do not read them: the error names the format and the
+//! command that reads it.
 
 use super::{TemporaryTestFolder, done, refused, run};
 
@@ -8,7 +8,7 @@ const KINETO: &str = r#"{"schemaVersion": 1, "traceEvents": []}"#;
 const NETWORK: &str =
     "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n";
 
-/// Every command that takes traces, where `{}` is replaced by the input.
+/// Every command that takes traces; `{}` is replaced by the input.
 const COMMANDS: [&[&str]; 12] = [
     &["replay", "{}", "-m", "dgx-h100"],
     &["inspect", "{}"],
@@ -223,12 +223,12 @@ fn inputs_of_every_tool_are_named() {
         }
         let checked = run(&["machine", "check", &path]);
         assert_eq!(checked.code, 2);
-        // A trace is no machine, and a machine file is recognized by its name.
+        // A trace is not a machine, and a machine file is recognized by its name.
         if what != "an execution trace" {
             assert!(checked.out.contains(what), "{}", checked.out);
         }
     }
-    // If the file has the name of a trace, the error is the trace reader's.
+    // If the file's name is that of a trace, the error comes from the trace reader.
     let path = folder.file("job.0.json", "{\"id\": \"0\", \"nam\": \"x\"}");
     let error = refused(&["inspect", &path]);
     assert!(!error.contains("convert trace"), "{error}");

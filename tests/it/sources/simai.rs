@@ -73,11 +73,10 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
         said.contains("tensor 2 x pipeline 1 x data 4, expert 2"),
         "{said}"
     );
-    // Rank 5 has t = 1 and position 2 in its data-parallel group, so e = 0 and x = 1. Groups 1-4
-    // are tensor parallel, with rank 5 in the third. Groups 5-6 are data parallel, with rank 5 in
-    // the second. Groups 7-10 are of experts, with rank 5 in the fourth, {5, 7}. Groups 11-14 are
-    // of replicas, with rank 5 in the second, {1, 5}. The size of an all-gather is one member's
-    // part: 6000 / 2 and 8000 / 4.
+    // Rank 5 has t = 1 and position 2 in its data-parallel group, so e = 0 and x = 1. Groups 1-4 are tensor parallel,
+    // with rank 5 in the third. Groups 5-6 are data parallel, with rank 5 in the second. Groups 7-10 are expert groups,
+    // with rank 5 in the fourth, {5, 7}. Groups 11-14 are replica groups, with rank 5 in the second, {1, 5}. An
+    // all-gather's size is that of one member's part: 6000 / 2 and 8000 / 4.
     let comm = |kind, group: &str, bytes| Err((kind, group.to_owned(), bytes));
     let (reduce, gather, exchange, scatter) = (0, 2, 6, 7);
     let pass: [TraceNodeFromSimai; 14] = [
@@ -100,7 +99,7 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
     ];
     let told = nodes(&folder, "job", 5);
     assert_eq!(told[..14], pass);
-    // In the next pass each layer waits for its own collective, nodes 15 and 9.
+    // In the next pass, each layer waits for its own collective: node 15 or node 9.
     assert_eq!(told[14], (16, vec![14, 15], Ok(1)));
     assert_eq!(told[17], (19, vec![18, 9], Ok(7000)));
     assert_eq!(told.len(), 28);

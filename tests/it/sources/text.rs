@@ -45,7 +45,7 @@ fn summaries_say_what_was_converted() {
     let folder = TemporaryTestFolder::new();
     let workload = folder.file("w.txt", TEXT);
     let output = folder.path("job");
-    // Two layers of a hybrid have 6 x 2 - 1 nodes per pass.
+    // Two layers of a hybrid workload have 6 x 2 - 1 nodes per pass.
     let said = done(&[
         "convert", "text", &workload, "--npus", "3", "--passes", "2", "-o", &output,
     ]);
@@ -74,10 +74,9 @@ fn summaries_say_what_was_converted() {
     assert_eq!(json["nodes_per_rank"], 11);
 }
 
-/// One layer of data parallelism runs on a ring of two at 50 GB/s with 500 ns. The layer takes 100
-/// us forward, 150 us for the gradients, and an all-reduce of 1 MB. The all-reduce is a
-/// reduce-scatter and an all-gather, each one step of 500,000 B, half in each direction at 25 GB/s
-/// or all at 50 GB/s: 10 us and 500 ns. 250 + 2 x 10.5 = 271 us.
+/// One data-parallel layer runs on a ring of two at 50 GB/s with 500 ns. The layer takes 100 us forward, 150 us for the
+/// gradients, and an all-reduce of 1 MB. The all-reduce is a reduce-scatter and an all-gather, each one step of 500,000
+/// B, half in each direction at 25 GB/s or all at 50 GB/s: 10 us and 500 ns. 250 + 2 x 10.5 = 271 us.
 #[test]
 fn a_step_takes_what_its_stages_take() {
     let folder = TemporaryTestFolder::new();

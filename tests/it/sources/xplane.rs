@@ -60,7 +60,7 @@ fn profiles_keep_the_time_of_their_devices() {
         let summary = json(&["convert", "auto", &path, "-o", &job, "--"]);
         assert_eq!(summary["devices"].as_array().unwrap().len(), 8, "{name}");
         assert_eq!(sum(&summary, "events"), truth.events, "{name}");
-        // In the plain parse, all of these also have a call with their correlation id.
+        // In the plain parse, all of these also have a call with the same correlation id.
         assert_eq!(sum(&summary, "linked"), truth.linked, "{name}");
         assert_eq!(truth.linked, truth.events, "{name}");
         // The start and the end of each event are rounded down to nanoseconds.

@@ -3,8 +3,8 @@
 use super::{StudiedModelAndPlan, seconds};
 use crate::files::Folder;
 
-/// Returns the samples per second twice: first in steady state, by the additional time of a third
-/// micro-batch per pipeline stage, and second including filling and draining.
+/// Returns the samples per second twice: first in steady state, from the extra time of a third micro-batch per pipeline
+/// stage, and then with filling and draining included.
 fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64; 2] {
     let [tensor, data, pipeline] = degrees;
     let more = [
@@ -40,21 +40,21 @@ fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64
     [(many - few) / (long - short), many / long]
 }
 
-/// PALM predicts 23033.46 images of ResNet-50 and 3190.12 sequences of BERT-base per second. These
-/// rates are 2.68 and 12.72 % above the 22431 and 2830 that Tenstorrent published. PALM does not
-/// state number formats, sequence lengths, batches, placement, or the data loaded from DRAM. At 368
-/// TOP/s the arithmetic allows 368e12 / (2 x 4.089e9) = 44,997 images and, with 512 tokens, 368e12
-/// / (2 x 48.319e9) = 3808 sequences. Other lengths and formats allow 4117 (128 tokens in 16 bits),
-/// 5208 (384 in 8) and 16467 (128 in 8).
+/// PALM predicts 23033.46 images of ResNet-50 and 3190.12 sequences of BERT-base per second. These rates are 2.68 and
+/// 12.72 % above the 22431 and 2830 that Tenstorrent published. PALM does not state number formats, sequence lengths,
+/// batches, placement, or the data loaded from DRAM. At 368 TOP/s the arithmetic allows 368e12 / (2 x 4.089e9) = 44,997
+/// images and, with 512 tokens, 368e12 / (2 x 48.319e9) = 3808 sequences. Other lengths and formats allow 4117 (128
+/// tokens in 16 bits), 5208 (384 tokens in 8 bits) and 16467 (128 tokens in 8 bits).
 ///
-/// If all data is in SRAM, every plan that uses the whole chip is between the published rate and its bound. A chip of
-/// replicas reaches 97.8 and 99.7 % of the bound, and pipelines are below it by the unevenness of their stages. So the
-/// published rates, 50 and 74 % of the peak, measure how well kernels and mappings use the chip. A constant could be
-/// fitted to them, but none is. If the eight DRAM channels, 101 GB/s, serve all data that Algorithm 1 does not keep in
-/// 1 MB of SRAM, no plan reaches a twentieth of ResNet-50's rate or an eighth of BERT's. On the real chip operators
-/// pass their results through SRAM, layer by layer, which neither the algorithm nor its corrected form models.
+/// If all data is in SRAM, every plan that uses the whole chip is between the published rate and its bound. A chip full
+/// of replicas reaches 97.8 and 99.7 % of the bound, and pipelines fall short of it because their stages are uneven. So
+/// the published rates, 50 and 74 % of the peak, measure how well kernels and mappings use the chip. A constant could
+/// be fitted to them, but we fit none. If the eight DRAM channels, 101 GB/s, serve all data that Algorithm 1 does not
+/// keep in 1 MB of SRAM, no plan reaches a twentieth of ResNet-50's rate or an eighth of BERT's. On the real chip
+/// operators pass their results through SRAM, layer by layer, which neither the algorithm nor its corrected form
+/// models.
 ///
-/// This test covers the chip of replicas for each model, and one pipeline.
+/// This test covers the chip full of replicas for each model, and one pipeline.
 #[test]
 fn grayskull_lies_within_what_its_arithmetic_allows() {
     hold_plans(|degrees| matches!(degrees, [1, 120, 1] | [1, 10, 12]));

@@ -3,8 +3,8 @@
 use super::StudiedModelAndPlan;
 use crate::files::Folder;
 
-/// Returns the samples per second of a model in 20 stages of 16 cores on the wafer, where a
-/// micro-batch has `samples` over all replicas.
+/// Returns how many samples per second the wafer processes for a model in 20 stages of 16 cores, where a micro-batch
+/// has `samples` over all replicas.
 fn trained(folder: &Folder, model: &str, samples: u32, tensor: u32, laid: [&str; 2]) -> f64 {
     let data = 16 / tensor;
     // Each replica has a whole number of samples, and 20 micro-batches.

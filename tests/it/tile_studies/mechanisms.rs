@@ -21,7 +21,7 @@ fn tests_in(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The validation table lists each of P1 to P26 once, in order, with existing tests and their claims.
+/// The validation table lists each of P1 to P26 once, in order, with its claim and tests that exist.
 #[test]
 fn every_mechanism_names_its_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

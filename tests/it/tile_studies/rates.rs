@@ -1,14 +1,13 @@
-//! Tests Tables IV and VII: samples per second of transformers in training.
+//! Tests Tables IV and VII: how many samples per second transformers reach in training.
 
 use super::{StudiedModelAndPlan, seconds};
 use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 use serde_json::Value;
 
-/// The rates that Table IV calls published follow from Megatron-LM's TFLOP/s per GPU, by the FLOPs
-/// of a sample with all activations recomputed, 96 s L h² (1 + s / 6h + V / 16 L h), or, in the
-/// paper, by the leading term alone. The model's count excludes recomputation, which is a third
-/// less of everything except the logits' 6 s h V.
+/// The rates that Table IV calls published follow from Megatron-LM's TFLOP/s per GPU and the FLOPs of a sample with all
+/// activations recomputed, 96 s L h² (1 + s / 6h + V / 16 L h). The paper uses the leading term alone. The model's
+/// count excludes recomputation, so it is a third less for everything except the logits' 6 s h V.
 #[test]
 fn published_rates_of_table_iv_are_tflops_over_flops() {
     let folder = Folder::new();
@@ -104,11 +103,10 @@ fn published_rates_of_table_iv_are_tflops_over_flops() {
     }
 }
 
-/// Compares Table VII: samples per second of three models on the wafer, in 20 stages of two
-/// replicas of eight, with everything recomputed. PALM reports 7.3457, 2.0652 and 1.1238, with DRAM
-/// rules and micro-batches that it does not state. The micro-batches here are those of its public
-/// code, a 20th of the batch, rounded to whole samples for each replica. At the arithmetic's peak
-/// and with all data in SRAM, chakram is within 7 % of each of these.
+/// Compares Table VII: samples per second of three models on the wafer, in 20 stages of two replicas of eight, with
+/// everything recomputed. PALM reports 7.3457, 2.0652 and 1.1238, with DRAM rules and micro-batches that it does not
+/// state. The micro-batches here are those of its public code, a 20th of the batch, rounded to whole samples for each
+/// replica. With kernels at their arithmetic peak and all data in SRAM, chakram is within 7 % of each of these.
 #[test]
 #[ignore = "long: three models on 320 cores"]
 fn the_wafer_trains_the_models_of_table_vii() {
@@ -160,11 +158,11 @@ fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -
     samples as f64 / seconds(&report)
 }
 
-/// Compares Table VII by the rules of PALM's public code. The code gives 2.0652 samples per second
-/// for T-76B, with 21 micro-batches of 89 samples, and 8.4373 and 1.0213 for T-18B and T-145B (the
-/// paper prints 7.3457 and 1.1238). The code simulates 6 micro-batches and extrapolates, and uses
-/// links of a die between dies along y. With all micro-batches and with slow links along y, the
-/// digits here are chakram's own, as a regression test, and deviate by at most 0.3 %.
+/// Compares Table VII by the rules of PALM's public code. The code gives 2.0652 samples per second for T-76B, with 21
+/// micro-batches of 89 samples, and 8.4373 and 1.0213 for T-18B and T-145B (the paper prints 7.3457 and 1.1238). The
+/// code simulates 6 micro-batches, extrapolates from them, and uses a die's links between dies along y. With all
+/// micro-batches and with slow links along y, the digits here are chakram's own, as a regression test, and deviate by
+/// at most 0.3 %.
 #[test]
 fn published_rules_give_published_numbers() {
     let folder = Folder::new();
@@ -184,8 +182,8 @@ fn published_rules_give_published_numbers() {
     }
 }
 
-/// All tensor degrees for 16 cores give results within 4 parts in a thousand of the public code's
-/// three or four digits.
+/// For 16 cores, all tensor degrees give results within 4 parts in a thousand of the public code's three or four
+/// digits.
 #[test]
 #[ignore = "long: fifteen replays on 320 cores"]
 fn published_rules_give_published_numbers_for_all_degrees() {
@@ -203,12 +201,11 @@ fn published_rules_give_published_numbers_for_all_degrees() {
     }
 }
 
-/// Compares Table IV: sequences per second of six models on A100s, with one constant, the
-/// efficiency of kernels, fixed by the first model. The paper's published rates come from the
-/// leading term of Megatron-LM's FLOP formula and its TFLOP/s. The rates here use the whole
-/// formula, and relative to them PALM's own predictions deviate by -4.9, 5.7, 13.4, 9.6, 10.9 and
-/// 14.1 %. A flat efficiency underrates wide models, whose matrix products are larger, so errors
-/// grow with the model.
+/// Compares Table IV: sequences per second of six models on A100s. The only constant is the efficiency of kernels,
+/// which the first model fixes. The paper's published rates come from the leading term of Megatron-LM's FLOP formula
+/// and its TFLOP/s. The rates here use the whole formula, and relative to them PALM's own predictions deviate by -4.9,
+/// 5.7, 13.4, 9.6, 10.9 and 14.1 %. A flat efficiency underrates wide models, whose matrix products are larger, so
+/// errors grow with the size of the model.
 #[test]
 #[ignore = "long: six models on 256 to 2520 GPUs"]
 fn table_iv_follows_from_its_first_row() {

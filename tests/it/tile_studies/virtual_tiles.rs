@@ -56,8 +56,8 @@ const T_76B: &str = "generate megatron-76.1b --tensor 8 --data 2 --pipeline 20 -
 ///
 /// Without contention, a stage's cores never differ. The remaining events are a sixteenth of the nodes' ends, the ends
 /// of sums, and both ends of messages between stages, which differ for every core. With exclusive links the 16 messages
-/// from the previous stage share the four links of a border, so they arrive one after another. The cores are therefore
-/// separate until the first sum of the pass joins each tensor group again. Every method of merging needs at least the
+/// from the previous stage share the four links of a border, so they arrive one after another. The cores therefore stay
+/// separate until the first sum of the pass merges each tensor group again. Every method of merging needs at least the
 /// events of messages, of sums and of a sixteenth of the nodes.
 #[test]
 #[ignore = "long: T-76B on 320 cores"]

@@ -1,5 +1,4 @@
-//! Tests the bytes of a layer's all-reduces, the bytes over links, and the bytes of parameters (Eq.
-//! 6, Fig. 9).
+//! Tests how many bytes a layer's all-reduces, the links and the parameters have (Eq. 6, Fig. 9).
 
 use super::{LAYER, on_16_cores, seconds, write_layers};
 use crate::files::Folder;
@@ -27,7 +26,7 @@ fn a_layer_sums_the_bytes_of_eq_6() {
             let own = rows.iter().filter(|row| row["group"] == group);
             own.map(|row| row["bytes"].as_f64().unwrap()).sum()
         };
-        // The second file has one more layer, and everything else is the same.
+        // The second file has one more layer and is otherwise the same.
         let layer = |group: &str| bytes("two.toml", group) - bytes("one.toml", group);
         let found = ["tensor", "data"].map(layer);
         let [first, second] = sums(tensor);
@@ -66,15 +65,14 @@ fn carried(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
     (busy * 1.024, seconds(&report))
 }
 
-/// Compares Fig. 9: the load of a die's links for a layer of T-145B, by tensor degree. Eq. 6 gives
-/// the bytes: 8 B S H Nm / N over tensor groups and 24 H² / Nm over replicas. In a ring of P each
-/// member sends 2 (P - 1) / P of them over the links to its neighbour. On a die of 4 x 4 cores,
-/// filled row by row, the mean number of these links is 1 for a pair, (3 x 1 + 3) / 4 for a row,
-/// and 1 for eight cores in two rows as a ring. The mean is 9/8 for sixteen cores in alternating
-/// rows, where the path back takes three links. The paper finds the least occupancy with a tensor
-/// degree of 2, as Eq. 6 does. The reason is that the formula counts an all-reduce of 1.41 GB over
-/// a single member, which sends no data. Without this all-reduce, a tensor degree of 1 has the
-/// least, both by Eq. 6 and by the links' bytes, and 2 has the least of the degrees above 1.
+/// Compares Fig. 9: how much of a die's links a layer of T-145B uses, by tensor degree. Eq. 6 gives the bytes: 8 B S H
+/// Nm / N over tensor groups and 24 H² / Nm over replicas. In a ring of P each member sends 2 (P - 1) / P of them over
+/// the links to its neighbour. On a die of 4 x 4 cores, filled row by row, the mean number of these links is 1 for a
+/// pair, (3 x 1 + 3) / 4 for a row, and 1 for eight cores in two rows as a ring. The mean is 9/8 for sixteen cores in
+/// alternating rows, where the path back takes three links. The paper finds the least occupancy with a tensor degree of
+/// 2, as Eq. 6 does. The reason is that the formula counts an all-reduce of 1.41 GB over a single member, which sends
+/// no data. Without this all-reduce, a tensor degree of 1 has the least occupancy, both by Eq. 6 and by the links'
+/// bytes, and 2 has the least of the degrees above 1.
 #[test]
 fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
     let folder = Folder::new();
@@ -94,12 +92,12 @@ fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
         let sent = |p: f64, sum: f64, links: f64| 16.0 * 2.0 * (p - 1.0) / p * sum * links;
         let expected =
             sent(members[0], sums[0], tensor_links) + sent(members[1], sums[1], data_links);
-        // The excess consists of biases and norms, 13 H in addition to 12 H², and of a nanosecond
-        // for each link of a step.
+        // The excess comes from biases and norms, 13 H in addition to 12 H², and from a nanosecond for each link of a
+        // step.
         let off = found / expected - 1.0;
         assert!((0.0..2e-4).contains(&off), "{tensor}: {found} {expected}");
         eq_6.push(sums[0] + sums[1]);
-        // The occupancy is the share of the capacity of 48 links, both directions counted, in this
+        // The occupancy is the fraction of the capacity of 48 links, counting both directions, that is used in this
         // time.
         occupancy.push(found / 1.024e12 / 48.0 / time);
     }
@@ -151,10 +149,9 @@ fn a_sweep_has_links_by_tensor_degree() {
     assert!(busy.is_sorted(), "{busy:?}");
 }
 
-/// With Adam in 16 bits a parameter takes 16 B: weights, gradients, a master copy of 4 B and two
-/// moments of 4 B. The blocks of T-18B have 40 times 12 H² parameters, 289.9 GB, and 13 H of biases
-/// and norms each. The rest is a table of 51,200 words, a table of 2048 positions, and the last
-/// norm.
+/// With Adam in 16 bits, a parameter takes 16 B: its weight, its gradient, a master copy of 4 B, and two moments of 4 B
+/// each. The blocks of T-18B have 40 times 12 H² parameters, 289.9 GB, and 13 H of biases and norms each. The rest is
+/// an embedding table of 51,200 words, a table of 2048 positions, and the final norm.
 #[test]
 fn blocks_of_t_18b_take_289_9_gb() {
     let plan = super::StudiedModelAndPlan {

@@ -4,9 +4,10 @@ use super::{agree, args, json};
 use crate::files::Folder;
 use chakram::machine::PRESETS;
 
-/// One of a stage's ranks is simulated for all while they are equal. The report equals that with every rank simulated,
-/// except for the facts about merging. On the wafer, cores of a stage have different paths to their neighbours, which
-/// the replay detects. The first and the last stage share embeddings, whose all-reduce shares a lane with other nodes.
+/// One rank of a stage is simulated for all of them while they are equal. The report is the same as with every rank
+/// simulated, except for the facts about merging. On the wafer, cores of a stage have different paths to their
+/// neighbours, which the replay detects. The first and the last stage share embeddings, whose all-reduce shares a lane
+/// with other nodes.
 #[test]
 fn one_core_runs_for_all_that_do_the_same() {
     let folder = Folder::new();
@@ -36,9 +37,9 @@ fn one_core_runs_for_all_that_do_the_same() {
     assert!(refused.contains("leave one of the two out"), "{refused}");
 }
 
-/// If the classes of cores alternate, no neighbours are equal. All 32 ranks would be simulated, and
-/// an error says so before the replay. If each half of the wafer has one class, one rank is
-/// simulated for the eight ranks of each stage.
+/// If the classes of cores alternate, no neighbours are equal. All 32 ranks would be simulated, and an error says so
+/// before the replay. If each half of the wafer has cores of one class, one rank is simulated for the eight ranks of
+/// each stage.
 #[test]
 fn aggregation_that_saves_nothing_is_refused_at_once() {
     let folder = Folder::new();

@@ -24,9 +24,9 @@ fn step<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&plan[..], more].concat()
 }
 
-/// 12 of 32 micro-batches are simulated, or, with interleaved chunks, 12 turns of four. Once the
-/// pipeline is full, every turn adds the time of the slowest stage, so the result is exact. The
-/// stated error is 0 and not smaller than the actual error.
+/// 12 of 32 micro-batches are simulated; with interleaved chunks, these are 12 turns of four. Once the pipeline is
+/// full, every turn adds the time of the slowest stage, so the result is exact. The stated error is 0, and the actual
+/// error is no larger.
 #[test]
 fn a_full_pipeline_goes_on_as_it_does() {
     let folder = Folder::new();
@@ -56,7 +56,7 @@ fn a_full_pipeline_goes_on_as_it_does() {
         assert!(number("error_ps") <= makespan / 1000, "{more:?}: {found}");
         let rate = 64e12 / number("makespan_ps") as f64;
         assert!((found["samples_per_s"].as_f64().unwrap() / rate - 1.0).abs() < 1e-9);
-        // The simulation alone is a step of 12 micro-batches.
+        // The simulated part alone equals a step of 12 micro-batches.
         let own = some["makespan_ps"].as_u64().unwrap();
         assert!(own < makespan / 2, "{own} {makespan}");
         assert_eq!(some["throughput"]["samples"], 24);

@@ -1,12 +1,12 @@
-//! Compares maps of a machine of tiles with the report.
+//! Compares maps of tiled machines with the report.
 
 use super::{args, json, makespan, with_loads};
 use crate::files::{Folder, text};
 use serde_json::Value;
 
-/// Compares a map with its report. The map has every link and port with its busy time and share of
-/// the replay, and every core with its rank, stage and tensor group, which `stage_and_group` gives
-/// for a rank. The map has no other elements.
+/// Compares a map with its report. The map has every link and port with its busy time and its share of the replay, and
+/// every core with its rank, stage and tensor group; `stage_and_group` gives these two for a rank. The map has no other
+/// elements.
 fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) -> (u64, u64)) {
     assert!(map.starts_with("<svg xmlns="));
     let of = |key: &str| report["tiles"][key].as_array().unwrap().clone();
@@ -83,8 +83,8 @@ fn the_map_shows_what_the_report_says() {
     assert!(!folder.at("no.svg").exists());
 }
 
-/// Compares the book's map of a case with its report: two stages of two replicas of two ranks on the 4 columns of its
-/// wafer. `BLESS=1` redraws it.
+/// Compares the map in the book's example with its report: two stages of two replicas of two ranks on the 4 columns of
+/// its wafer. `BLESS=1` redraws it.
 #[test]
 fn the_book_shows_the_map_of_the_case() {
     let folder = Folder::new();

@@ -4,9 +4,9 @@ use super::{agree, args, json, makespan};
 use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 
-/// With `--aggregate` one trace file represents the ranks of a stage, under each rank's name. Read under one of these
-/// names it gives exactly that rank's trace. Replays end as without the option, on this machine and others, with and
-/// without merged ranks.
+/// With `--aggregate`, one trace file stands for all ranks of a stage, under each rank's name. Read under one of these
+/// names it gives exactly that rank's trace. Replays end at the same time as without the option, on this machine and
+/// others, with and without merged ranks.
 #[test]
 fn one_trace_stands_for_the_ranks_of_its_stage() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Tests the placement of ranks, and the distances between neighbours.
+//! Tests how ranks are placed, and how far apart neighbours are.
 
 use super::{args, json, makespan, with_loads};
 use crate::corpus::is_whole;
@@ -142,11 +142,10 @@ fn adapters_send_and_broadcast() {
     assert!(refused.contains("every member sends a part"), "{refused}");
 }
 
-/// If the destination reduces, each transfer between stages has one all-reduce of the source's
-/// group less. Instead the shares of the source reduce, and the receiving adapters all-reduce. With
-/// two adapters each transfer has two reductions and one all-reduce of the adapters. With one
-/// adapter there is one reduction and no all-reduce. With four adapters, which are the whole group,
-/// the all-reduce only moves to the destination.
+/// If the destination reduces, each transfer between stages needs one all-reduce fewer of the source's group. Instead,
+/// the source's shares are reduced, and the receiving adapters all-reduce. With two adapters each transfer has two
+/// reductions and one all-reduce of the adapters. With one adapter there is one reduction and no all-reduce. With four
+/// adapters, which are the whole group, the all-reduce only moves to the destination.
 #[test]
 fn adapters_sum_what_they_receive() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Tests plans that do not fit a machine of tiles.
+//! Tests plans that do not fit on a tiled machine.
 
 use super::args;
 use crate::files::{Folder, text};
@@ -66,8 +66,7 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
         &["--residency", "corrected", "--sram", "0 B"],
         "for example 3 MB",
     );
-    // The widest matrix product has 3072 inputs, 768 on each of four members, so (2 x 768 + 1) x 2
-    // B.
+    // The widest matrix product has 3072 inputs, 768 on each of four members, so it needs (2 x 768 + 1) x 2 B.
     let tight = ["--place", "s_shape", "--residency", "corrected", "--sram"];
     refused(
         "wafer-5x4",

@@ -4,7 +4,7 @@ use super::{args, json, makespan, with_loads};
 use crate::files::Folder;
 use serde_json::Value;
 
-/// If everything fits in SRAM, there are no loads, and the number of nodes is as without a residency rule. With less
+/// If everything fits in SRAM, there are no loads, and there are as many nodes as without a residency rule. With less
 /// SRAM, the step takes longer.
 #[test]
 fn sram_that_holds_everything_changes_nothing() {
@@ -22,7 +22,7 @@ fn sram_that_holds_everything_changes_nothing() {
         none.0 <= times[0] && times[0] <= times[1] && times[1] < times[2],
         "{times:?}"
     );
-    // The rule as printed stores even results that fit.
+    // The rule as printed in the paper stores even results that fit.
     assert!(run(&["--residency", "as-printed", "--sram", "10 GB"]).0 > none.0);
 }
 
@@ -52,9 +52,8 @@ fn loads_in_pieces_move_the_same_bytes() {
     assert!(refused.contains("at least the SRAM of a core"), "{refused}");
 }
 
-/// At its peak, a core's allocation first fills its 3.75 MB of SRAM, and the rest is in the nearest port's memory.
-/// Ports are in rows 1 and 2 at both sides of each die of 4 x 4. On a machine without ports the report has no such
-/// rows.
+/// At its peak, a core's data first fills its 3.75 MB of SRAM, and the rest goes to the nearest port's memory. Ports
+/// are in rows 1 and 2 at both sides of each die of 4 x 4. On a machine without ports the report has no such rows.
 #[test]
 fn memory_at_ports_is_what_sram_does_not_hold() {
     let folder = Folder::new();

@@ -5,7 +5,7 @@ use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 use serde_json::Value;
 
-/// The first and the last stage of GPT-2 share a table, so they have the same degree.
+/// GPT-2's first and last stages share an embedding table, so they have the same degree.
 const DEGREES: [&str; 4] = ["--stage-tensor", "2,4,4,2", "--place", "s_shape"];
 
 fn uneven<'a>(more: &[&'a str]) -> Vec<&'a str> {

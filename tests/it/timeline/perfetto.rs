@@ -1,5 +1,5 @@
-//! Tests Perfetto's format. Compares what an independent reader, which knows protobuf's wire format and the field
-//! numbers, finds with the same replay as JSON.
+//! Tests Perfetto's format. Compares the file's contents with the same replay as JSON. An independent reader finds
+//! these contents, knowing only protobuf's wire format and the field numbers.
 
 use super::*;
 use crate::corpus::count_test_as_skipped;
@@ -275,8 +275,8 @@ fn both_formats_draw_the_same_and_protobuf_is_smaller() {
     );
 }
 
-/// A script that counts a file's entries by Perfetto's own descriptions of the format, and by its trace processor, if
-/// it starts.
+/// A script that counts a file's entries using Perfetto's own format descriptions, and its trace processor if that
+/// starts.
 const READER: &str = r#"
 import json, sys, zlib
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
@@ -310,7 +310,7 @@ except Exception as error:
 print(json.dumps(found))
 "#;
 
-/// The package `perfetto` for Python, if `CHAKRAM_PYTHON` or `python3` has it, reads the written file.
+/// If `CHAKRAM_PYTHON` or `python3` has the Python package `perfetto`, the package reads the written file.
 #[test]
 fn perfettos_own_package_reads_what_was_written() {
     let python = std::env::var("CHAKRAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());

@@ -1,4 +1,4 @@
-//! Tests independent operators of a layer, run in order and concurrently.
+//! Tests a layer's independent operators, run in order and concurrently.
 
 use super::time::{F, IDEAL, SIDE};
 use super::{job, replay};
@@ -36,10 +36,9 @@ fn plan(branches: BranchOrder) -> ParallelismPlan {
     plan
 }
 
-/// With n products on the branch, a block takes n + 1 products in order and max(n, 1) concurrently.
-/// The backward pass takes twice this number. In the first block, whose input needs no gradient,
-/// the first product of each branch takes one. Full recomputation adds another forward pass. On one
-/// lane branches run in order again.
+/// With n products on the branch, a block takes the time of n + 1 products in order, and of max(n, 1) concurrently. The
+/// backward pass takes twice as long. In the first block, whose input needs no gradient, the first product of each
+/// branch takes one. Full recomputation adds another forward pass. On one lane branches run in order again.
 #[test]
 fn branches_take_the_longest_of_them_or_their_sum() {
     let many = Machine::parse(IDEAL, "ideal").unwrap();

@@ -1,4 +1,4 @@
-//! Compares a captured step of PyTorch's `DistributedDataParallel` with the same step generated.
+//! Compares a captured step of PyTorch's `DistributedDataParallel` with the same step as chakram generates it.
 //!
 //! The model is a GPT of four blocks on four replicas, with two micro-batches, where only the
 //! second reduces gradients, in single precision, with gradient clipping and AdamW. `captured.txt`
@@ -6,7 +6,7 @@
 //! launches; all four ranks are equal. If the captures are available, they are compared with this
 //! file.
 //!
-//! Equal are all matrix products by sizes and FLOPs, all collectives by kind, bytes, members and order, and the
+//! These are equal: all matrix products by sizes and FLOPs, all collectives by kind, bytes, members and order, and the
 //! products finished when each collective is launched. The differences are listed and asserted here:
 //!
 //! - The two matrix products in the backward pass of the logits are in reverse order. They are independent, and no
@@ -16,9 +16,8 @@
 //! Causal attention is two products in the forward pass and five in the backward pass, as the
 //! capture also states.
 //!
-//! There is no other communication in the captured step. PyTorch's earlier communication (equal initial replicas,
-//! rebuilt buckets) occurs once per run, and the norm for gradient clipping is computed from gradients that every
-//! replica has.
+//! The captured step has no other communication. PyTorch's earlier communication (equal initial replicas, rebuilt
+//! buckets) occurs once per run, and the norm for gradient clipping is computed from gradients that every replica has.
 
 use super::replay_with;
 use crate::convert::rig::ReplayTimesOfAllNodes;
@@ -106,8 +105,8 @@ fn events(nodes: &[GeneratedNode]) -> Vec<ProductOrAllReduce> {
 fn hold(generated: &[ProductOrAllReduce], captured: &[ProductOrAllReduce], what: &str) {
     assert_eq!(generated.len(), captured.len(), "{what}");
     let mut captured = captured.to_vec();
-    // The backward pass of the logits has 1024 x 256 weights from 128 tokens, and 128 x 256 inputs
-    // from 1024 words.
+    // In the backward pass, the logits' products give 1024 x 256 weights from 128 tokens, and 128 x 256 inputs from
+    // 1024 words.
     let [weights, inputs] = [
         ProductOrAllReduce::product(1024, 128, 256),
         ProductOrAllReduce::product(128, 1024, 256),
@@ -146,9 +145,8 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
     assert_eq!(reduced.sum::<u64>(), 4 * model().parameter_count());
 }
 
-/// The sums of FLOPs are equal. A generated step with all pairs of tokens has the additional FLOPs
-/// given by the model, for four samples: the FLOPs of two products in the forward pass, and 5/2
-/// times this number in the backward pass.
+/// The sums of FLOPs are equal. If a generated step counts all pairs of tokens, it has the additional FLOPs that the
+/// model gives for four samples: two products' FLOPs in the forward pass, and 5/2 times as many in the backward pass.
 #[test]
 fn flops_are_the_captured_ones() {
     let sum = |model| {
@@ -223,8 +221,8 @@ fn a_reduction_waits_for_what_found_its_gradients() {
     assert_eq!((inside.count(), reductions.len()), (4, 7));
 }
 
-/// With almost free messages, each reduction starts after the same products after which the
-/// captured reduction was launched.
+/// If messages are almost free, each reduction starts after the same products as when the captured reduction was
+/// launched.
 #[test]
 fn reductions_start_where_the_captured_ones_do() {
     let job = job(model(), |_| {});

@@ -1,9 +1,9 @@
 //! Compares the bytes that operators with sharding degrees reduce and move with a count of single
 //! elements.
 //!
-//! The model is an elementwise operator, the tested operator, and another elementwise operator,
-//! each split in every possible way. Members receive exactly once the elements that they need and
-//! do not have, and reductions follow Table III of PALM.
+//! The model is an elementwise operator, the tested operator, and another elementwise operator, each split in every
+//! possible way. Members receive every element that they need and do not have exactly once, and reductions follow Table
+//! III of PALM.
 
 mod elements;
 
@@ -87,7 +87,7 @@ fn look(job: &CheckedWorkloadPattern, members: u32) -> Vec<AllCommunicationOfMem
     each.collect()
 }
 
-/// Returns all degrees whose product is `members`.
+/// Returns all combinations of degrees whose product is `members`.
 fn all(members: u32, with_k: bool) -> Vec<[u32; 4]> {
     let divides = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
     let mut all = Vec::new();

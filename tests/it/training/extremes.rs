@@ -1,4 +1,5 @@
-//! Tests extreme sizes: any model and plan is rejected by name or gives a result in limited time.
+//! Tests extreme sizes: for any model and plan, the program either rejects it by name or gives a result in limited
+//! time.
 
 use crate::harness::plan_file::{PlanCheckOutcome, look};
 use chakram::generate::{
@@ -16,7 +17,7 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use std::cell::Cell;
 
-/// Returns sizes that are mostly small, and otherwise up to the maximum of a model file.
+/// Returns sizes that are mostly small and sometimes range up to the maximum of a model file.
 fn size() -> impl Strategy<Value = u64> {
     prop_oneof![
         20 => select(vec![1_u64, 2, 4, 8]),

@@ -26,8 +26,8 @@ const SCHEDULES: [PipelineSchedule; 5] = [
     PipelineSchedule::Inference,
 ];
 
-/// Returns the FLOPs of an operator under `plan`, counting each part on one member of a tensor
-/// group, from the model's multiplications alone.
+/// Returns the FLOPs of an operator under `plan`, computed from the model's multiplications alone. Counts each part on
+/// one member of a tensor group.
 fn flops_once(
     plan: &ParallelismPlan,
     role: LayerRole,
@@ -45,8 +45,8 @@ fn flops_once(
         operator.work,
         OperatorKind::Linear { .. } | OperatorKind::Convolution { .. }
     );
-    // The units are half a forward pass: forward; backward, which is both gradients, or the scores
-    // again and four products of attention, or only the weights' gradient; and recomputation.
+    // The units are half a forward pass. They count the forward pass; the backward pass, which is both gradients, or
+    // the scores again and four products of attention, or only the weights' gradient; and recomputation.
     let backward = match (first && product, attention && fused) {
         (true, _) => 2,
         (false, true) => 5,
@@ -213,8 +213,8 @@ fn plans() -> Vec<ParallelismPlan> {
     plans
 }
 
-/// Two ranks that share the tokens of each sequence do the same work as one rank, with either
-/// exchange. The Llama's two key-value heads cannot also be split over a tensor group.
+/// Two ranks that share the tokens of each sequence do the same work as one rank, with either exchange. The Llama
+/// model's two key-value heads cannot also be split over a tensor group.
 #[test]
 fn sequences_that_ranks_share_are_conserved() {
     let few = plans().into_iter().filter(|plan| match plan.schedule {
@@ -257,8 +257,8 @@ fn sequences_that_ranks_share_are_conserved() {
     }
 }
 
-/// Split and delayed backward passes, schedules from both ends and overlapped passes do the same
-/// work as other plans.
+/// Split and delayed backward passes, schedules that start from both ends, and overlapped passes do the same work as
+/// other plans.
 #[test]
 fn backward_passes_in_two_are_conserved() {
     let split = [
@@ -343,7 +343,7 @@ fn buckets_of_parameters_hold_all_gradients() {
     }
 }
 
-/// Checks `plans`, by default one in five, and counts the reasons for rejected plans.
+/// Checks `plans`, by default one in five, and counts why plans are rejected.
 fn go_over(model: &Model, plans: &[ParallelismPlan]) -> (usize, BTreeMap<String, usize>) {
     let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let mut refused = BTreeMap::new();
@@ -374,8 +374,8 @@ fn a_gpt_is_conserved_under_every_plan() {
     assert_eq!((done, list(&refused).trim()), (DONE, REFUSED.trim()));
 }
 
-/// The number of accepted plans among 5 schedules x 8 parallelisms x 4 levels of ZeRO x 3
-/// recomputations, with and without sequence parallelism: 960.
+/// The number of accepted plans out of 960: 5 schedules x 8 parallelisms x 4 levels of ZeRO x 3 recomputation modes,
+/// with and without sequence parallelism.
 const DONE: usize = 333;
 const REFUSED: &str = "
 45 x `pipeline` is 2; expected 1 with schedule = layer-wise, which has every layer on all ranks

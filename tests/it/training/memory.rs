@@ -11,8 +11,7 @@ use chakram::model::{LayerRole, TransformerBlock};
 use chakram::report::MemoryPeakObserver;
 use chakram::trace::TensorClass;
 
-/// According to PALM, stage i of S keeps the activations of S - i micro-batches under 1F1B, and all
-/// m of them under GPipe.
+/// As PALM states, stage i of S keeps the activations of S - i micro-batches under 1F1B, and all m of them under GPipe.
 #[test]
 fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
     let kept = |schedule| {
@@ -25,7 +24,7 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
         assert!(job.unwrap_err().contains("a divisor of the 6 blocks"));
         let job = super::job(&products(4, 10), &plan).unwrap();
         let stages = [1, 2].map(|stage| {
-            // A product keeps its input of 10 numbers of 2 B.
+            // A product keeps its input, 10 numbers of 2 B.
             RankNodeSums::of(&job, stage).peak(TensorClass::Activations) / 20
         });
         stages.to_vec()
@@ -34,8 +33,8 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
     assert_eq!(kept(PipelineSchedule::GPipe), [8, 8]);
 }
 
-/// Returns the activations by stage in units of a block's activations, first in a replay's memory
-/// report and second in the plan's summary.
+/// Returns the activations by stage, in units of one block's activations: first as a replay's memory report gives them,
+/// and then as the plan's summary does.
 fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u64>) {
     // Eq. 4 of Korthikanti et al., 2022, is s b h (34 + 5 a s / h) on one NPU: 8 x 16 x 34 + 5 x 4
     // x 8 x 8.
@@ -96,10 +95,10 @@ fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
     }
 }
 
-/// Korthikanti et al., 2022, give the bytes of a block of h columns, a heads and s tokens among t
-/// members, with b samples. Eq. 2 is s b h (10 + 24/t + 5 a s / (h t)). Eq. 4, with sequence
-/// parallelism, is s b h / t (34 + 5 a s / h). Eq. 6, without scores, is 34 s b h / t. Eq. 5, with
-/// everything recomputed, is 2 s b h, here split over the members.
+/// Korthikanti et al., 2022, give the bytes of a block with h columns, a heads and s tokens, split among t members, for
+/// b samples. Eq. 2 is s b h (10 + 24/t + 5 a s / (h t)). Eq. 4, with sequence parallelism, is s b h / t (34 + 5 a s /
+/// h). Eq. 6, without scores, is 34 s b h / t. Eq. 5, with everything recomputed, is 2 s b h, which is split over the
+/// members here.
 #[test]
 fn a_block_keeps_what_korthikanti_counts() {
     let TransformerBlock {
@@ -217,14 +216,14 @@ fn gathered_parameters_are_few_at_a_time() {
         // There is a bucket for each layer.
         plan.bucket = 1;
         let job = job(&products(8, 10), &plan).unwrap();
-        // A layer has 10 x 10 weights of 2 B and as many gradients, and the norms at both ends have 10.
+        // A layer has 10 x 10 weights of 2 B and as many gradients, and each of the norms at both ends has 10.
         RankNodeSums::of(&job, 0).peak(TensorClass::Temporary)
     };
     assert_eq!(
         [peak(0, true), peak(1, true), peak(3, true)],
         [400, 600, 1000]
     );
-    // All gradients are allocated at the backward pass of the first products, except the last
-    // norm's.
+    // When the backward pass reaches the first products, all gradients are allocated except those of the norm that it
+    // reaches last.
     assert_eq!(peak(0, false), 8 * 200 + 20 + 200);
 }

@@ -1,4 +1,4 @@
-//! Tests the placement of groups, the capacity of stages, and the roles of groups, from a shell.
+//! Tests from a shell where groups are placed, what stages can hold, and which roles groups have.
 
 use super::program::told;
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn machine(folder: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Returns the exit code, output and errors of `command` and `more`.
+/// Returns the exit code, output and errors of `command` with the arguments `more`.
 fn run(command: &str, more: &[&str]) -> (i32, String, String) {
     let args: Vec<_> = command.split(' ').chain(more.iter().copied()).collect();
     told(&args)
@@ -52,7 +52,7 @@ fn report(command: &str, more: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// Returns the role, the bytes of all buffers and the picoseconds of transfer of each group.
+/// For each group, returns its role, its buffers' total bytes, and its transfer time in picoseconds.
 fn collectives(report: &Value) -> Vec<(String, u64, u64)> {
     let rows = report["collectives"].as_array().unwrap().iter();
     let row = |row: &Value| {
@@ -91,7 +91,7 @@ fn a_map_decides_which_groups_are_slow() {
     assert_eq!(makespan(&order), makespan(&far));
 }
 
-/// A plan file gives the same map as numbers; a dry run shows the placement of groups.
+/// A plan file gives the same map as numbers do; a dry run shows where groups are placed.
 #[test]
 fn a_dry_run_says_where_groups_lie() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,8 +132,8 @@ fn a_dry_run_says_where_groups_lie() {
     let (_, text, _) = run(JOB, &dry);
     let line = "\n  tensor             2   2 of 2 slow\n  data               2   2 of 2 fast\n";
     assert!(text.contains(line), "{text}");
-    // An order on the command line overrides the file's map, and ranks on other NPUs change the
-    // placement of groups.
+    // An order on the command line overrides the file's map, and moving ranks to other NPUs changes where groups are
+    // placed.
     let turned = |more: &[&str]| run(JOB, &[&dry[..], more].concat()).1;
     assert!(turned(&["--order", "tp,dp,pp"]).contains("2 of 2 fast\n  data"));
     let crossed = ["--machine", &pairs, "--dry-run", "--map", "0,3,1,2"];
@@ -188,14 +188,14 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
         ),
     ] {
         let (code, _, error) = run(JOB, options);
-        // A text that is not a range is rejected by the argument parser.
+        // The argument parser rejects text that is not a range.
         assert_eq!(code, 2, "{error}");
         assert!(error.contains(expected), "{error}\n{expected}");
     }
 }
 
-/// Half of 124,439,808 parameters, with 16 B each, take 1.0 GB, more than an NPU of 1 GB has after
-/// all other memory. With ZeRO 1 two replicas share 12 B of the 16, which leaves 10 B each.
+/// Half of 124,439,808 parameters at 16 B each take 1.0 GB, more than is left on an NPU of 1 GB after all other memory.
+/// With ZeRO 1 two replicas share 12 B of the 16, which leaves 10 B each.
 #[test]
 fn what_does_not_fit_is_said_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
@@ -238,7 +238,7 @@ fn what_does_not_fit_is_said_before_anything_runs() {
     );
 }
 
-/// Groups with one role share a row in text reports, for jobs from files and for generated jobs.
+/// In text reports, groups with the same role share a row, for jobs from files and for generated jobs.
 #[test]
 fn reports_sum_groups_up_by_what_they_are_for() {
     let folder = tempfile::tempdir().unwrap();

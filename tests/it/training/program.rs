@@ -99,8 +99,8 @@ fn names_that_are_neither_model_nor_pattern_are_told_apart() {
     assert!(error.contains("-o PREFIX"), "{error}");
 }
 
-/// 124,439,808 parameters with 16 B each of weights, gradients and Adam take 1.99 GB. Two replicas
-/// that share Adam's 12 B have 4 + 6 B each.
+/// 124,439,808 parameters with 16 B each of weights, gradients and Adam take 1.99 GB. Two replicas that share Adam's 12
+/// B need 4 + 6 B each.
 #[test]
 fn a_dry_run_says_what_is_resident() {
     let dry = [

@@ -1,4 +1,4 @@
-//! Compares the bytes of token exchanges with a routing of single tokens.
+//! Compares the bytes of token exchanges with a simulation that routes single tokens.
 
 use super::{RankNodeSums, experts, job};
 use chakram::generate::{
@@ -8,10 +8,9 @@ use chakram::generate::{
 use chakram::trace::{CollectiveKind, Dtype};
 use testkit::expert_routing::{TokenCopiesByRankPair, TokenExpertChoices, most_received};
 
-/// The columns of a token, where a number takes 2 B.
+/// The columns of a token, each a number of 2 B.
 const H: u64 = 128;
-/// The number of experts; the next constant is the number of experts of a token, which gives 28
-/// choices.
+/// The number of experts; the next constant is how many experts a token has, which gives 28 choices.
 const E: usize = 8;
 const K: usize = 2;
 
@@ -82,8 +81,8 @@ fn exchanges(
     ranks.remove(0)
 }
 
-/// Asserts that four all-to-alls send what `copies` states, with `sizes` bytes of a copy to and
-/// from the experts.
+/// Asserts that four all-to-alls send as many copies as `copies` states, with `sizes` bytes per copy to and from the
+/// experts.
 fn assert_all_to_alls(
     found: &[(String, CollectiveKind, u64)],
     copies: &TokenCopiesByRankPair,
@@ -111,7 +110,7 @@ fn assert_all_to_alls(
     }
 }
 
-/// If all choices of experts are equally frequent, every rank sends each rank equally many copies.
+/// If tokens choose all combinations of experts equally often, every rank sends equally many copies to each rank.
 #[test]
 fn balanced_exchanges_have_the_bytes_of_single_tokens() {
     for of in DEGREES {
@@ -145,8 +144,7 @@ fn balanced_exchanges_have_the_bytes_of_single_tokens() {
         let copies = routing.copies_for_all();
         let [gather, scatter] = [CollectiveKind::AllGather, CollectiveKind::ReduceScatter];
         let sent: u64 = copies[0].iter().sum();
-        // The bytes of an all-gather are one member's part, and the bytes of a reduce-scatter are
-        // all parts.
+        // An all-gather's size is that of one member's part, and a reduce-scatter's is that of all parts.
         let found: Vec<_> = found
             .iter()
             .map(|(_, kind, bytes)| (*kind, *bytes))
@@ -157,7 +155,7 @@ fn balanced_exchanges_have_the_bytes_of_single_tokens() {
     }
 }
 
-/// With measured or skewed numbers of tokens, every rank has the copies of the fullest rank.
+/// With measured or skewed token counts, every rank is assumed to have as many copies as the fullest rank.
 #[test]
 fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
     for (of, seed) in DEGREES.into_iter().zip(1..) {
@@ -175,8 +173,8 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
         if of.expert_tensor < of.tensor {
             continue;
         }
-        // A rank with several experts of a token receives it once. The plan approximates this as being as frequent as
-        // with balanced experts.
+        // A rank receives a token only once, even if it has several of the token's experts. The plan assumes that this
+        // happens as often as with balanced experts.
         let found = exchanges(of, 56, |plan| {
             plan.expert_counts = routing.tokens_of_experts();
             plan.expert_exchange = ExpertExchangeForm::Ranks;
@@ -185,8 +183,8 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
         let ratio = found[0].2 as f64 / (2 * H * fullest) as f64;
         assert!((0.85..1.2).contains(&ratio), "{of:?}: {ratio}");
     }
-    // With one expert on each of 8 ranks, and a power so high that most tokens choose the same two
-    // experts, these experts receive nearly all tokens.
+    // With one expert on each of 8 ranks, and a power so high that most tokens choose the same two experts, these two
+    // receive nearly all tokens.
     let steep = "skewed:8".parse::<ExpertRoutingBalance>().unwrap();
     let found = exchanges(DEGREES[5], 56, |plan| plan.routing = steep);
     let weights = [100_000, 100_000, 1, 1, 1, 1, 1, 1];
@@ -195,12 +193,12 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
     assert_eq!((fullest, found[0].2), (8 * 56, 2 * H * 8 * 56));
 }
 
-/// All slots of experts are sent, whether tokens use them or not.
+/// All expert slots are sent, whether or not tokens use them.
 #[test]
 fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
     for of in DEGREES {
         for halves in [1, 2, 3, 4] {
-            // A rank has 56 tokens of 2 copies, which are 14 for each of 8 experts.
+            // A rank has 56 tokens with 2 copies each, which gives 14 for each of 8 experts.
             let slots = 14 * halves / 2;
             let routing =
                 TokenExpertChoices::drawn(of.expert as usize, 56, &[3, 1, 2, 1, 1, 1, 1, 1], K, 9);
@@ -219,7 +217,7 @@ fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
     }
 }
 
-/// A token is sent once to each node that has one of its experts, and from there once to each rank.
+/// A token is sent once to each node that has one of its experts, and from there once to each rank that has one.
 #[test]
 fn exchanges_over_nodes_have_the_bytes_of_both_levels() {
     for (of, size) in [
@@ -264,7 +262,7 @@ fn exchanges_over_nodes_have_the_bytes_of_both_levels() {
                 true => (&copies.across, of.expert as usize / size),
                 false => (&copies.within, size),
             };
-            // Each rank exchanges with the ranks of its index on other nodes, or with the ranks of its node.
+            // Each rank exchanges with the ranks of the same index on other nodes, or with the other ranks of its node.
             for one in copies.iter().flatten().filter(|one| **one > 0) {
                 assert_eq!(*bytes, members as u64 * one * 2 * H, "{of:?}: {name}");
             }

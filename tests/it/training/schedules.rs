@@ -1,5 +1,5 @@
-//! Tests pipelines with split backward passes, from both ends, and in an order given by a file:
-//! makespans that follow by formula, groups that reduce gradients of two copies, and memory.
+//! Tests pipelines whose backward passes are split, that run from both ends, or whose order a file gives. Covers
+//! makespans that follow from formulas, groups that reduce the gradients of two copies, and memory.
 
 use super::time::{F, IDEAL, SIDE};
 use super::{GPT, RankNodeSums, gpt, job, products, replay};
@@ -47,9 +47,9 @@ fn linear(
 }
 
 /// Returns blocks whose attention takes a fifth of the forward pass: 8 t h^2 = 32 x 10^6 FLOPs of products and 4 t^2 h
-/// = 8 x 10^6 of attention for t = 100 tokens of h = 200. In the backward pass, attention takes twice as many, and
-/// matrix products equally many for the gradients of inputs and of weights. In units of 4 x 10^6 ps, (F, B, W) = (10,
-/// 12, 8).
+/// = 8 x 10^6 of attention for t = 100 tokens of h = 200. In the backward pass, attention takes twice as many FLOPs;
+/// matrix products take as many again for the inputs' gradients, and as many again for the weights' gradients. In units
+/// of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
 fn attending(blocks: usize) -> Model {
     let (tokens, width) = (100, 200);
     let attention = OperatorKind::Attention {
@@ -91,9 +91,9 @@ fn ideal() -> Machine {
     Machine::parse(IDEAL, "ideal").unwrap()
 }
 
-/// 1F1B takes (8 + 3)(10 + 12 + 8) = 330. If gradients of inputs are sent before gradients of
-/// weights are computed, the step takes 8 x 30 + 3 (10 + 12) = 306. If the latter fill the bubble,
-/// it takes 240 + 3 (10 + 12 - 8) = 282 (ZB-H1; Qi et al., 2024).
+/// 1F1B takes (8 + 3)(10 + 12 + 8) = 330. If gradients of inputs are sent before gradients of weights are computed, the
+/// step takes 8 x 30 + 3 (10 + 12) = 306. If gradients of weights fill the bubble, it takes 240 + 3 (10 + 12 - 8) = 282
+/// (ZB-H1; Qi et al., 2024).
 #[test]
 fn gradients_of_weights_fill_the_bubble() {
     let unit = 4_000_000;
@@ -112,8 +112,8 @@ fn gradients_of_weights_fill_the_bubble() {
     assert_eq!(step(PipelineSchedule::ZeroBubbleH1, false), 282 * unit);
 }
 
-/// Passes of matrix products take F = B = W, and two overlapped passes take as long as both in turn. DeepSeek's 8
-/// stages with 20 micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
+/// The passes of matrix products take F = B = W, and two overlapped passes take as long as one after the other.
+/// DeepSeek's 8 stages with 20 micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
 #[test]
 fn both_ends_of_a_pipeline_are_fed() {
     let step = |blocks, stages, batch, schedule| {
@@ -125,17 +125,16 @@ fn both_ends_of_a_pipeline_are_fed() {
     };
     // With (F, B, W) = (10, 10, 10), the step takes 660.
     assert_eq!(step(8, 8, 20, PipelineSchedule::DualPipe), 66 * F);
-    // A V of 8 parts on 4 stages takes 20 micro-batches through two parts each, and (4 - 1)(3 + 2 -
-    // 3) more.
+    // A V of 8 parts on 4 stages takes the time of 20 micro-batches through two parts each, plus (4 - 1)(3 + 2 - 3).
     assert_eq!(step(8, 4, 20, PipelineSchedule::DualPipeV), (120 + 6) * F);
-    // ZB-V takes 6 x 20 passes, and the time until the first pass reaches the last stage.
+    // ZB-V takes the time of 6 x 20 passes, plus the time until the first pass reaches the last stage.
     assert_eq!(step(8, 4, 20, PipelineSchedule::ZeroBubbleV), (120 + 3) * F);
 }
 
-/// Blocks have eight units of products and two units of an all-reduce between two members: four
-/// replicated products, one split by outputs and one by inputs. Gradients of weights take 10 units,
-/// as a table of their kernels states, so (F, B + W, W) = (10, 20, 10). An overlapped forward and
-/// backward pass take the products of both, 8 + 8 + 10 = 26, and hide the all-reduces.
+/// Each block has eight units of products, and two units of an all-reduce between two members: four replicated
+/// products, one split by outputs and one by inputs. The table of their kernels gives 10 units for the gradients of
+/// weights, so (F, B + W, W) = (10, 20, 10). Overlapped, a forward and a backward pass take the time of both passes'
+/// products, 8 + 8 + 10 = 26, and hide the all-reduces.
 #[test]
 fn passes_beside_one_another_hide_each_other_s_communication() {
     let unit = 1_000_000;
@@ -234,7 +233,7 @@ impl chakram::trace::Sink for ComputeKernelSet {
     }
 }
 
-/// An order from a file gives the same job as the schedule's name.
+/// An order that a file gives results in the same job as the schedule's name.
 #[test]
 fn a_file_says_any_order() {
     let one = PipelineSchedule::OneForwardOneBackward;
@@ -246,8 +245,8 @@ fn a_file_says_any_order() {
         replay(&job, &ideal()).makespan.0
     };
     assert_eq!(step(listed), step(one));
-    // The order is a V whose first and last part are on the first stage, with gradients of weights
-    // in a whole backward pass.
+    // The order is a V whose first and last parts are on the first stage, and gradients of weights belong to a whole
+    // backward pass.
     let v = "0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1\n1F0,1F1,2F0,2F1,2B0,2B1,1B0,1B1";
     let text = format!(
         "pipeline = 2\nbatch = 2\npass_orders = [{:?}, {:?}]\n",
@@ -286,8 +285,8 @@ fn a_file_says_any_order() {
     }
 }
 
-/// Four stages have parts from both ends. Ranks 0 and 3, and 1 and 2, of both replicas therefore reduce gradients of
-/// the same two products, and each of the four keeps a quarter of the optimizer's state with ZeRO.
+/// Four stages have parts from both ends. In both replicas, ranks 0 and 3 therefore reduce the gradients of the same
+/// two products, and so do ranks 1 and 2. With ZeRO, each of the four keeps a quarter of the optimizer's state.
 #[test]
 fn copies_of_two_stages_are_summed() {
     let mut plan = plan(4, 16, PipelineSchedule::DualPipe);
@@ -310,10 +309,10 @@ fn copies_of_two_stages_are_summed() {
         .map(|stage| stage.parameters)
         .collect();
     assert_eq!(parameters, [220, 200, 200, 220]);
-    // Adam keeps 12 B for each parameter of its quarter, in fp32.
+    // Adam keeps 12 B in fp32 for each parameter in a rank's quarter.
     let state = summary.stages[1].memory[TensorClass::Optimizer as usize];
     assert_eq!(state, 12 * 200 / 4);
-    // Each rank reduces two parts once.
+    // Each rank reduces each of its two parts once.
     let sums = RankNodeSums::of(&job, 0);
     let reductions = sums
         .collectives
@@ -349,19 +348,19 @@ fn between_two_passes_stays_what_weights_need() {
     let whole = 34 * s * h + 5 * a * s * s;
     assert_eq!(held("0F0,0B0"), whole);
     assert_eq!(held("0F0,0B0,0F1,0B1"), whole);
-    // The first micro-batch keeps its part for weights while the second keeps everything.
+    // The first micro-batch keeps only its part for the weights' gradients, while the second keeps everything.
     assert_eq!(held("0F0,0I0,0F1,0W0,0I1,0W1"), whole + 32 * s * h);
     assert_eq!(
         held("0F0,0I0,0F1,0I1,0F2,0W0,0W1,0I2,0W2"),
         whole + 2 * 32 * s * h
     );
-    // For the first operators of the backward pass, a mask of s h is freed and a gradient of 2 s h allocated.
+    // The first operators of the backward pass free a mask of s h and allocate a gradient of 2 s h.
     assert_eq!(held("0F0,0I0,0W0,0F1,0I1,0W1"), whole + s * h);
 }
 
-/// A plan's summary gives the activations for a schedule, in blocks. Each stage has one block, or,
-/// with DualPipe, two blocks, each passed by half of the micro-batches. 1F1B keeps S - i
-/// micro-batches, ZB-H1 keeps S on every stage, and DualPipe keeps at most S + 1.
+/// A plan's summary gives a schedule's activations in blocks. Each stage has one block; with DualPipe, it has two, and
+/// half of the micro-batches pass through each. 1F1B keeps S - i micro-batches, ZB-H1 keeps S on every stage, and
+/// DualPipe keeps at most S + 1.
 #[test]
 fn plans_say_what_schedules_hold() {
     let said = |blocks, schedule| {
@@ -375,8 +374,7 @@ fn plans_say_what_schedules_hold() {
         .unwrap();
         let stages = summary.stages.iter().map(|stage| {
             let found = stage.memory[TensorClass::Activations as usize];
-            // A matrix product keeps its input of 10 numbers of 2 B, and a norm at the ends keeps
-            // the same number.
+            // A matrix product keeps its input, 10 numbers of 2 B, and so does each norm at the ends.
             (stage.stored.0, found / 20)
         });
         stages.collect::<Vec<_>>()
@@ -390,7 +388,7 @@ fn plans_say_what_schedules_hold() {
     assert_eq!(counts(&said(8, PipelineSchedule::ZeroBubbleV)), [8; 4]);
     assert_eq!(counts(&said(4, PipelineSchedule::DualPipe)), [5, 5, 5, 5]);
     assert_eq!(counts(&said(8, PipelineSchedule::DualPipeV)), [9; 4]);
-    // On inner stages of 1F1B, the matrix products alone keep the stated amount.
+    // On the inner stages of 1F1B, the matrix products alone account for the stated amount.
     let found = said(4, PipelineSchedule::OneForwardOneBackward);
     assert_eq!([found[1].1, found[2].1], [3, 2]);
 }

@@ -1,5 +1,5 @@
-//! Tests sharded parameters over several micro-batches: the number of transfers, the bytes, and how long parameters
-//! stay allocated.
+//! Tests sharded parameters over several micro-batches: how many transfers they need, how many bytes these move, and
+//! how long parameters stay allocated.
 
 use super::{RankNodeSums, job, products};
 use chakram::generate::{Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
@@ -24,7 +24,7 @@ fn sums(plan: &ParallelismPlan) -> RankNodeSums {
     RankNodeSums::of(&job(&products(8, 10), plan).unwrap(), 1)
 }
 
-/// Returns the number of collectives of a kind, and the sum of their sizes.
+/// Returns how many collectives of a kind there are, and their total size.
 fn moved(sums: &RankNodeSums, wanted: CollectiveKind) -> (usize, u64) {
     let found = sums
         .collectives
@@ -35,9 +35,9 @@ fn moved(sums: &RankNodeSums, wanted: CollectiveKind) -> (usize, u64) {
     })
 }
 
-/// Gradients of 2 B are reduced after each of four micro-batches, and each replica keeps its half.
-/// In the other case, gradients are reduced once, and each replica keeps all gradients until then. Temporary memory is
-/// that of one layer, 200 B, because each layer's reduction follows its gradient in id order.
+/// Gradients of 2 B are reduced after each of four micro-batches, and each replica keeps its half. In the other case,
+/// gradients are reduced once, and until then each replica keeps all of them. Temporary memory covers only one layer,
+/// 200 B, because each layer's reduction follows its gradient in id order.
 #[test]
 fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     let reduced = |accumulate, overlap| {
@@ -68,9 +68,9 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     }
 }
 
-/// Four micro-batches have a forward and a backward pass, and each pass gathers every layer: a
-/// shard of half of 2 B per weight, eight times. If parameters stay, only the first pass gathers.
-/// The number of layers gathered ahead changes neither result.
+/// Each of four micro-batches has a forward and a backward pass, and each pass gathers every layer: a shard of half of
+/// 2 B per weight, eight times. If parameters stay, only the first pass gathers. The number of layers gathered ahead
+/// changes neither result.
 #[test]
 fn parameters_are_gathered_in_each_pass_or_once() {
     for prefetch in [0, 1, 5, u32::MAX] {
@@ -103,8 +103,8 @@ fn parameters_that_stay_go_with_the_last_question() {
     assert_eq!(sums.used[3..], [0, 0]);
 }
 
-/// Without the kernels of the layers at both ends and of the optimizer, the memory that they would free is still freed:
-/// the input of 10 numbers that a norm kept, or the 20 B of its parameters.
+/// Even if the kernels of the optimizer and of the layers at both ends are left out, the memory that they would free is
+/// freed: the input of 10 numbers that a norm kept, or the 20 B of its parameters.
 #[test]
 fn what_no_kernel_is_left_to_free_is_freed() {
     for (schedule, zero) in [

@@ -5,8 +5,8 @@ use chakram::generate::{ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
 use std::collections::BTreeSet;
 
-/// Six blocks of a product of 10 x 10 are between two norms, and are divided unevenly among two
-/// replicas of three stages.
+/// Six blocks, each a product of 10 x 10, are between two norms, and are divided unevenly among the three stages of
+/// each of two replicas.
 const PLAN: &str = r#"
 data = 2
 pipeline = 3
@@ -22,8 +22,8 @@ layers = "3-7"
 ranks = [2, 3]
 "#;
 
-/// Stages have 1, 1 and 4 products, and a norm of 10 at both ends. A product takes 2 x 10 x 10
-/// FLOPs, and twice this number in the backward pass, for each of three micro-batches.
+/// Stages have 1, 1 and 4 products, and a norm of 10 at both ends. For each of three micro-batches, a product takes 2 x
+/// 10 x 10 FLOPs, and twice as many in the backward pass.
 #[test]
 fn uneven_stages_have_what_they_were_dealt() {
     let plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
@@ -50,8 +50,8 @@ fn uneven_stages_have_what_they_were_dealt() {
     // The FLOPs are those of the whole model, for both replicas.
     assert_eq!(summary.flops, 2 * 6 * 3 * 600);
 
-    // Messages between a replica's ranks go forward to its next stage and backward to its previous
-    // stage: 10 numbers of 2 B for each of three micro-batches, with separate tags.
+    // In each replica, messages go forward to the next stage and backward to the previous one: 10 numbers of 2 B for
+    // each of three micro-batches, with separate tags.
     let job = job(&model, &plan).unwrap();
     let (mut tags, mut pairs) = (BTreeSet::new(), Vec::new());
     let ranks: Vec<_> = (0..6).map(|rank| RankNodeSums::of(&job, rank)).collect();
@@ -81,7 +81,7 @@ fn uneven_stages_have_what_they_were_dealt() {
     }
     expected.sort_unstable();
     assert_eq!(pairs, expected);
-    // The FLOPs of a stage are on its chosen ranks.
+    // A stage's FLOPs are on the ranks chosen for it.
     for (stage, blocks) in [1, 1, 4].into_iter().enumerate() {
         for replica in replicas {
             let sums = &ranks[replica[stage] as usize];
@@ -114,9 +114,9 @@ layers = ["2", "6-7"]
     let model = products(6, 10);
     let job = job(&model, &plan).unwrap();
     let flops = [0, 1].map(|rank| RankNodeSums::of(&job, rank).flops);
-    // The stages have 1 + 3 and 1 + 1 products, and two micro-batches.
+    // The stages have 1 + 3 and 1 + 1 products, and there are two micro-batches.
     assert_eq!(flops, [4 * 2 * 600, 2 * 2 * 600]);
-    // There are three boundaries, in both directions.
+    // There are three boundaries, and messages cross them in both directions.
     let sent = |rank| {
         let messages = RankNodeSums::of(&job, rank).messages;
         let sent = messages.values().filter(|[sent, _]| !sent.is_empty());

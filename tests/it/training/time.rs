@@ -1,4 +1,4 @@
-//! Tests times of a step that follow from a formula.
+//! Checks step times against formulas.
 
 use super::{GPT, job, products, replay, replay_under, transformer};
 use chakram::engine::{HostLaunchMode, ReplayOptions};
@@ -31,8 +31,8 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
 
-/// Returns the time in picoseconds of a step of `blocks` blocks. Each block takes `2 side^2` in the
-/// forward pass and twice that in the backward pass.
+/// Returns the time in picoseconds that a step of `blocks` blocks takes. Each block takes `2 side^2` in the forward
+/// pass and twice that in the backward pass.
 fn step(
     blocks: usize,
     side: u64,
@@ -68,7 +68,7 @@ fn a_pipeline_takes_what_eq_1_says() {
     assert_eq!(step(4, 1000, 4, one(), &[]), 33 * unit);
     assert_eq!(step(4, 1000, 4, PipelineSchedule::GPipe, &[]), 33 * unit);
     assert_eq!(step(1, 1000, 1, one(), &[]), 24 * unit);
-    // Eight blocks are two per stage, so a chunk has F = 1 in units in which a stage has 2.
+    // Eight blocks make two per stage, so a chunk has F = 1 in units in which a stage has 2.
     let interleaved = PipelineSchedule::Interleaved { chunks: 2 };
     assert_eq!(step(8, 1000, 4, interleaved, &[]), 57 * unit);
     // Stages that never wait take 8 x 3.
@@ -96,11 +96,11 @@ fn two_by_two(inner: &str, outer: &str, latency: u64) -> Machine {
 }
 
 pub const SIDE: u64 = 1000;
-/// The picoseconds of a product of 1 row with 1000 x 1000 weights.
+/// The picoseconds that a product of 1 row with 1000 x 1000 weights takes.
 pub const F: u64 = 2 * SIDE * SIDE;
 
-/// Returns a model of blocks only. The first layer's input has no gradient, so its backward pass is
-/// one product.
+/// Returns a model that consists only of blocks. The first layer's input has no gradient, so its backward pass is one
+/// product.
 fn blocks(count: usize, of: &[LayerOperator]) -> Model {
     let block = |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, of.to_vec());
     Model {
@@ -131,11 +131,10 @@ fn took(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
     replay(&job(model, plan).unwrap(), machine).makespan.0
 }
 
-/// There are two replicas of L = 5 blocks, whose 5 products forwards and 9 backwards take 14 F. A
-/// ring of two reduces 10^6 gradients of 2 B in two steps of 10^6 B, which at 1 B/ps is R = F.
-/// Reductions after the pass add 5 R. If they overlap the pass, only the first product's reduction
-/// remains when all gradients are computed. At a third of the rate R = 3 F, so after 5 + 2 products
-/// the five reductions follow one another.
+/// There are two replicas of L = 5 blocks, whose 5 forward and 9 backward products take 14 F. A ring of two reduces
+/// 10^6 gradients of 2 B in two steps of 10^6 B, which at 1 B/ps is R = F. If the reductions follow the pass, they add
+/// 5 R. If they overlap the pass, only the reduction of the first product remains once all gradients are computed. At a
+/// third of the rate R = 3 F, so after 5 + 2 products the five reductions follow one another.
 #[test]
 fn gradients_are_reduced_beside_the_pass_or_behind_it() {
     let model = blocks(
@@ -155,11 +154,11 @@ fn gradients_are_reduced_beside_the_pass_or_behind_it() {
     assert!(near(step(true, "333.33333333"), (7 + 15) * F));
 }
 
-/// Blocks have two halves, split by outputs and by inputs, on two members: f = F / 2 each. 10^3
-/// outputs of 2 B are all-reduced in two steps of 10^3 B, which at 1 B/ns take T = 2 f. A block
-/// takes 2 f + T in the forward pass. In the backward pass the second half takes 2 f, and the first
-/// half takes f for its input's gradient, then T and f for its weights' gradient, overlapped or in
-/// turn. The first block's input needs no gradient, so its backward pass takes 3 f.
+/// Each block has two halves on two members, one split by outputs and one by inputs: f = F / 2 each. 10^3 outputs of 2
+/// B are all-reduced in two steps of 10^3 B, which at 1 B/ns take T = 2 f. A block takes 2 f + T in the forward pass.
+/// In the backward pass, the second half takes 2 f. The first half takes f for its input's gradient, and then T for the
+/// all-reduce and f for its weights' gradient, which overlap or follow each other. The first block's input needs no
+/// gradient, so its backward pass takes 3 f.
 #[test]
 fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     let halves = [
@@ -181,9 +180,9 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     }
 }
 
-/// With two stages of two members and one sample, everything runs in turn, and 2 x 10^3 B are sent
-/// twice. Sent as a whole, these bytes take M = 2 us at 1 B/ns. In halves they take 1 us, and the
-/// halves are gathered at 4 B/ns in 250 ns, in both directions.
+/// With two stages of two members and one sample, everything runs in sequence, and 2 x 10^3 B are sent twice. Sent as a
+/// whole, these bytes take M = 2 us at 1 B/ns. In halves they take 1 us, and the halves are gathered at 4 B/ns in 250
+/// ns, in both directions.
 #[test]
 fn halves_are_sent_and_gathered() {
     let halves = [
@@ -211,8 +210,8 @@ fn halves_are_sent_and_gathered() {
     assert_eq!(silent - shared, 2 * (whole - half));
 }
 
-/// The norm of all gradients is an all-reduce of 4 B over the two stages of a replica, after the
-/// last gradient. It takes two steps of 2 B over 500 ns, which at 1 B/ns take 502 ns each.
+/// The norm of all gradients needs an all-reduce of 4 B over a replica's two stages, after the last gradient. It takes
+/// two steps of 2 B over 500 ns, which at 1 B/ns take 502 ns each.
 #[test]
 fn the_norm_of_gradients_takes_a_sum() {
     let model = blocks(
@@ -230,9 +229,9 @@ fn the_norm_of_gradients_takes_a_sum() {
     assert_eq!(step(true) - step(false), 2 * 502_000);
 }
 
-/// Inference on two replicas that shard L = 6 layers of 10^6 parameters of 2 B. A half is gathered in G = F / 2 at 1
-/// B/ps. On demand each layer takes G + F. If one layer is gathered ahead, the replay waits only for the first gather.
-/// With G = 3 F, gathers follow one another without gaps, and only the last product remains.
+/// Two replicas run inference and shard L = 6 layers, each with 10^6 parameters of 2 B. At 1 B/ps, gathering the other
+/// half takes G = F / 2. On demand each layer takes G + F. If one layer is gathered ahead, the replay waits only for
+/// the first gather. With G = 3 F, gathers follow one another without gaps, and only the last product remains.
 #[test]
 fn parameters_are_gathered_ahead_or_on_demand() {
     let model = blocks(
@@ -255,10 +254,10 @@ fn parameters_are_gathered_ahead_or_on_demand() {
     assert_eq!(ask(1, "250"), 6 * 2 * F + F);
 }
 
-/// Attention of a rank to the 256 keys of another of four ranks has 4 x 256 x 256 x 16 FLOPs without
-/// a mask, and takes 4.2 us. Keys and values are 2 x 256 x 16 numbers of 2 B, and take 1.6 us at 10
-/// GB/s. A step of a ring sends keys beside this kernel, so messages take no time, also if the host
-/// waits for each receive. At 0.1 GB/s, the messages take longer than attention.
+/// Attention of a rank to the 256 keys of another of four ranks has 4 x 256 x 256 x 16 FLOPs without a mask, and takes
+/// 4.2 us. Keys and values are 2 x 256 x 16 numbers of 2 B, and take 1.6 us at 10 GB/s. A ring step sends keys while
+/// this kernel runs, so messages add no time, even if the host waits for each receive. At 0.1 GB/s, the messages take
+/// longer than attention.
 #[test]
 fn a_ring_hides_its_messages_behind_attention() {
     let block = TransformerBlock {
@@ -291,7 +290,7 @@ fn a_ring_hides_its_messages_behind_attention() {
     for launch in [HostLaunchMode::None, HostLaunchMode::Eager] {
         let alone = makespan(ring, true, "10 GB/s", launch);
         let hidden = makespan(ring, false, "10 GB/s", launch);
-        // With a host, launches of messages take 1 ns each: 4 layers of 3 + 6 sends and receives.
+        // With a host, launching a message takes 1 ns, for 3 + 6 sends and receives in each of 4 layers.
         let launches = if launch == HostLaunchMode::Eager {
             4 * 9 * 2 * 1000
         } else {
@@ -302,10 +301,10 @@ fn a_ring_hides_its_messages_behind_attention() {
             "{launch:?}: {hidden} {alone}"
         );
         assert!(makespan(ring, false, "0.1 GB/s", launch) > 2 * alone);
-        // Keys that are gathered before attention are exposed.
+        // Gathering keys before attention starts is exposed.
         let gathered = makespan(ContextExchange::AllGather, false, "10 GB/s", launch);
         let without = makespan(ContextExchange::AllGather, true, "10 GB/s", launch);
-        // 2 gathers and a reduce-scatter of 3 x 16,384 B in each of 4 layers.
+        // Each of 4 layers has 2 gathers and a reduce-scatter of 3 x 16,384 B.
         assert!(
             gathered >= without + 4 * 3 * 4_915_200,
             "{gathered} {without}"

@@ -29,8 +29,8 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
 
-/// Returns a model of two blocks of a product split by outputs and a product split by inputs, whose
-/// partial results of 1000 numbers are reduced.
+/// Returns a model of two blocks, each with a product split by outputs and a product split by inputs, whose partial
+/// results of 1000 numbers are reduced.
 fn model() -> Model {
     let product = |name: &str, cut: OperatorTensorParallelSplit| {
         let work = OperatorKind::Linear {
@@ -66,10 +66,10 @@ fn plan(stages: [u32; 2], adapters: u32, sums: AdapterSums) -> ParallelismPlan {
     plan
 }
 
-/// One sample is inferred. A stage of t members takes 2 F / t, its ring all-reduce of S = 2000 B takes 2 (t - 1) / t S,
-/// and a transfer to the next stage takes S, concurrently from each adapter. A broadcast to shares of two takes another
-/// S. If the destination reduces, shares of two members in the source reduce in S instead of the whole group's
-/// all-reduce, and the receiving adapters all-reduce.
+/// The test runs inference for one sample. A stage of t members takes 2 F / t, its ring all-reduce of S = 2000 B takes
+/// 2 (t - 1) / t S, and a transfer to the next stage takes S, concurrently from each adapter. A broadcast to shares of
+/// two takes another S. If the destination reduces, the source's shares of two members reduce in S, which replaces the
+/// whole group's all-reduce, and then the receiving adapters all-reduce.
 #[test]
 fn a_handover_between_unlike_stages_takes_its_phases() {
     const S: u64 = 2000 * 1000;
@@ -94,7 +94,7 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
         took([4, 2], 2, destination),
         products(4) + reduce + S + among_two + stage(2)
     );
-    // Each member of the source is a share and sends its part, and adapters broadcast their result.
+    // Each member of the source is a share of its own and sends its part, and adapters broadcast their result.
     assert_eq!(
         took([2, 4], 2, destination),
         products(2) + S + among_two + S + stage(4)
@@ -117,9 +117,8 @@ fn ranks_of_unlike_stages_follow_one_another() {
     }
 }
 
-/// For all degrees of stages, a training step has the model's FLOPs, and each message is received
-/// as it was sent. The number of transfers in each direction is adapters x replicas x
-/// micro-batches.
+/// For all tensor degrees of the stages, a training step has the model's FLOPs, and each message is received as it was
+/// sent. The number of transfers in each direction is adapters x replicas x micro-batches.
 #[test]
 fn unlike_stages_do_all_the_work() {
     for (stages, adapters) in [([4, 2], 2), ([2, 4], 2), ([8, 2], 1), ([1, 4], 1)] {
@@ -139,8 +138,8 @@ fn unlike_stages_do_all_the_work() {
                     entry[1].extend(received);
                 }
             }
-            // Each of six samples has four products in the forward pass and twice this number in
-            // the backward pass, except for the input of the first product.
+            // Each of six samples has four products in the forward pass and twice as many in the backward pass, except
+            // that the first product's input needs no gradient.
             assert_eq!(flops, 6 * (4 + 8 - 1) * u128::from(F), "{stages:?}");
             let handovers = 2 * 2 * 3 * adapters as usize;
             assert_eq!(messages.len(), handovers, "{stages:?}");

@@ -5,12 +5,11 @@ use chakram::generate::{ParallelismPlan, ZeroStage};
 use chakram::model::{OperatorKind, PositionEncoding, TransformerBlock};
 use chakram::trace::CollectiveKind;
 
-/// PALM's Eq. 6 gives the bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24
-/// H^2 / Nm. The bytes consist of four all-reduces of activations of B S H Nm / N numbers, and one
-/// of 12 H^2 / Nm gradients, of 2 B each. With S = 2048, H = 12288, B = 115 and N = 16 this is
-/// 4.7060e9, 6.6941e9, 1.2029e10 and 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16
-/// samples, so the test uses 16 times this number, and divides by 16. A single member has no
-/// all-reduces of activations, so 24 H^2 of 5.0709e9 remain.
+/// PALM's Eq. 6 gives the bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24 H^2 / Nm. These come
+/// from four all-reduces of activations, with B S H Nm / N numbers each, and one of 12 H^2 / Nm gradients, with 2 B per
+/// number. With S = 2048, H = 12288, B = 115 and N = 16 this is 4.7060e9, 6.6941e9, 1.2029e10 and 2.3379e10 for 2, 4, 8
+/// and 16. Replicas have 115 Nm / 16 samples, so the test uses 16 times as many and divides by 16. A single member has
+/// no all-reduces of activations, so 24 H^2 of 5.0709e9 remain.
 #[test]
 fn a_layer_moves_what_eq_6_says() {
     let (s, h) = (2048_u64, 12288_u64);
@@ -69,10 +68,9 @@ fn a_layer_moves_what_eq_6_says() {
     }
 }
 
-/// A rank sends these bytes for collectives among n: (n - 1) / n of the buffer for an all-gather or
-/// a reduce-scatter, and twice this number for an all-reduce. ZeRO 1 and 2 move the same bytes as
-/// plain data parallelism, and ZeRO 3 moves 1.5 times these bytes (Rajbhandari et al., 2020,
-/// section 7).
+/// For a collective among n members, a rank sends (n - 1) / n of the buffer for an all-gather or a reduce-scatter, and
+/// twice as much for an all-reduce. ZeRO 1 and 2 move as many bytes as plain data parallelism, and ZeRO 3 moves 1.5
+/// times as many (Rajbhandari et al., 2020, section 7).
 #[test]
 fn zero_moves_what_its_paper_says() {
     let volume = |zero, reshard| {
@@ -83,8 +81,8 @@ fn zero_moves_what_its_paper_says() {
         plan.reshard = reshard;
         let job = job(&gpt(), &plan).unwrap();
         let bytes = |(_, kind, size): &(String, CollectiveKind, u64)| match kind {
-            // The bytes by kind are half of the buffer in both phases, a shard, and half of the
-            // buffer.
+            // Between two members, an all-reduce sends half of the buffer in each of two phases, an all-gather sends a
+            // shard, and a reduce-scatter sends half of the buffer.
             CollectiveKind::AllReduce => *size,
             CollectiveKind::AllGather => *size,
             CollectiveKind::ReduceScatter => size / 2,
@@ -97,7 +95,7 @@ fn zero_moves_what_its_paper_says() {
             .sum::<u64>()
     };
     let plain = volume(ZeroStage::None, true);
-    // There are two phases, each with half of 2 B per parameter.
+    // There are two phases, each of which moves half of 2 B per parameter.
     assert_eq!(plain, 2 * gpt().parameter_count());
     assert_eq!(volume(ZeroStage::Optimizer, true), plain);
     assert_eq!(volume(ZeroStage::Gradients, true), plain);

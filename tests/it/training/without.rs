@@ -1,4 +1,5 @@
-//! Tests the effects that `--without` removes, for every node: exactly the named nodes are removed, and none are added.
+//! Tests, for every node, what `--without` does for each effect: exactly the named nodes are removed, and none are
+//! added.
 
 use super::{RankNodeSums, gpt, job, replay};
 use chakram::generate::{
@@ -8,7 +9,7 @@ use chakram::machine::Machine;
 use chakram::trace::{GroupName, NodeView, Op, Sink, TraceError, TrainingPhase};
 use chakram::workload::DeclaredGroups;
 
-/// A node's name and operation, and the properties that decide about its removal.
+/// A node's name and operation, and the properties that decide whether it is removed.
 #[derive(Clone, Debug)]
 struct NodeWithRemovalProperties {
     name: String,
@@ -102,8 +103,8 @@ fn gone<'n>(nodes: impl Iterator<Item = &'n NodeWithRemovalProperties>) -> Remov
     })
 }
 
-/// Compares the nodes of all ranks without `effect` with the complete nodes minus the nodes that
-/// `goes` selects, in order. Returns the removed parts of the first rank of each stage.
+/// Compares all ranks' nodes without `effect` with the complete list of nodes, minus those that `goes` selects, in
+/// order. Returns what was removed from the first rank of each stage.
 fn check(
     effect: AblationEffect,
     goes: impl Fn(u32, &NodeWithRemovalProperties) -> bool,
@@ -126,11 +127,11 @@ fn check(
     [0, 4].map(|rank| gone(nodes(&whole, rank).iter().filter(|node| goes(rank, node))))
 }
 
-/// The head multiplies 8 rows of 16 columns by 16 of the 32 words, three times: 3 x 2 x 8 x 16 x 16
-/// FLOPs, for two micro-batches. Each micro-batch has three products and two kernels of the loss,
-/// three all-reduces of the loss, of 4 B per row, and one of the input's gradient, 8 x 16 numbers
-/// of 2 B. The products move 2 (8 x 16 + 16 x 16 + 8 x 16) = 1024 B twice, and 256 B more once,
-/// because they add to an existing gradient. The loss moves (2 + 36) and (2 + 12) times 8 x 16.
+/// The head multiplies 8 rows of 16 columns by 16 of the 32 words, three times: 3 x 2 x 8 x 16 x 16 FLOPs for each of
+/// two micro-batches. Each micro-batch has three products and two kernels of the loss, three all-reduces of the loss,
+/// of 4 B per row, and one of the input's gradient, 8 x 16 numbers of 2 B. The products move 2 (8 x 16 + 16 x 16 + 8 x
+/// 16) = 1024 B twice, and 256 B more once, because they add to an existing gradient. The loss moves (2 + 36) and (2 +
+/// 12) times 8 x 16.
 #[test]
 fn logits_take_their_sums_along() {
     let [first, last] = check(AblationEffect::Logits, |_, node| {
@@ -142,10 +143,9 @@ fn logits_take_their_sums_along() {
     assert_eq!(last, expected);
 }
 
-/// A micro-batch has two all-reduces per block in the forward pass, in recomputation and in the
-/// backward pass: 12 for two blocks, of 8 x 16 x 2 B. The first stage has one all-reduce after the
-/// words. The last stage has one before the logits and three of 4 B per row in the loss. Each stage
-/// gathers its input from the other stage, a half of 256 B.
+/// A micro-batch has two all-reduces per block in the forward pass, in recomputation and in the backward pass: 12 for
+/// two blocks, of 8 x 16 x 2 B. The first stage has one all-reduce after the embedding. The last stage has one before
+/// the logits and three of 4 B per row in the loss. Each stage gathers its input from the other stage, a half of 256 B.
 #[test]
 fn tensor_groups_fall_silent() {
     let [first, last] = check(AblationEffect::TensorCommunication, |rank, node| {
@@ -230,15 +230,15 @@ fn kernels_that_only_move_bytes_go() {
     let backward = 2 * 6 * 128 + 2 * 11 * 128 + 6 * 256 + 6 * 128 + 5 * 128;
     assert_eq!((forward, backward), (4992, 7296));
     let blocks = 2 * (2 * forward + backward);
-    // The last norm belongs to the head.
+    // The final norm belongs to the head.
     let ends = [7 * 128 + 11 * 128, 4 * 128 + 6 * 128];
     for (gone, end) in both.into_iter().zip(ends) {
         assert_eq!(gone, (2 * (2 * 21 + 2), 0, 2 * (blocks + end), 0));
     }
 }
 
-/// No node is removed, but none waits for received data. Gathers of parts of these data depend on the stage's earlier
-/// work.
+/// No node is removed, but no node waits for received data either. Gathers of parts of these data depend on the stage's
+/// earlier work.
 #[test]
 fn stages_wait_for_nobody_without_a_bubble() {
     let both = check(AblationEffect::Bubble, |_, _| false);
@@ -253,7 +253,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
             let waits = all.iter().filter(|node| node.data.iter().any(of));
             waits.map(|node| node.name.clone()).collect::<Vec<_>>()
         };
-        // One node waits for each of two micro-batches, and this node is the gather.
+        // In each of two micro-batches, one node waits for received data: the gather.
         let gathers = waited(&whole);
         assert!(gathers.iter().all(|name| name.ends_with("/gather")));
         assert_eq!((gathers.len(), waited(&less).len()), (2, 0), "rank {rank}");

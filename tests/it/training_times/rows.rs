@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct MeasuredTrainingRun {
     pub name: String,
-    /// The seconds of a step.
+    /// The seconds that a step takes.
     pub measured: f64,
     pub npus: u32,
     /// The arguments of `chakram generate` for the plan.
@@ -119,7 +119,7 @@ fn narayanan(row: &CsvRowCells) -> MeasuredTrainingRun {
     ];
     let beside = if pipeline == 1.0 { "true" } else { "false" };
     let mut words = vec!["--recompute", "full", "--overlap", beside];
-    // Only later versions overlapped the all-reduces of gradients over a tensor group with products.
+    // Only later versions overlapped products with the all-reduces of gradients over a tensor group.
     words.extend(["--tensor-overlap", "false"]);
     if pipeline > 1.0 {
         words.push(SCATTER);

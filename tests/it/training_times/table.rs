@@ -6,7 +6,7 @@ use super::{check, error, predicted, predicted_on};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The effects by their names for `--without`, with headings.
+/// The names that `--without` uses for the effects, with headings.
 const WITHOUT: &[(&str, &str)] = &[
     ("recompute", "recompute"),
     ("memory-bound", "memory"),
@@ -72,7 +72,7 @@ fn all_rows_are_predicted() {
     }
 }
 
-/// Prints the contribution of each effect, as the error without the effect.
+/// Prints each effect's contribution as the error without it.
 #[test]
 #[ignore = "an hour: all rows, once for each effect"]
 fn errors_without_each_effect() {
@@ -115,8 +115,8 @@ fn errors_without_each_effect() {
     }
 }
 
-/// Checks runs to which no constant was fitted: iterations of Megatron-DeepSpeed on 64 to 512
-/// A100s, measured by vTrain's authors, with four 200 Gb/s ports for the eight NPUs of a node.
+/// Checks runs to which no constant was fitted: iterations of Megatron-DeepSpeed on 64 to 512 A100s, as vTrain's
+/// authors measured them, with four 200 Gb/s ports for a node's eight NPUs.
 #[test]
 #[ignore = "minutes: 49 plans"]
 fn runs_that_nothing_was_fitted_to() {

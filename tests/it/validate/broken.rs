@@ -13,7 +13,7 @@ use chakram::validate::{DefectKind, TraceDefectsAndDigest, validate_job};
 use chakram::workload::{EnforcedDependencyKinds, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The sizes of the machine's dimensions, which are enough for the ranks of any job.
+/// The sizes of the machine's dimensions, which are large enough for the ranks of any job.
 const SIZES: [u32; 2] = [2, 4];
 
 /// The outcome of a replay.
@@ -165,8 +165,8 @@ fn circles_across_ranks_get_replays_stuck() {
     }
 }
 
-/// Makes each rank run its nodes in sequence, in an order of its own that only keeps the order
-/// within groups and channels.
+/// Makes each rank run its nodes in sequence, in an order of its own that keeps the order only within groups and
+/// channels.
 fn twist(job: &mut UnwrittenJob, dice: &mut Dice, rooted: bool) {
     for nodes in &mut job.ranks {
         let mut rest = nodes.split_off(1);

@@ -101,8 +101,8 @@ fn collective(kind: i64, bytes: i64, group: Option<&str>) -> Node {
 }
 
 impl UnwrittenJob {
-    /// Returns a job of 2 to 4 ranks with at least one operation of every kind, but with in-switch
-    /// accesses only if `in_switch`.
+    /// Returns a job of 2 to 4 ranks with at least one operation of every kind. It includes in-switch accesses only if
+    /// `in_switch` is set.
     pub fn sound(dice: &mut Dice, in_switch: bool) -> Self {
         let ranks = 2 + dice.roll(3);
         let mut groups = DeclaredGroups::new();
@@ -272,7 +272,7 @@ impl UnwrittenJob {
         validate_job(&members, &self.options)
     }
 
-    /// Returns the positions, as (rank, index), of the nodes for which `wanted` is true.
+    /// Returns the positions, as (rank, index), of the nodes that `wanted` accepts.
     pub fn places(&self, wanted: impl Fn(&Node) -> bool) -> Vec<(usize, usize)> {
         let ranks = self.ranks.iter().enumerate();
         let places = ranks.flat_map(|(rank, nodes)| (1..nodes.len()).map(move |i| (rank, i)));

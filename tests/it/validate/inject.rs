@@ -133,7 +133,7 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
     }),
 ];
 
-/// Applies `what` to a random node for which `wanted` is true.
+/// Applies `what` to a random node that `wanted` accepts.
 fn set(
     job: &mut UnwrittenJob,
     dice: &mut Dice,
@@ -229,7 +229,7 @@ fn circle(
     (Some(rank as u32), Some(first))
 }
 
-/// Returns the direct and indirect dependents of `id` on `rank`.
+/// Returns all nodes on `rank` that depend on `id`, directly or indirectly.
 fn behind(job: &UnwrittenJob, rank: usize, id: u64) -> BTreeSet<u64> {
     let mut behind = BTreeSet::from([id]);
     loop {

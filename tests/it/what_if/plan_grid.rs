@@ -144,7 +144,7 @@ fn peaks(report: &Value) -> Vec<f64> {
         .collect()
 }
 
-/// Fails unless the job in `edited` has the structure of the job in `expected`, and takes as long within 1 %.
+/// Fails unless the job in `edited` has the same structure as the job in `expected`, and takes as long within 1 %.
 fn assert_same_job(edited: &str, expected: &str, of: &str) {
     let machine = ["-m", "dgx-h100x8", "--no-verify"];
     let [edited, expected] = [edited, expected].map(|job| report(job, &machine));
@@ -157,7 +157,7 @@ fn assert_same_job(edited: &str, expected: &str, of: &str) {
     assert!(off.abs() < 0.01, "{of}: {:+.3} %", off * 100.0);
 }
 
-/// Fails unless the job in `edited` is the job in `expected` and needs the same memory, within 1 %.
+/// Fails unless the job in `edited` is the same as the job in `expected` and needs the same memory within 1 %.
 fn assert_same_memory(edited: &str, expected: &str, of: &str) {
     assert_same_job(edited, expected, of);
     let machine = ["-m", "dgx-h100x8", "--no-verify"];
@@ -234,7 +234,7 @@ fn record_kernels(folder: &str, times: u64) {
             out.extend(record);
         }
         let path = Path::new(folder).join(file);
-        // Equal ranks may be one file under several names.
+        // Equal ranks may share one file under several names.
         std::fs::remove_file(&path).expect("it is there");
         std::fs::write(&path, out).expect("there is room");
     }
@@ -311,8 +311,8 @@ fn edited_jobs_are_the_generated_ones_over_a_grid_of_plans() {
     check_plans(&points);
 }
 
-/// In a tensor group of two, the samples of a micro-batch have the sizes of the weight after attention by chance: 128 rows of
-/// 256.
+/// In a tensor group of two, a micro-batch's samples happen to have the same dimensions as the weight after attention:
+/// 128 rows of 256.
 #[test]
 fn samples_with_the_sizes_of_a_weight_grow_with_the_batch() {
     let jobs = Jobs::new();
@@ -327,7 +327,7 @@ fn samples_with_the_sizes_of_a_weight_grow_with_the_batch() {
     assert_eq!(work(&edited), work(&generated));
 }
 
-/// The loss of the last stage ends with an all-reduce, on another lane than the pass after it.
+/// The last stage's loss ends with an all-reduce, which is on another lane than the next pass.
 #[test]
 fn passes_are_reordered_where_they_end_on_another_lane() {
     let jobs = Jobs::new();
@@ -374,7 +374,7 @@ fn pipelines_of_other_depths_are_the_generated_ones() {
         let edit = format!("pipeline={}", stages[1]);
         let edited = jobs.edit(&base, "edited", &[&edit]);
         assert_same_memory(&edited, &generated, &format!("{edit} of {plan}"));
-        // Later edits know the new stages.
+        // Later edits take the new stages into account.
         let more = ["layers=2x"];
         let [edited_more, generated_more] =
             [(&edited, "edited-more"), (&generated, "generated-more")]
@@ -470,8 +470,8 @@ fn wider_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
     check_widths(&grid(&[1, 2], &[1, 2], &[1, 4], &[0, 1, 2, 3]));
 }
 
-/// `generate --edit` gives the bytes of `generate` and `edit`. An edit that an option of the plan
-/// can express is rejected with the option's name.
+/// `generate --edit` writes the same bytes as `generate` followed by `edit`. An edit that an option of the plan can
+/// express is rejected with the option's name.
 #[test]
 fn generated_jobs_are_edited_as_their_files_are() {
     let jobs = Jobs::new();
@@ -517,7 +517,8 @@ fn layers_of_all_captured_micro_batches_are_repeated() {
         [&found["calls"], &found["total_ps"]].map(|value| value.as_f64().expect("a number"))
     };
     let twice = jobs.edit(&job, "twice", &["layers=2x"]);
-    // Reductions of other buckets replaced the recorded ones, which return.
+    // With twice the layers, reductions of other buckets replaced the recorded ones; removing the added layers brings
+    // these back.
     let again = jobs.edit(&twice, "again", &["layers=-4"]);
     assert!(traces(&job) == traces(&again));
     for name in ["aten::gelu_backward", "aten::addmm"] {
@@ -531,9 +532,9 @@ fn layers_of_all_captured_micro_batches_are_repeated() {
     }
 }
 
-/// Three replicas have two stages, and one rank of each stage is slower. Inferring the absent rank
-/// from the fast and from the slow rank of its stage bounds the makespan: its replica is then slow
-/// in one stage or in both.
+/// Three replicas have two stages, and one rank of each stage is slower. The absent rank is inferred once from the fast
+/// rank of its stage and once from the slow one. These bound the makespan, because its replica is then slow in one
+/// stage or in both.
 #[test]
 fn completed_jobs_have_the_interval_of_their_roles() {
     let jobs = Jobs::new();
@@ -559,7 +560,7 @@ fn completed_jobs_have_the_interval_of_their_roles() {
         low <= own && own <= high && low < high,
         "{low} {own} {high}"
     );
-    // The job has the real rank instead of its substitute.
+    // The job now has the real rank instead of its substitute.
     for (of, expected) in [(&fast, low), (&slow, high)] {
         let name = "job.5.et";
         let to = Path::new(&part).join(name);

@@ -90,8 +90,7 @@ proptest! {
             let lines: Vec<Vec<TestTraceNode>> = ranks.iter().map(|r| r[..pattern.len()].to_vec()).collect();
             job(&lines, &[])
         };
-        // The time by the pipeline's formula is the stream, and one chunk's time in all stages
-        // except the longest.
+        // The pipeline's formula adds the time of the stream and one chunk's time in all stages except the longest.
         let fill = times[0] + times[1] + alike * piece * port - apart;
         let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
         prop_assert_eq!(run(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
@@ -124,9 +123,8 @@ proptest! {
         }
     }
 
-    /// For all rates, sizes and start times, an access of one NPU without contention ends at the
-    /// time of the pipeline's formula, except that the last chunk may be smaller in the port, and
-    /// except for two roundings.
+    /// For all rates, sizes and start times, an access by a single NPU without contention ends when the pipeline's
+    /// formula says. The exceptions are a last chunk that is smaller in the port, and two roundings.
     #[test]
     fn alone_it_is_the_pipeline_for_any_numbers(
         rates in (1_u64..900, 1_u64..900, 1_u64..900),
@@ -160,8 +158,8 @@ proptest! {
     }
 }
 
-/// With collectives, messages, loads and stores at times that often coincide, all ends are the same
-/// with and without closed forms. Closed forms are both used and invalidated.
+/// If collectives, messages, loads and stores often coincide, all ends are the same with and without closed forms. Some
+/// closed forms are used and others are invalidated.
 #[test]
 fn folding_changes_nothing_beside_loads() {
     let mut dice = Dice(11);

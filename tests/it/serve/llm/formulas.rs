@@ -44,8 +44,8 @@ fn a_long_prompt_takes_what_answers_leave() {
     assert_eq!(log.steps[5].parts[0], (0, 5, 1));
 }
 
-/// There are ten blocks of four tokens, and three requests of eight tokens and eight tokens of
-/// answer. Each request has two blocks, then three. The first request's fourth block empties the pool, and the second's
+/// There are ten blocks of four tokens, and three requests with a prompt of eight tokens and an answer of eight tokens.
+/// Each request has two blocks, then three. The first request's fourth block empties the pool, and the second's
 /// preempts the third request, which loses 12 tokens. When both have ended, the third computes its 13 tokens again.
 #[test]
 fn the_last_request_is_put_back_for_a_block() {
@@ -108,9 +108,8 @@ fn one_at_a_time_is_a_queue_with_constant_service() {
     }
 }
 
-/// Steps take constant time, and there is memory for all requests. A request waits half a step on
-/// average until the next step begins, and then takes its steps. The time to first token does not
-/// depend on the load.
+/// Steps take constant time, and all requests fit in memory. A request waits half a step on average until the next step
+/// begins, and then takes its steps. The time to first token does not depend on the load.
 #[test]
 fn constant_steps_without_limits_serve_any_load_alike() {
     let mut waits = Vec::new();
@@ -143,8 +142,7 @@ fn static_batches_take_the_sum_of_their_steps() {
     assert_eq!(log.requests[4].scheduled.0, report.window.0 / 2);
 }
 
-/// With a budget as large as the longest prompt, and one request at a time, the results with and
-/// without chunks are equal.
+/// With a budget as large as the longest prompt, and one request at a time, chunks do not change the results.
 #[test]
 fn a_budget_of_the_longest_prompt_needs_no_chunks() {
     let run = |chunked: bool| {
@@ -186,8 +184,7 @@ fn a_saturated_engine_serves_as_offline() {
     assert_eq!(offline.rho, None);
 }
 
-/// All requests of closed-loop users run concurrently, and their number equals the throughput times
-/// the time of a request.
+/// All requests of closed-loop users run concurrently, and their number equals the throughput times a request's time.
 #[test]
 fn users_are_always_served() {
     let text = format!(
@@ -201,8 +198,8 @@ fn users_are_always_served() {
     assert!((users / 16.0 - 1.0).abs() < 0.01, "{users}");
 }
 
-/// A turn of a conversation begins with the earlier turns, whose tokens are cached, except for the
-/// last block and new tokens.
+/// Each turn of a conversation begins with the earlier turns, whose tokens are cached, except for those in the last
+/// block and the new ones.
 #[test]
 fn turns_find_what_was_said_before() {
     let text = format!(
@@ -215,8 +212,8 @@ fn turns_find_what_was_said_before() {
     let mut prompts: Vec<_> = log.requests.iter().map(|of| (of.prompt, of.hit)).collect();
     prompts.sort_unstable();
     prompts.dedup();
-    // The prompts have 130 tokens; then 130 + 25 + 30, where 154 have keys and values, so 15 full
-    // blocks; then 185 + 25 + 30, where 209 have keys and values, so 20 blocks.
+    // The prompts have 130 tokens; then 130 + 25 + 30, of which 154 have keys and values, so 15 full blocks; then 185 +
+    // 25 + 30, of which 209 have keys and values, so 20 blocks.
     assert_eq!(prompts, [(130, 0), (130, 100), (185, 150), (240, 200)]);
     let first = log
         .requests

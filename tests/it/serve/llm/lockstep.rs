@@ -1,4 +1,4 @@
-//! Tests ranks of attention that run in lockstep.
+//! Tests attention ranks that run in lockstep.
 
 use super::llm_served;
 
@@ -43,8 +43,8 @@ fn steps_last_as_long_as_those_of_the_slowest_rank() {
     assert_eq!(report.utilisation, [1.0, 1.0]);
 }
 
-/// Under random loads, every request is served, and at each instant at most one step of each rank
-/// runs, all with the same ends.
+/// Under random loads, every request is served. At each instant each rank runs at most one step, and all these steps
+/// end together.
 #[test]
 fn ranks_step_together() {
     for seed in 1..20 {

@@ -1,4 +1,4 @@
-//! Compares results with runs of vLLM, with operations measured on the same GPU.
+//! Compares results with runs of vLLM, based on operations measured on the same GPU.
 
 use super::{LlmReport, StepAndRequestLog, llm_scenario};
 use chakram::serve::llm::{RequestTimeMeanAndPercentiles, serve_llm};
@@ -28,9 +28,8 @@ fn off_by(times: &RequestTimeMeanAndPercentiles, measured_ms: f64) -> f64 {
     100.0 * (mean / measured_ms - 1.0)
 }
 
-/// The means of vLLM 0.19 are on an RTX 4090 with 2,588 blocks, where it preempts requests (TTFT
-/// 65,457, TPOT 32.447, E2E 86,578 ms), and on an RTX PRO 6000, where all fit (7,097, 32.458,
-/// 28,201 ms).
+/// The means are from vLLM 0.19 on an RTX 4090 with 2,588 blocks, where it preempts requests (TTFT 65,457, TPOT 32.447,
+/// E2E 86,578 ms), and on an RTX PRO 6000, where all fit (7,097, 32.458, 28,201 ms).
 #[test]
 fn measured_operations_give_the_times_of_measured_runs() {
     let Some(report) = run("RTX4090", 2588, 256) else {

@@ -24,7 +24,7 @@ fn written(folder: &Path, rows: &str) -> [String; 2] {
     [path("runs.csv"), path("runs.toml")]
 }
 
-/// Twice the measured value is an error of 100 %. Rows that cannot be served are listed with the
+/// A prediction of twice the measured value is an error of 100 %. Rows that cannot be served are listed with the
 /// reason.
 #[test]
 fn rows_are_served_and_compared() {
@@ -107,7 +107,8 @@ fn scenarios_find_files_beside_the_table() {
     assert!(text.contains("1 rows served, 0 refused"), "{text}");
 }
 
-/// The client's time of a row comes from rows of other folds that agree in `client_groups`, if there are three.
+/// A row's client time comes from rows of other folds that agree with it in `client_groups`, if there are at least
+/// three.
 #[test]
 fn time_of_a_client_comes_from_similar_rows() {
     let folder = tempfile::tempdir().unwrap();
@@ -140,7 +141,8 @@ fn time_of_a_client_comes_from_similar_rows() {
     let clients = rows
         .iter()
         .map(|row| (row["client_s"].as_f64().unwrap() * 1e3).round() as u64);
-    // The engine takes 1 ms. A fast row sees three others. A slow row sees one other, so it takes all rows of other folds.
+    // The engine takes 1 ms. A fast row finds three others. A slow row finds only one other, so it uses all rows of
+    // other folds.
     let expected = [13, 13, 11, 11, (13 + 15) / 2, (13 + 15) / 2];
     assert_eq!(clients.collect::<Vec<_>>(), expected);
     std::fs::write(&scenarios, text.replace("client = \"other-folds\"\n", "")).unwrap();

@@ -1,4 +1,4 @@
-//! Parses a profile plainly: lists all fields of all messages, and sums over them.
+//! Parses a profile in a simple way: lists all fields of all messages, and sums over them.
 
 use chakram::trace::DecompressedTraceFile;
 use std::collections::{BTreeMap, BTreeSet};

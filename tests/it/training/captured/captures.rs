@@ -67,7 +67,7 @@ fn the_capture_is_what_is_noted_of_it() {
     }
 }
 
-/// The older capture cannot be converted, because its files have no common ids; one of them contains its operators.
+/// The older capture cannot be converted, because its files share no ids; one of them contains the capture's operators.
 #[test]
 fn the_older_capture_differs_in_its_buckets_alone() {
     let Some(folder) = corpus_path("captures/pytorch/t231_ddp_gpt") else {

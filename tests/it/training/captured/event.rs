@@ -1,6 +1,6 @@
-//! Defines matrix products and reductions, which captures and generated traces share.
+//! Defines the matrix products and reductions that describe both captures and generated traces.
 
-/// A multiplication or a reduction, by its tensors.
+/// A matrix product, attention or a reduction, given by its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProductOrAllReduce {
     /// A matrix product: the sides of the result, smaller first, and the contracted dimension.
@@ -16,8 +16,8 @@ impl ProductOrAllReduce {
         Self::Product([rows.min(columns), rows.max(columns)], inner)
     }
 
-    /// Returns the FLOPs, two for each multiplication. Attention counts the s (s + 1) / 2 causal
-    /// pairs of s tokens, as the capture does.
+    /// Returns the FLOPs, two for each multiplication. Attention counts the s (s + 1) / 2 causal pairs among s tokens,
+    /// as the capture does.
     pub fn flops(&self) -> u64 {
         match self {
             Self::Product([one, other], inner) => 2 * one * other * inner,

@@ -24,7 +24,7 @@ impl Sink for GeneratedNodes {
                 let (inputs, outputs) = (shapes(node.labels.inputs), shapes(node.labels.outputs));
                 match &inputs[..] {
                     [a, b] => {
-                        // The quotient is (m k) (k n) / (m n) = k^2, for any contracted sides.
+                        // The quotient is (m k) (k n) / (m n) = k^2, whichever sides are contracted.
                         let elements = |shape: &[u64]| shape.iter().product::<u64>();
                         let result = elements(&outputs[0]);
                         let inner = (elements(a) * elements(b) / result).isqrt();

@@ -102,8 +102,8 @@ impl TestedOperatorKind {
     }
 }
 
-/// Returns the index of a member's part along b, m, n and k. Members are numbered along the axes in `order`, the last
-/// fastest.
+/// Returns the index of a member's part along b, m, n and k. Members are numbered along the axes in `order`, of which
+/// the last varies fastest.
 fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
     let mut rest = member;
     let mut parts = [0; 4];
@@ -118,7 +118,7 @@ fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct TensorElementSet([u64; 8]);
 
-/// The maximum number of rows and columns in a sample, which 6 members have.
+/// The largest number of rows and columns that a sample has, with 6 members.
 const ROWS: u64 = 12;
 const COLUMNS: u64 = 6;
 
@@ -177,8 +177,8 @@ pub struct ExpectedReceivesAndReductions {
 struct OneMemberInputOutputElements {
     /// The output elements of the first operator.
     first: TensorElementSet,
-    /// The input elements of the tested operator: its own rows; the next field also has rows that
-    /// its windows reach.
+    /// The input elements of the tested operator: its own rows only. The next field also includes rows that its windows
+    /// reach.
     own: TensorElementSet,
     reached: TensorElementSet,
     /// The output elements of the tested operator.
@@ -261,7 +261,7 @@ fn alike(
         .collect()
 }
 
-/// Returns `true` if the `needs` of the members of `group` are equal, disjoint shares of `whole`.
+/// Returns `true` if the `needs` of `group`'s members are equal, disjoint shares of `whole`.
 fn expert_shares(
     group: &[u32],
     whole: &TensorElementSet,
@@ -298,8 +298,8 @@ pub fn expected(
     each.collect()
 }
 
-/// Computes one member's elements. `scatters` is `true` for outputs, and for input gradients, if
-/// their reduction also scatters the result.
+/// Computes one member's elements. `scatters` is `true` for outputs; for input gradients, it is `true` if their
+/// reduction also scatters the result.
 fn of_member(
     kind: TestedOperatorKind,
     cuts: [[u32; 4]; 3],
@@ -311,7 +311,7 @@ fn of_member(
     let [_, looked, _] = cuts;
     let [before, behind] = match kind {
         TestedOperatorKind::Windows => [2 * WIDTH, 2 * WIDTH],
-        // One of two pixels remains.
+        // Of every two pixels, one remains.
         TestedOperatorKind::Strided | TestedOperatorKind::Pool => [2 * WIDTH, WIDTH],
         _ => [2, 2],
     };
@@ -327,7 +327,7 @@ fn of_member(
         add("fwd/looked", missing(&me.own, &me.first), before);
         add("fwd/looked", missing(&me.reached, &me.own), before);
     }
-    // The terms of the output are along k.
+    // The terms whose sum is the output are split along k.
     let terms = alike(all, me, &[3]);
     let mut shared_out = false;
     if terms.len() > 1 {
@@ -346,7 +346,7 @@ fn of_member(
     // The output's gradient returns to the members that computed its terms.
     add("bwd/looked", missing(&me.gives, &me.last), behind);
     if kind != TestedOperatorKind::Table {
-        // Windows of other members reached these rows of this member.
+        // Other members' windows reached these rows of this member.
         let of = alike(all, me, &[1])
             .into_iter()
             .filter(|&other| other != number);

@@ -93,7 +93,7 @@ fn names(model: &Model) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// Returns all degrees whose product is `members`.
+/// Returns all combinations of degrees whose product is `members`.
 fn all_degrees(members: u32) -> Vec<OperatorAxisShardCounts> {
     let divisors = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
     let mut all = Vec::new();
@@ -141,8 +141,8 @@ impl Sink for FlopsPerOperatorSink<'_> {
     }
 }
 
-/// Returns `true` if the plan or the model gives the split of `operator`, and it is not inherited from the previous
-/// operator.
+/// Returns `true` if the plan or the model gives the split of `operator`, rather than the previous operator passing it
+/// on.
 fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
     let names = |one: &OperatorPatternDegrees| {
         one.name == operator.name
@@ -155,7 +155,7 @@ fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
         )
 }
 
-/// Compares sums with the model's sums. Members may repeat work only by a factor that divides their number.
+/// Compares these sums with the model's own. Members may repeat work only by a factor that divides their number.
 fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &CheckedWorkloadPattern) {
     let about = format!("{}: {plan:?}", model.name);
     let mut ranks = Vec::new();

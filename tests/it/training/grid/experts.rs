@@ -1,5 +1,5 @@
-//! Tests conservation laws for models with experts under plans with every axis: tensor, expert,
-//! expert-tensor, context, pipeline and data, and sharded state.
+//! Tests conservation laws for models with experts under plans that use every axis (tensor, expert, expert-tensor,
+//! context, pipeline and data) and sharded state.
 
 use super::super::{RankNodeSums, experts};
 use super::{flops_once, is_even, is_sound, job, list};
@@ -12,8 +12,8 @@ use chakram::model::{LayerOperator, Model, OperatorKind, OperatorTensorParallelS
 use chakram::trace::TensorClass;
 use std::collections::BTreeMap;
 
-/// The tokens of a sequence; the next constants are the columns of a token, the experts, and the
-/// experts of a token.
+/// The tokens of a sequence; the next constants are the columns of a token, the number of experts, and the experts that
+/// each token chooses.
 const T: u64 = 8;
 const H: u64 = 128;
 const E: u64 = 8;
@@ -73,14 +73,13 @@ fn is_of_experts(operator: &LayerOperator) -> bool {
     matches!(operator.work, OperatorKind::ExpertLinear { .. })
 }
 
-/// The weights of an operator.
+/// The number of an operator's weights.
 #[derive(Clone, Copy)]
 struct OperatorWeightsAndReplicas {
     weights: u64,
-    /// The number of ranks with the same shard, which sum its gradients and share its state with
-    /// ZeRO.
+    /// The number of ranks with the same shard; they sum its gradients and, with ZeRO, share its state.
     replicas: u64,
-    /// The number of a tensor group's members with the whole operator, a norm or a router.
+    /// The number of members of a tensor group that have the whole operator, which is a norm or a router.
     members: u64,
 }
 
@@ -113,7 +112,7 @@ fn weights(model: &Model, plan: &ParallelismPlan) -> Vec<OperatorWeightsAndRepli
     operators.map(of).collect()
 }
 
-/// Returns the sums of all ranks after checks of FLOPs, exchanged bytes and state.
+/// Returns the sums over all ranks after checking FLOPs, exchanged bytes and state.
 fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>, String> {
     let job = job(model, plan)?;
     let about = format!("{plan:?}");
@@ -144,7 +143,7 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>,
         "{about}"
     );
 
-    // Each rank has weights of 2 B and Adam's 12 B, whole or in one part for each rank with the
+    // Each rank has weights of 2 B and Adam's 12 B. They are either whole or split into one part for each rank with the
     // same weights. The smallest part of a rank's weights is rounded up.
     let [parts, states]: [u64; 2] = [ZeroStage::Parameters, ZeroStage::Optimizer].map(|from| {
         let each = weights(model, plan).into_iter();
@@ -167,8 +166,8 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>,
         );
     }
 
-    // Gradients of 2 B of every weight are summed once over the ranks that have the weight, or
-    // after each of four micro-batches.
+    // Every weight's gradient of 2 B is summed over the ranks that have the weight, either once or after each of four
+    // micro-batches.
     let reduced = |sums: &RankNodeSums| -> u64 {
         let own = sums.collectives.iter();
         let own = own.filter(|(name, ..)| name.contains("/gradients/"));
@@ -181,7 +180,7 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>,
     let each = weights(model, plan).into_iter();
     let each = each.filter(|of| of.replicas > 1);
     let expected: u64 = each.map(|of| of.weights * of.members * of.replicas).sum();
-    // With DualPipe, each of two copies passes half of the micro-batches.
+    // With DualPipe, each of two copies handles half of the micro-batches.
     let passes = match plan.schedule {
         PipelineSchedule::DualPipe => passes / 2 + passes % 2,
         _ => passes,
