@@ -87,7 +87,7 @@ impl WorkOfEachNpu {
 
     fn write(self, out: &mut BenchTraceFileWriter) {
         match self {
-            Self::Training(nodes) => training(out, Self::iterations(nodes)),
+            Self::Training(nodes) => write_training_trace(out, Self::iterations(nodes)),
             Self::AllReduces(count) => {
                 for i in 0..count {
                     out.all_reduce(&format!("all_reduce.{i}"), 1 << 20, &[]);
@@ -151,7 +151,7 @@ impl AstraSystemSettings {
 
 /// Writes all inputs into `folder`: traces `wl.<rank>.et`, `system.json`, `network.yml` and
 /// `memory.json`.
-pub fn write(
+pub fn write_astra_inputs(
     folder: &Path,
     work: WorkOfEachNpu,
     files: RankFileLayout,
@@ -185,7 +185,7 @@ pub fn write(
 /// Writes the traces of a transformer's training. Each layer's gradients are reduced as soon as the layer's backward
 /// pass has ended, concurrently with the backward passes of lower layers. The layer's optimizer waits for the
 /// reduction, and its next forward pass waits for the optimizer.
-fn training(out: &mut BenchTraceFileWriter, iterations: u64) {
+fn write_training_trace(out: &mut BenchTraceFileWriter, iterations: u64) {
     let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
     let weights = 12 * HIDDEN * HIDDEN;
     let mut optimizers: Vec<Option<u64>> = vec![None; LAYERS as usize];

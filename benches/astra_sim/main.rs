@@ -118,7 +118,7 @@ impl BenchmarkCase {
     }
 }
 
-const fn network(
+const fn build_network(
     kind: &'static str,
     dimensions: &'static [u64],
     bandwidth: u64,
@@ -132,16 +132,16 @@ const fn network(
     }
 }
 
-const fn ring(npus: &'static [u64]) -> UniformNetwork {
-    network("Ring", npus, 50, 500)
+const fn build_ring_network(npus: &'static [u64]) -> UniformNetwork {
+    build_network("Ring", npus, 50, 500)
 }
 
-const fn torus(dimensions: &'static [u64]) -> UniformNetwork {
-    network("Ring", dimensions, 100, 100)
+const fn build_torus_network(dimensions: &'static [u64]) -> UniformNetwork {
+    build_network("Ring", dimensions, 100, 100)
 }
 
-const fn full(npus: &'static [u64]) -> UniformNetwork {
-    network("FullyConnected", npus, 25, 300)
+const fn build_fully_connected_network(npus: &'static [u64]) -> UniformNetwork {
+    build_network("FullyConnected", npus, 25, 300)
 }
 
 const ONE: WorkOfEachNpu = WorkOfEachNpu::AllReduces(1);
@@ -149,28 +149,28 @@ const KERNEL: WorkOfEachNpu = WorkOfEachNpu::Kernel;
 
 #[rustfmt::skip]
 const CASES: &[BenchmarkCase] = &[
-    BenchmarkCase::training("training 8 x 10k", "u_dp_8x10k", 10_000, ring(&[8])),
-    BenchmarkCase::training("training 8 x 100k", "u_dp_8x100k", 100_000, ring(&[8])),
-    BenchmarkCase::training("training 64 x 10k", "u_dp_64x10k", 10_000, torus(&[4, 4, 4])),
-    BenchmarkCase::training("  a file per rank", "u_dp_64x10k", 10_000, torus(&[4, 4, 4])).copied(),
-    BenchmarkCase::training("training 512 x 10k", "u_dp_512x10k", 10_000, torus(&[8, 8, 8])),
-    BenchmarkCase::new("torus 16x16x16", Some("u_T16_ar_1MB_s4"), ONE, torus(&[16, 16, 16])),
-    BenchmarkCase::new("  a file per rank", Some("u_T16_ar_1MB_s4"), ONE, torus(&[16, 16, 16])).copied(),
-    BenchmarkCase::new("  localBWAware", Some("u_T16_ar_1MB_s4_lbw"), ONE, torus(&[16, 16, 16])).local(),
-    BenchmarkCase::new("  64 splits at once", None, ONE, ring(&[16, 16, 16])).local().splits(64).at_once(),
-    BenchmarkCase::new("  a file per rank", None, ONE, ring(&[16, 16, 16])).local().splits(64).at_once().copied(),
-    BenchmarkCase::new("ring 64", Some("u_R64_ar_1MB_s4_ring"), ONE, ring(&[64])),
-    BenchmarkCase::new("ring 256", Some("u_R256_ar_1MB_s4_ring"), ONE, ring(&[256])),
-    BenchmarkCase::new("ring 1024", Some("u_R1024_ar_1MB_s4_ring"), ONE, ring(&[1024])),
-    BenchmarkCase::new("ring 4096", Some("u_R4096_ar_1MB_s4_ring"), ONE, ring(&[4096])),
-    BenchmarkCase::new("ring 64, aware", Some("a_R64_ar_1MB_s4_ring"), ONE, ring(&[64])).aware(),
-    BenchmarkCase::new("ring 256, aware", Some("a_R256_ar_1MB_s4_ring"), ONE, ring(&[256])).aware(),
-    BenchmarkCase::new("ring 1024, aware", Some("a_R1024_ar_1MB_s4_ring"), ONE, ring(&[1024])).aware(),
-    BenchmarkCase::new("direct 1024, 1 split", None, ONE, full(&[1024])).direct().splits(1),
-    BenchmarkCase::new("direct 128, 200 times", None, WorkOfEachNpu::AllReduces(200), full(&[128])).direct(),
-    BenchmarkCase::new("start, ring 4096", None, KERNEL, ring(&[4096])),
-    BenchmarkCase::new("start, 16x32x32", None, KERNEL, torus(&[16, 32, 32])),
-    BenchmarkCase::new("  a file per rank", None, KERNEL, torus(&[16, 32, 32])).copied(),
+    BenchmarkCase::training("training 8 x 10k", "u_dp_8x10k", 10_000, build_ring_network(&[8])),
+    BenchmarkCase::training("training 8 x 100k", "u_dp_8x100k", 100_000, build_ring_network(&[8])),
+    BenchmarkCase::training("training 64 x 10k", "u_dp_64x10k", 10_000, build_torus_network(&[4, 4, 4])),
+    BenchmarkCase::training("  a file per rank", "u_dp_64x10k", 10_000, build_torus_network(&[4, 4, 4])).copied(),
+    BenchmarkCase::training("training 512 x 10k", "u_dp_512x10k", 10_000, build_torus_network(&[8, 8, 8])),
+    BenchmarkCase::new("torus 16x16x16", Some("u_T16_ar_1MB_s4"), ONE, build_torus_network(&[16, 16, 16])),
+    BenchmarkCase::new("  a file per rank", Some("u_T16_ar_1MB_s4"), ONE, build_torus_network(&[16, 16, 16])).copied(),
+    BenchmarkCase::new("  localBWAware", Some("u_T16_ar_1MB_s4_lbw"), ONE, build_torus_network(&[16, 16, 16])).local(),
+    BenchmarkCase::new("  64 splits at once", None, ONE, build_ring_network(&[16, 16, 16])).local().splits(64).at_once(),
+    BenchmarkCase::new("  a file per rank", None, ONE, build_ring_network(&[16, 16, 16])).local().splits(64).at_once().copied(),
+    BenchmarkCase::new("ring 64", Some("u_R64_ar_1MB_s4_ring"), ONE, build_ring_network(&[64])),
+    BenchmarkCase::new("ring 256", Some("u_R256_ar_1MB_s4_ring"), ONE, build_ring_network(&[256])),
+    BenchmarkCase::new("ring 1024", Some("u_R1024_ar_1MB_s4_ring"), ONE, build_ring_network(&[1024])),
+    BenchmarkCase::new("ring 4096", Some("u_R4096_ar_1MB_s4_ring"), ONE, build_ring_network(&[4096])),
+    BenchmarkCase::new("ring 64, aware", Some("a_R64_ar_1MB_s4_ring"), ONE, build_ring_network(&[64])).aware(),
+    BenchmarkCase::new("ring 256, aware", Some("a_R256_ar_1MB_s4_ring"), ONE, build_ring_network(&[256])).aware(),
+    BenchmarkCase::new("ring 1024, aware", Some("a_R1024_ar_1MB_s4_ring"), ONE, build_ring_network(&[1024])).aware(),
+    BenchmarkCase::new("direct 1024, 1 split", None, ONE, build_fully_connected_network(&[1024])).direct().splits(1),
+    BenchmarkCase::new("direct 128, 200 times", None, WorkOfEachNpu::AllReduces(200), build_fully_connected_network(&[128])).direct(),
+    BenchmarkCase::new("start, ring 4096", None, KERNEL, build_ring_network(&[4096])),
+    BenchmarkCase::new("start, 16x32x32", None, KERNEL, build_torus_network(&[16, 32, 32])),
+    BenchmarkCase::new("  a file per rank", None, KERNEL, build_torus_network(&[16, 32, 32])).copied(),
 ];
 
 /// Notes that are printed under the table.
@@ -189,7 +189,7 @@ struct BestRunOfCase {
     once: bool,
 }
 
-fn best(mut run: impl FnMut() -> MeasuredProcessRun) -> BestRunOfCase {
+fn measure_best_run(mut run: impl FnMut() -> MeasuredProcessRun) -> BestRunOfCase {
     let mut best = run();
     let once = best.wall > LONG;
     if !once {
@@ -207,7 +207,7 @@ fn best(mut run: impl FnMut() -> MeasuredProcessRun) -> BestRunOfCase {
 }
 
 /// Returns the time at which the last of `npus` NPUs finishes, in nanoseconds.
-fn finish(said: &str, npus: u64) -> u64 {
+fn parse_last_finish_ns(said: &str, npus: u64) -> u64 {
     let lines = said.lines().filter_map(|line| {
         let (_, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;
         rest.split_once(" cycles")?.0.parse::<u64>().ok()
@@ -218,30 +218,31 @@ fn finish(said: &str, npus: u64) -> u64 {
 }
 
 /// Runs a case, prints its line, and records errors in its results.
-fn line(
+fn run_benchmark_case(
     case: &BenchmarkCase,
     rows: Option<&BTreeMap<String, MeasuredAstraSimRun>>,
     findings: &mut ResultTableNotes,
 ) {
     let folder = tempfile::tempdir().expect("there is room");
-    inputs::write(
+    inputs::write_astra_inputs(
         folder.path(),
         case.work,
         case.files,
         &case.network,
         &case.system,
     );
-    let run = |stepwise| best(|| process::run(folder.path(), case.model, stepwise));
+    let run =
+        |stepwise| measure_best_run(|| process::run_astra_sim(folder.path(), case.model, stepwise));
     let (closed, stepwise) = (run(false), run(true));
     let (npus, messages) = (case.network.npus(), case.messages());
-    let at = finish(&stepwise.run.said, npus);
+    let at = parse_last_finish_ns(&stepwise.run.said, npus);
     let mut fault = |what: String| {
         findings
             .faults
             .push(format!("{}: {what}", case.label.trim()))
     };
     if closed.run.said != stepwise.run.said {
-        let other = finish(&closed.run.said, npus);
+        let other = parse_last_finish_ns(&closed.run.said, npus);
         fault(format!("{at} ns by messages, {other} ns in closed form"));
     }
     let seconds = |best: &BestRunOfCase| best.run.wall.as_secs_f64();
@@ -253,9 +254,9 @@ fn line(
     print!(
         "{:<21}{npus:>5}{millions:>7.2} |{:>8}{rate:>5}{:>6.1} |{:>7}{:>6.1}",
         case.label,
-        time(&stepwise),
+        format_best_wall_time(&stepwise),
         stepwise.run.megabytes,
-        time(&closed),
+        format_best_wall_time(&closed),
         closed.run.megabytes,
     );
     let original = rows.map(|rows| case.row.map(|name| &rows[name]));
@@ -263,11 +264,11 @@ fn line(
         Some(Some(row)) => {
             print!(
                 " |{:>7}{:>6.0}{:>5}{:>6}{:>4}",
-                digits(row.seconds),
+                format_seconds(row.seconds),
                 row.megabytes,
-                times(row.seconds / seconds(&stepwise)),
-                times(row.seconds / seconds(&closed)),
-                times(row.megabytes / closed.run.megabytes),
+                format_ratio(row.seconds / seconds(&stepwise)),
+                format_ratio(row.seconds / seconds(&closed)),
+                format_ratio(row.megabytes / closed.run.megabytes),
             );
             if at != row.finish {
                 fault(format!("{at} ns, {} ns in the original", row.finish));
@@ -292,7 +293,7 @@ fn line(
 }
 
 /// Formats seconds with a few digits.
-fn digits(seconds: f64) -> String {
+fn format_seconds(seconds: f64) -> String {
     match seconds {
         ..0.1 => format!("{seconds:.4}"),
         ..10.0 => format!("{seconds:.3}"),
@@ -300,12 +301,12 @@ fn digits(seconds: f64) -> String {
     }
 }
 
-fn time(best: &BestRunOfCase) -> String {
+fn format_best_wall_time(best: &BestRunOfCase) -> String {
     let mark = if best.once { "*" } else { "" };
-    digits(best.run.wall.as_secs_f64()) + mark
+    format_seconds(best.run.wall.as_secs_f64()) + mark
 }
 
-fn times(ratio: f64) -> String {
+fn format_ratio(ratio: f64) -> String {
     match ratio {
         ..10.0 => format!("{ratio:.1}"),
         _ => format!("{ratio:.0}"),
@@ -319,7 +320,7 @@ fn main() {
         .collect();
     let wanted =
         |case: &&BenchmarkCase| asked.is_empty() || asked.iter().any(|a| case.label.contains(a));
-    let rows = original::rows();
+    let rows = original::load_astra_sim_measurements();
     let (first, second) = match rows {
         Some(_) => (
             " | original       times as much",
@@ -331,7 +332,7 @@ fn main() {
     println!("case                  NPUs messages |      s  M/s    MB |      s    MB{second}");
     let mut findings = ResultTableNotes::default();
     for case in CASES.iter().filter(wanted) {
-        line(case, rows.as_ref(), &mut findings);
+        run_benchmark_case(case, rows.as_ref(), &mut findings);
     }
     println!("* run once");
     if let Some(own) = process::own_megabytes() {

@@ -17,7 +17,7 @@ pub struct MeasuredAstraSimRun {
 
 /// Returns the rows of `astra-sim/scaling.csv` in the folder that `CHAKRAM_CORPUS` names, keyed by name. Returns `None`
 /// if this variable is not set.
-pub fn rows() -> Option<BTreeMap<String, MeasuredAstraSimRun>> {
+pub fn load_astra_sim_measurements() -> Option<BTreeMap<String, MeasuredAstraSimRun>> {
     let folder = std::env::var_os("CHAKRAM_CORPUS")?;
     let path = Path::new(&folder).join("astra-sim/scaling.csv");
     let table = std::fs::read_to_string(&path)

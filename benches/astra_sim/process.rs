@@ -19,7 +19,7 @@ pub struct MeasuredProcessRun {
 
 /// Runs the program in `folder`, which contains the inputs.
 #[expect(clippy::zombie_processes, reason = "`wait` does, and learns more")]
-pub fn run(folder: &Path, model: &str, stepwise: bool) -> MeasuredProcessRun {
+pub fn run_astra_sim(folder: &Path, model: &str, stepwise: bool) -> MeasuredProcessRun {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.current_dir(folder).args([
         "astra-sim",
@@ -39,19 +39,19 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> MeasuredProcessRun {
     let mut said = String::new();
     let mut out = child.stdout.take().expect("it is a pipe");
     out.read_to_string(&mut said).expect("it is text");
-    let (status, usage) = wait(child.id());
+    let (status, usage) = wait_for_child(child.id());
     let wall = start.elapsed();
     assert_eq!(status, 0, "the program fails with wait status {status}");
     MeasuredProcessRun {
         wall,
-        cpu: duration(usage.ru_utime) + duration(usage.ru_stime),
-        megabytes: megabytes(&usage),
+        cpu: duration_from_timeval(usage.ru_utime) + duration_from_timeval(usage.ru_stime),
+        megabytes: read_peak_megabytes(&usage),
         said,
     }
 }
 
 /// Waits for a child process that no other code waits for. Returns its status and resource usage.
-fn wait(child: u32) -> (libc::c_int, libc::rusage) {
+fn wait_for_child(child: u32) -> (libc::c_int, libc::rusage) {
     let mut status = 0;
     // SAFETY: the structure contains only integers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -72,12 +72,12 @@ pub fn own_megabytes() -> Option<f64> {
     Some(kib * 1024.0 / 1e6)
 }
 
-fn megabytes(usage: &libc::rusage) -> f64 {
+fn read_peak_megabytes(usage: &libc::rusage) -> f64 {
     // Linux reports KiB, and macOS reports bytes.
     let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
     (usage.ru_maxrss * unit) as f64 / 1e6
 }
 
-fn duration(time: libc::timeval) -> Duration {
+fn duration_from_timeval(time: libc::timeval) -> Duration {
     Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
 }

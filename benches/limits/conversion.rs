@@ -1,6 +1,6 @@
 //! Measures how fast one thread converts generated captures of two ranks.
 
-use super::{best, held_since, rate, reset_peak};
+use super::{compute_rate_per_second, held_since, measure_best_time, reset_peak};
 use chakram::convert::{
     ConvertOptions, OutputsAndProtectedInputs, convert_pairs, find_capture_pairs,
 };
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use testkit::capture::{self, Device, JobParallelism, generate_capture};
 
 /// Converts captures of every kind, all of about the same size.
-pub fn all() {
+pub fn measure_all_conversions() {
     println!(
         "\nconvert, 2 ranks, 1 thread       MB of JSON      nodes      MB/s   peak/JSON   growth"
     );
@@ -23,13 +23,13 @@ pub fn all() {
         ("gloo, pipeline", Device::Cpu, JobParallelism::Pipeline, 16),
         ("NCCL, data parallel", Device::Cuda, JobParallelism::Ddp, 20),
     ] {
-        let small = one(label, device, style, steps / 4, None);
-        one(label, device, style, steps, Some(small));
+        let small = measure_capture_conversion(label, device, style, steps / 4, None);
+        measure_capture_conversion(label, device, style, steps, Some(small));
     }
 }
 
 /// Converts one capture, and returns its size in bytes and the time in seconds.
-fn one(
+fn measure_capture_conversion(
     label: &str,
     device: Device,
     style: JobParallelism,
@@ -40,7 +40,7 @@ fn one(
     let mut options = capture::Options::new(device, style, 2);
     options.layers = 32;
     options.steps = steps;
-    let json = write(folder.path(), &options) as f64;
+    let json = write_capture(folder.path(), &options) as f64;
     let found = find_capture_pairs(&[folder.path().to_owned()]).expect("they were just written");
     let pairs = found.pairs;
     let path = |rank: u32| -> PathBuf { folder.path().join(format!("job.{rank}.et")) };
@@ -58,7 +58,7 @@ fn one(
     let before = reset_peak();
     let nodes: u64 = run().ranks.iter().map(|rank| rank.written.nodes).sum();
     let (_, peak) = held_since(before);
-    let time = best(run);
+    let time = measure_best_time(run);
     let seconds = time.as_secs_f64();
     let growth = smaller.map_or(String::new(), |(bytes, before)| {
         format!("{:>9.2}", seconds / before / (json / bytes))
@@ -66,13 +66,13 @@ fn one(
     println!(
         "{label:32}{:>11.1}{nodes:>11}{:>10.0}{:>12.2}{growth}",
         json / 1e6,
-        rate(json, time, 1e6),
+        compute_rate_per_second(json, time, 1e6),
         peak / json,
     );
     (json, seconds)
 }
 
-fn write(folder: &Path, options: &capture::Options) -> u64 {
+fn write_capture(folder: &Path, options: &capture::Options) -> u64 {
     let capture = generate_capture(options).expect("the options make sense");
     capture.write_files(folder).expect("there is room for it");
     let files = std::fs::read_dir(folder).expect("it was just made");

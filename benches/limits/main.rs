@@ -37,7 +37,7 @@ impl Observer for NoopObserver {
 
 const RUNS: usize = 5;
 
-fn best<T>(mut run: impl FnMut() -> T) -> Duration {
+fn measure_best_time<T>(mut run: impl FnMut() -> T) -> Duration {
     let once = |_| {
         let start = Instant::now();
         black_box(run());
@@ -47,13 +47,13 @@ fn best<T>(mut run: impl FnMut() -> T) -> Duration {
 }
 
 /// Returns the amount per second, in multiples of `unit`.
-fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
+fn compute_rate_per_second(amount: f64, time: Duration, unit: f64) -> f64 {
     amount / time.as_secs_f64() / unit
 }
 
 /// Creates a data-parallel trace. Its nodes carry the arguments and the provenance of captured nodes, a little more
 /// than 300 bytes per node. As in captures, names repeat from step to step, unless `distinct` is `true`.
-fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
+fn build_captured_trace(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = CheckedWorkloadPattern::new(WorkloadPattern::DataParallel(
         DataParallelPattern::defaults_with_min_node_count(8, nodes),
     ));
@@ -104,7 +104,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
 }
 
 /// Loads `file`, and returns how long that took.
-fn load(label: &str, file: &[u8]) -> Duration {
+fn measure_trace_load(label: &str, file: &[u8]) -> Duration {
     let read = || {
         Graph::read_graph(file, 0, EnforcedDependencyKinds::Auto)
             .expect("it is a trace")
@@ -112,16 +112,16 @@ fn load(label: &str, file: &[u8]) -> Duration {
     };
     let graph = read();
     let mut copy = vec![0_u8; file.len()];
-    let copying = best(|| {
+    let copying = measure_best_time(|| {
         copy.copy_from_slice(black_box(file));
         copy[copy.len() / 2]
     });
-    let scanning = best(|| {
+    let scanning = measure_best_time(|| {
         let mut frames = FrameCursor::new(file);
         let next = || frames.next_record().expect("it is a trace");
         std::iter::from_fn(next).count()
     });
-    let time = best(read);
+    let time = measure_best_time(read);
     let (nodes, edges) = (graph.len() as f64, graph.edge_count() as f64);
     let repaired = graph.repairs();
     println!(
@@ -129,43 +129,43 @@ fn load(label: &str, file: &[u8]) -> Duration {
         graph.len(),
         file.len() as f64 / nodes,
         edges / nodes,
-        rate(file.len() as f64, time, 1e9),
-        rate(nodes, time, 1e6),
-        rate(edges + repaired.duplicates as f64, time, 1e6),
+        compute_rate_per_second(file.len() as f64, time, 1e9),
+        compute_rate_per_second(nodes, time, 1e6),
+        compute_rate_per_second(edges + repaired.duplicates as f64, time, 1e6),
         time.as_secs_f64() / copying.as_secs_f64(),
         time.as_secs_f64() / scanning.as_secs_f64(),
     );
     time
 }
 
-fn job(pattern: WorkloadPattern) -> Workload {
+fn build_job_workload(pattern: WorkloadPattern) -> Workload {
     let job = CheckedWorkloadPattern::new(pattern).expect("the options make sense");
     job.build_workload().expect("a job is a workload")
 }
 
 /// Replays `workload`, and returns how long the replay took, without the preparation.
-fn replay(label: &str, workload: &Workload) -> Duration {
+fn measure_replay(label: &str, workload: &Workload) -> Duration {
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let options = ReplayOptions::default();
     let prepare = || CompiledReplay::new(workload, &machine, &options).expect("it fits");
-    let preparing = best(prepare);
+    let preparing = measure_best_time(prepare);
     let prepared = prepare();
-    let time = best(|| prepared.run(NoopObserver).map(|(outcome, _)| outcome));
+    let time = measure_best_time(|| prepared.run(NoopObserver).map(|(outcome, _)| outcome));
     let nodes = workload.node_count() as f64;
     println!(
         "{label:28}{:>9}{:>9.2}{:>12.2}",
         workload.node_count(),
-        rate(nodes, time, 1e6),
-        rate(nodes, preparing + time, 1e6),
+        compute_rate_per_second(nodes, time, 1e6),
+        compute_rate_per_second(nodes, preparing + time, 1e6),
     );
     time
 }
 
 /// Measures the memory that one rank of `pattern` needs, from the creation of its graph to the end of its replay.
-fn memory(label: &str, pattern: WorkloadPattern) {
+fn measure_rank_memory(label: &str, pattern: WorkloadPattern) {
     let machine = Machine::load_preset("dgx-h100").expect("it is a preset");
     let before = reset_peak();
-    let workload = job(pattern);
+    let workload = build_job_workload(pattern);
     let (graph_held, building) = held_since(before);
     let graph = &workload.graphs()[0];
     let (nodes, edges) = (graph.len() as f64, graph.edge_count() as f64);
@@ -191,7 +191,7 @@ fn memory(label: &str, pattern: WorkloadPattern) {
     );
 }
 
-fn growth(label: &str, small: Duration, large: Duration) {
+fn print_time_growth(label: &str, small: Duration, large: Duration) {
     let ratio = large.as_secs_f64() / small.as_secs_f64();
     println!("{label:28}{ratio:>9.1} times the time for 10 times the nodes");
 }
@@ -204,47 +204,56 @@ fn main() {
         .collect();
     let wanted = |part: &str| asked.is_empty() || asked.iter().any(|a| a == part);
     if wanted("load") {
-        loads();
+        measure_all_loads();
     }
     if wanted("replay") {
-        replays();
+        measure_all_replays();
     }
     if wanted("convert") {
-        conversion::all();
+        conversion::measure_all_conversions();
     }
     if wanted("memory") {
         println!("\nbytes per node beside 4 per edge, 1 rank; names are part of what is held");
         println!(
             "                                nodes  edges     graph     names      held  building   running"
         );
-        memory("chain", chain(1, 1_000_000));
-        memory("data parallel", parallel(1, 1_000_000));
+        measure_rank_memory("chain", build_chain_pattern(1, 1_000_000));
+        measure_rank_memory("data parallel", build_data_parallel_pattern(1, 1_000_000));
     }
 }
 
-fn chain(ranks: u32, nodes: u32) -> WorkloadPattern {
+fn build_chain_pattern(ranks: u32, nodes: u32) -> WorkloadPattern {
     WorkloadPattern::Chain(ParallelKernelChainsPattern::new(ranks, nodes))
 }
 
-fn parallel(ranks: u32, nodes: u32) -> WorkloadPattern {
+fn build_data_parallel_pattern(ranks: u32, nodes: u32) -> WorkloadPattern {
     WorkloadPattern::DataParallel(DataParallelPattern::defaults_with_min_node_count(
         ranks, nodes,
     ))
 }
 
-fn loads() {
+fn measure_all_loads() {
     println!(
         "load                            nodes  B/node  edges     GB/s   Mnodes/s  Medges/s    /copy  /frames"
     );
-    let small = load("data parallel, captured", &captured(100_000, false));
-    let large = load("data parallel, captured", &captured(1_000_000, false));
-    growth("  growth", small, large);
-    let small = load("  all names distinct", &captured(100_000, true));
-    let large = load("  all names distinct", &captured(1_000_000, true));
-    growth("  growth", small, large);
+    let small = measure_trace_load(
+        "data parallel, captured",
+        &build_captured_trace(100_000, false),
+    );
+    let large = measure_trace_load(
+        "data parallel, captured",
+        &build_captured_trace(1_000_000, false),
+    );
+    print_time_growth("  growth", small, large);
+    let small = measure_trace_load("  all names distinct", &build_captured_trace(100_000, true));
+    let large = measure_trace_load(
+        "  all names distinct",
+        &build_captured_trace(1_000_000, true),
+    );
+    print_time_growth("  growth", small, large);
     if let Some(corpus) = std::env::var_os("CHAKRAM_CORPUS") {
         let file = Path::new(&corpus).join("captures/gpu/chakra_json/chakra.0.et.zst");
-        load(
+        measure_trace_load(
             "PyTorch, chakra.0.et",
             DecompressedTraceFile::open_current_schema(&file)
                 .expect("it is there")
@@ -253,12 +262,24 @@ fn loads() {
     }
 }
 
-fn replays() {
+fn measure_all_replays() {
     println!("\nreplay, 8 ranks                 nodes  Mnodes/s  and prepare");
-    let small = replay("chain", &job(chain(8, 100_000)));
-    let large = replay("chain", &job(chain(8, 1_000_000)));
-    growth("  growth", small, large);
-    let small = replay("data parallel", &job(parallel(8, 100_000)));
-    let large = replay("data parallel", &job(parallel(8, 1_000_000)));
-    growth("  growth", small, large);
+    let small = measure_replay(
+        "chain",
+        &build_job_workload(build_chain_pattern(8, 100_000)),
+    );
+    let large = measure_replay(
+        "chain",
+        &build_job_workload(build_chain_pattern(8, 1_000_000)),
+    );
+    print_time_growth("  growth", small, large);
+    let small = measure_replay(
+        "data parallel",
+        &build_job_workload(build_data_parallel_pattern(8, 100_000)),
+    );
+    let large = measure_replay(
+        "data parallel",
+        &build_job_workload(build_data_parallel_pattern(8, 1_000_000)),
+    );
+    print_time_growth("  growth", small, large);
 }

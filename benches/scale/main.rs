@@ -59,17 +59,17 @@ fn main() {
     let asked = asked.collect::<Vec<_>>().join(" ");
     for (name, job) in LINES {
         if asked.is_empty() || asked == name {
-            line(name, job);
+            measure_training_job(name, job);
         }
     }
 }
 
-fn line(name: &str, job: ParallelTrainingJobSize) {
+fn measure_training_job(name: &str, job: ParallelTrainingJobSize) {
     let text = format!("dgx-h100x{}", job.ranks() / 8);
     let machine = Machine::load_preset(&text).expect("it scales");
-    let (start, mut before) = (Instant::now(), worked());
+    let (start, mut before) = (Instant::now(), read_process_cpu_seconds());
     let mut lap = || {
-        let now = worked();
+        let now = read_process_cpu_seconds();
         now - std::mem::replace(&mut before, now)
     };
     let workload = job.workload();
@@ -90,21 +90,21 @@ fn line(name: &str, job: ParallelTrainingJobSize) {
         start.elapsed().as_secs_f64(),
         generated + planned + replayed + rendered,
         nodes / replayed,
-        peak(),
+        read_peak_memory_gb(),
         chakram::internals::stable_hash(&format!("{report:?}")),
     );
 }
 
 /// Returns the CPU time of the process in seconds, if the system reports it. Wall time would
 /// include other processes on a busy machine.
-fn worked() -> f64 {
+fn read_process_cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanoseconds = stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
     nanoseconds.map_or(f64::NAN, |ns| ns / 1e9)
 }
 
 /// Returns the peak memory of the process in GB, if the system reports it.
-fn peak() -> f64 {
+fn read_peak_memory_gb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let number = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());

@@ -48,15 +48,15 @@ fn main() {
         seconds,
         megabytes: 50.0,
     };
-    let few = run(&million("mixed models", 100_000, 2.0));
-    let many = run(&million("mixed models", 1_000_000, 20.0));
+    let few = run_serving_case(&million("mixed models", 100_000, 2.0));
+    let many = run_serving_case(&million("mixed models", 1_000_000, 20.0));
     let grown = many.megabytes - few.megabytes.max(own);
     assert!(
         grown < 2.0,
         "ten times the requests take {grown:.1} MB more"
     );
     for platform in ["lightning", "brainwave"] {
-        run(&ServingBenchCaseWithBudgets {
+        run_serving_case(&ServingBenchCaseWithBudgets {
             name: "9.2e7 products on either platform",
             scenario: folder.join("chatgpt.toml"),
             requests: 1,
@@ -66,8 +66,8 @@ fn main() {
             megabytes: 50.0,
         });
     }
-    if let Some(scenario) = azure() {
-        run(&ServingBenchCaseWithBudgets {
+    if let Some(scenario) = create_azure_scenario() {
+        run_serving_case(&ServingBenchCaseWithBudgets {
             name: "an hour of Azure, five times",
             scenario: scenario.path().join("azure.toml"),
             requests: 96_830,
@@ -149,7 +149,7 @@ fn once_tokens(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 2]) {
         .arg(scenario)
         .args(["--format", "json"]);
     command.stdout(report.reopen().expect("it can be opened"));
-    let taken = measure(&mut command);
+    let taken = measure_command(&mut command);
     let text = std::fs::read_to_string(report.path()).expect("it can be read");
     let report: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     let number = |path: &str| report.pointer(path).and_then(|value| value.as_f64());
@@ -161,7 +161,7 @@ fn once_tokens(scenario: &Path) -> (WallCpuTimeAndPeakMemory, [f64; 2]) {
 }
 
 /// Creates a folder with the scenario that serves Azure's hour, if its files exist.
-fn azure() -> Option<tempfile::TempDir> {
+fn create_azure_scenario() -> Option<tempfile::TempDir> {
     let corpus = std::env::var_os("CHAKRAM_CORPUS")?;
     let file = |name: &str| {
         let path = Path::new(&corpus).join("validation").join(name);
@@ -182,7 +182,7 @@ fn azure() -> Option<tempfile::TempDir> {
 }
 
 /// Runs a line several times, and prints the best run.
-fn run(line: &ServingBenchCaseWithBudgets) -> WallCpuTimeAndPeakMemory {
+fn run_serving_case(line: &ServingBenchCaseWithBudgets) -> WallCpuTimeAndPeakMemory {
     let runs = (0..line.runs).map(|_| set_once(line));
     let best = runs.min_by(|a, b| a.cores.total_cmp(&b.cores));
     let best = best.expect("there is one run at least");
@@ -205,11 +205,11 @@ fn set_once(line: &ServingBenchCaseWithBudgets) -> WallCpuTimeAndPeakMemory {
         command.args(["--requests", &line.requests.to_string()]);
     }
     command.stdout(Stdio::null());
-    measure(&mut command)
+    measure_command(&mut command)
 }
 
 #[expect(clippy::zombie_processes, reason = "`wait4` does, and learns more")]
-fn measure(command: &mut Command) -> WallCpuTimeAndPeakMemory {
+fn measure_command(command: &mut Command) -> WallCpuTimeAndPeakMemory {
     let start = Instant::now();
     let child = command.spawn().expect("it starts");
     let mut status = 0;

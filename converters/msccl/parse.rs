@@ -306,7 +306,7 @@ mod tests {
 
     /// Builds two GPUs with one thread block each, connected in both directions. GPU 0 runs `first`, and GPU 1 runs
     /// `second`.
-    fn two(first: &str, second: &str) -> String {
+    fn build_two_gpu_algorithm(first: &str, second: &str) -> String {
         let gpu = |id: u32, steps: &str| {
             let peer = 1 - id;
             format!(
@@ -322,7 +322,7 @@ mod tests {
         )
     }
 
-    fn step(s: u32, kind: &str, source: u32, after: &str) -> String {
+    fn build_step_element(s: u32, kind: &str, source: u32, after: &str) -> String {
         format!(
             "<step s=\"{s}\" type=\"{kind}\" srcbuf=\"i\" srcoff=\"{source}\" dstbuf=\"i\" dstoff=\"{source}\" \
              cnt=\"1\" {after} hasdep=\"0\"/>"
@@ -333,8 +333,8 @@ mod tests {
 
     #[test]
     fn files_are_read_whatever_the_order_of_their_elements() {
-        let send = step(1, "s", 1, FREE) + &step(0, "nop", 0, FREE);
-        let text = two(&send, &step(0, "rrc", 1, FREE));
+        let send = build_step_element(1, "s", 1, FREE) + &build_step_element(0, "nop", 0, FREE);
+        let text = build_two_gpu_algorithm(&send, &build_step_element(0, "rrc", 1, FREE));
         assert!(MscclAlgorithm::begins_as_msccl(text.as_bytes()));
         let algorithm = MscclAlgorithm::parse(&text).unwrap();
         assert_eq!((&algorithm.name[..], algorithm.chunks), ("two", 2));
@@ -370,36 +370,45 @@ mod tests {
 
     #[test]
     fn what_is_wrong_has_a_line() {
-        let (send, receive) = (step(0, "s", 0, FREE), step(0, "r", 0, FREE));
-        let sound = two(&send, &receive);
+        let (send, receive) = (
+            build_step_element(0, "s", 0, FREE),
+            build_step_element(0, "r", 0, FREE),
+        );
+        let sound = build_two_gpu_algorithm(&send, &receive);
         MscclAlgorithm::parse(&sound).unwrap();
         for (text, parts) in [
             (
-                two(&send, ""),
+                build_two_gpu_algorithm(&send, ""),
                 &["line 5", "GPU 1", "has no receive for this send"][..],
             ),
             (
-                two("", &receive),
+                build_two_gpu_algorithm("", &receive),
                 &["GPU 0", "has no send for this receive"],
             ),
             (
-                two(&step(0, "x", 0, FREE), ""),
+                build_two_gpu_algorithm(&build_step_element(0, "x", 0, FREE), ""),
                 &["line 5, column 1", "\"x\"", "rrcs"],
             ),
             (
-                two(&step(1, "nop", 0, FREE), ""),
+                build_two_gpu_algorithm(&build_step_element(1, "nop", 0, FREE), ""),
                 &["<step> with `s` 1, but the next `s` is 0"],
             ),
             (
-                two(&step(0, "nop", 0, "depid=\"0\" deps=\"7\""), ""),
+                build_two_gpu_algorithm(
+                    &build_step_element(0, "nop", 0, "depid=\"0\" deps=\"7\""),
+                    "",
+                ),
                 &["step 7 of thread block 0"],
             ),
             (
-                two(&step(0, "nop", 0, "depid=\"0\" deps=\"-1\""), ""),
+                build_two_gpu_algorithm(
+                    &build_step_element(0, "nop", 0, "depid=\"0\" deps=\"-1\""),
+                    "",
+                ),
                 &["but no `deps`"],
             ),
             (
-                two(&step(0, "s", 0, "depid=\"-1\""), ""),
+                build_two_gpu_algorithm(&build_step_element(0, "s", 0, "depid=\"-1\""), ""),
                 &["without `deps`"],
             ),
             (

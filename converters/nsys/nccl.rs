@@ -265,7 +265,7 @@ impl NcclCall {
 mod tests {
     use super::*;
 
-    fn call(kind: &'static str, bytes: u64) -> NcclCall {
+    fn build_nccl_call(kind: &'static str, bytes: u64) -> NcclCall {
         NcclCall {
             kind,
             bytes: Some(bytes),
@@ -279,14 +279,14 @@ mod tests {
         let payload = r#"{"Message size [bytes]": 4096, "Reduction operation": "Sum"}"#;
         assert_eq!(
             NcclCallOrCommInit::parse_range("ncclAllReduce", Some(payload)),
-            Some(NcclCallOrCommInit::Call(call("allreduce", 4096)))
+            Some(NcclCallOrCommInit::Call(build_nccl_call("allreduce", 4096)))
         );
         let named =
             "ncclBroadcast(): commHash 0x7f, stream 0x1, data_size 512, type_size 4, root 3, pid 9";
         let expected = NcclCall {
             root: Some(3),
             communicator: Some("0x7f".to_owned()),
-            ..call("broadcast", 512)
+            ..build_nccl_call("broadcast", 512)
         };
         assert_eq!(
             NcclCallOrCommInit::parse_range(named, None),
@@ -313,7 +313,7 @@ mod tests {
         );
         let unsaid = NcclCall {
             bytes: None,
-            ..call("allreduce", 0)
+            ..build_nccl_call("allreduce", 0)
         };
         assert_eq!(
             NcclCallOrCommInit::parse_range("ncclAllReduce", None),
@@ -337,23 +337,34 @@ mod tests {
             let moments = (0..).zip(moments.iter().cloned()).collect();
             map_kernels_to_nccl_calls(BTreeMap::from([(0, moments)]))
         };
-        let calls = [100, 28].map(|bytes| NcclCallOrKernelLaunch::Call(call("allreduce", bytes)));
+        let calls = [100, 28]
+            .map(|bytes| NcclCallOrKernelLaunch::Call(build_nccl_call("allreduce", bytes)));
         let launch = |event| NcclCallOrKernelLaunch::Launch(event, Some("allreduce"));
         let one = of(&[&calls[..], &[launch(7)]].concat());
-        assert_eq!(one, BTreeMap::from([(7, call("allreduce", 128))]));
+        assert_eq!(
+            one,
+            BTreeMap::from([(7, build_nccl_call("allreduce", 128))])
+        );
         let two = of(&[&calls[..], &[launch(7), launch(8)]].concat());
-        let each = [(7, call("allreduce", 100)), (8, call("allreduce", 28))];
+        let each = [
+            (7, build_nccl_call("allreduce", 100)),
+            (8, build_nccl_call("allreduce", 28)),
+        ];
         assert_eq!(two, BTreeMap::from(each));
         let three = of(&[&calls[..], &[launch(7), launch(8), launch(9)]].concat());
         assert!(three.is_empty());
         // A kernel that executes a send and a receive gets no call.
-        let both = ["send", "recv"].map(|kind| NcclCallOrKernelLaunch::Call(call(kind, 9)));
+        let both =
+            ["send", "recv"].map(|kind| NcclCallOrKernelLaunch::Call(build_nccl_call(kind, 9)));
         let both = of(&[&both[..], &[NcclCallOrKernelLaunch::Launch(7, None)]].concat());
         assert!(both.is_empty());
         let one_way = [
-            NcclCallOrKernelLaunch::Call(call("send", 9)),
+            NcclCallOrKernelLaunch::Call(build_nccl_call("send", 9)),
             NcclCallOrKernelLaunch::Launch(7, None),
         ];
-        assert_eq!(of(&one_way), BTreeMap::from([(7, call("send", 9))]));
+        assert_eq!(
+            of(&one_way),
+            BTreeMap::from([(7, build_nccl_call("send", 9))])
+        );
     }
 }

@@ -23,7 +23,7 @@ impl RandomNumbers {
     }
 }
 
-fn values(
+fn read_table_rows(
     database: &SqliteDatabase,
     table: &str,
     columns: &[&str],
@@ -73,7 +73,8 @@ fn rows_are_read_as_they_were_written() {
             writer.table("empty", "a INT", Vec::new());
             writer.table("main", columns, written.clone());
             let database = SqliteDatabase::of(writer.file(page)).unwrap();
-            let read = values(&database, "main", &["text", "id", "ODD, NAME", "none"]).unwrap();
+            let read =
+                read_table_rows(&database, "main", &["text", "id", "ODD, NAME", "none"]).unwrap();
             let expected = (1..).zip(&written).map(|(id, row)| {
                 vec![
                     row[2].clone(),
@@ -83,7 +84,10 @@ fn rows_are_read_as_they_were_written() {
                 ]
             });
             assert_eq!(read, expected.collect::<Vec<_>>(), "{page} {rows}");
-            assert_eq!(values(&database, "empty", &["a"]).unwrap().len(), 0);
+            assert_eq!(
+                read_table_rows(&database, "empty", &["a"]).unwrap().len(),
+                0
+            );
         }
     }
 }
@@ -100,7 +104,8 @@ fn damage_ends_in_an_error() {
     let file = writer.file(512);
     let root = 1 + file.chunks(512).rposition(|page| page[0] == 5).unwrap();
     let said = |file: Vec<u8>| {
-        let read = SqliteDatabase::of(file).and_then(|database| values(&database, "main", &["a"]));
+        let read = SqliteDatabase::of(file)
+            .and_then(|database| read_table_rows(&database, "main", &["a"]));
         read.unwrap_err().to_string()
     };
     let with = |at: usize, bytes: &[u8]| {
@@ -261,7 +266,7 @@ impl GeneratedExportCase {
     }
 }
 
-fn converted(folder: &Path, file: &[u8]) -> Result<NsysConversionSummary, TraceError> {
+fn convert_export_bytes(folder: &Path, file: &[u8]) -> Result<NsysConversionSummary, TraceError> {
     let path = folder.join("report.sqlite");
     std::fs::write(&path, file).unwrap();
     let mut outputs = OutputsAndProtectedInputs::default();
@@ -294,7 +299,7 @@ fn random_exports_keep_the_time_of_their_devices() {
                 .sum::<u64>();
         }
         assert_eq!(bytes, made.bytes, "{seed}");
-        let summary = converted(folder.path(), &file).unwrap();
+        let summary = convert_export_bytes(folder.path(), &file).unwrap();
         assert_eq!(summary.order, NcclOrDeviceRankSource::Devices);
         let ranks = &summary.conversion.ranks;
         let sum = |of: fn(&crate::pytorch::summary::RankConversionSummary) -> u64| -> u64 {
@@ -338,7 +343,7 @@ fn ranks_are_those_of_the_largest_communicator() {
             payload.as_str().into(),
         ]);
     }
-    let summary = converted(folder.path(), &made.file(1024)).unwrap();
+    let summary = convert_export_bytes(folder.path(), &made.file(1024)).unwrap();
     assert_eq!(summary.order, NcclOrDeviceRankSource::Nccl);
     let processes: Vec<u64> = summary.processes.iter().map(|(_, pid, _)| *pid).collect();
     assert_eq!(processes, [101, 100]);
@@ -355,7 +360,11 @@ fn what_says_nothing_of_devices_is_refused() {
         "id INT, value TEXT",
         vec![vec![1.into(), "x".into()]],
     );
-    let said = |file: &[u8]| converted(folder.path(), file).unwrap_err().to_string();
+    let said = |file: &[u8]| {
+        convert_export_bytes(folder.path(), file)
+            .unwrap_err()
+            .to_string()
+    };
     let error = said(&writer.file(1024));
     for part in [
         "without device work",
@@ -373,7 +382,7 @@ fn what_says_nothing_of_devices_is_refused() {
     let made = GeneratedExportCase::new(3, 1, 20);
     let mut file = made.file(1024);
     (file[18], file[19]) = (2, 2);
-    assert!(converted(folder.path(), &file).is_ok());
+    assert!(convert_export_bytes(folder.path(), &file).is_ok());
     std::fs::write(folder.path().join("report.sqlite-wal"), b"pages").unwrap();
     let error = said(&file);
     assert!(

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
     use chakram_trace::format::CollectiveKind;
 
-    fn call(bytes: u64, end: i64) -> CallFingerprint {
+    fn build_all_reduce_call(bytes: u64, end: i64) -> CallFingerprint {
         CallFingerprint {
             signature: CollectiveSignature {
                 kind: CollectiveKind::AllReduce,
@@ -157,7 +157,7 @@ mod tests {
 
     /// Builds a job whose steps have three collectives each. The collectives have the given sizes and take 2, 3 and 5
     /// ms.
-    fn job(steps: i64, sizes: [u64; 3]) -> Vec<CallFingerprint> {
+    fn build_job_calls(steps: i64, sizes: [u64; 3]) -> Vec<CallFingerprint> {
         let ends = (0..steps).flat_map(|step| {
             // Each step is 80 µs longer than the previous step.
             let start = step * 10_000_000 + step * step * 40_000;
@@ -165,11 +165,11 @@ mod tests {
         });
         let sizes = sizes.into_iter().cycle();
         ends.zip(sizes)
-            .map(|(end, bytes)| call(bytes, end))
+            .map(|(end, bytes)| build_all_reduce_call(bytes, end))
             .collect()
     }
 
-    fn cut(
+    fn shift_call_range(
         calls: &[CallFingerprint],
         range: std::ops::Range<usize>,
         clock: i64,
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn windows_lie_where_sizes_agree_and_collectives_end_together() {
         for sizes in [[1, 2, 3], [7, 7, 7]] {
-            let all = job(8, sizes);
+            let all = build_job_calls(8, sizes);
             for clock in [0, 300_000, -4_000_000] {
                 for (one, other) in [
                     (0..24, 0..24),
@@ -196,7 +196,10 @@ mod tests {
                     (0..24, 5..19),
                 ] {
                     let expected = other.start as i64 - one.start as i64;
-                    let (a, b) = (cut(&all, one, 0), cut(&all, other, clock));
+                    let (a, b) = (
+                        shift_call_range(&all, one, 0),
+                        shift_call_range(&all, other, clock),
+                    );
                     for one_clock in [false, clock == 0] {
                         assert_eq!(
                             find_call_window_shift(&a, &b, one_clock),
@@ -220,7 +223,7 @@ mod tests {
     fn only_one_clock_moves_lists_of_one_length_that_agree() {
         let calls = |first: i64| -> Vec<CallFingerprint> {
             (first..first + 9)
-                .map(|k| call(7, k * 10_000_000))
+                .map(|k| build_all_reduce_call(7, k * 10_000_000))
                 .collect()
         };
         assert_eq!(find_call_window_shift(&calls(1), &calls(0), true), Some(-1));
@@ -237,7 +240,7 @@ mod tests {
         let numbered = |first: u64, count: u64| -> Vec<CallFingerprint> {
             let calls = (0..count).map(|k| CallFingerprint {
                 sequence: Some(first + k),
-                ..call(7, k as i64 * 10_000_000)
+                ..build_all_reduce_call(7, k as i64 * 10_000_000)
             });
             calls.collect()
         };
@@ -258,7 +261,7 @@ mod tests {
     #[test]
     fn without_times_the_first_or_the_last_calls_are_in_common() {
         let untimed = |range: std::ops::Range<usize>| -> Vec<CallFingerprint> {
-            let all = job(8, [1, 2, 3]);
+            let all = build_job_calls(8, [1, 2, 3]);
             let calls = all[range].iter();
             calls
                 .map(|call| CallFingerprint {
@@ -286,7 +289,7 @@ mod tests {
             Some(0)
         );
         assert_eq!(
-            find_call_window_shift(&untimed(0..6), &[call(9, 0); 6], false),
+            find_call_window_shift(&untimed(0..6), &[build_all_reduce_call(9, 0); 6], false),
             None
         );
         assert_eq!(find_call_window_shift(&[], &untimed(0..3), false), None);

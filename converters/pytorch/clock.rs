@@ -377,7 +377,7 @@ mod tests {
 
     /// Builds collectives one second apart. On the first rank, each ends later by the amount of its entry in
     /// `differences`. On both ranks, each lasts `before` ns.
-    fn collectives(differences: &[i64], before: i64) -> Vec<TwoRankCallObservation> {
+    fn build_two_rank_collectives(differences: &[i64], before: i64) -> Vec<TwoRankCallObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
             let end = second * 1000 * MS;
             TwoRankCallObservation {
@@ -391,29 +391,33 @@ mod tests {
         seen.collect()
     }
 
-    fn turned(seen: &[TwoRankCallObservation]) -> Vec<TwoRankCallObservation> {
+    fn reverse_observations(seen: &[TwoRankCallObservation]) -> Vec<TwoRankCallObservation> {
         seen.iter().map(|seen| seen.reversed()).collect()
     }
 
-    fn of(seen: &[TwoRankCallObservation], hosts: RankHostComparison) -> ClockCorrection {
+    fn estimate_rank_clock_offset(
+        seen: &[TwoRankCallObservation],
+        hosts: RankHostComparison,
+    ) -> ClockCorrection {
         estimate_offset(seen.to_vec(), &ClockCorrection::default(), hosts)
     }
 
     #[test]
     fn the_estimate_is_the_median() {
         // The ends differ by about 3 ms; one late end of 9 ms does not move the median.
-        let seen = collectives(
+        let seen = build_two_rank_collectives(
             &[3 * MS, 3 * MS + 40, 9 * MS, 3 * MS - 20, 3 * MS + 5],
             8 * MS,
         );
-        let offset = of(&seen, RankHostComparison::Different);
+        let offset = estimate_rank_clock_offset(&seen, RankHostComparison::Different);
         assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
         // The distances from the median are 5, 35, 6 ms − 5, 25 and 0 ns; their median is 25 ns.
         assert_eq!(offset.spread, 25);
         // If the two ranks are swapped, all signs are reversed. The first rank's own offset is included in the second
         // rank's offset.
         assert_eq!(
-            of(&turned(&seen), RankHostComparison::Different).applied,
+            estimate_rank_clock_offset(&reverse_observations(&seen), RankHostComparison::Different)
+                .applied,
             -3 * MS - 5
         );
         let base = ClockCorrection {
@@ -429,21 +433,39 @@ mod tests {
     #[test]
     fn one_host_has_one_clock_unless_causality_says_no() {
         let noise = [200_000, -300_000, 250_000];
-        let seen = collectives(&noise, MS);
-        assert_eq!(of(&seen, RankHostComparison::Same).applied, 0);
-        assert_eq!(of(&seen, RankHostComparison::Different).applied, 200_000);
+        let seen = build_two_rank_collectives(&noise, MS);
+        assert_eq!(
+            estimate_rank_clock_offset(&seen, RankHostComparison::Same).applied,
+            0
+        );
+        assert_eq!(
+            estimate_rank_clock_offset(&seen, RankHostComparison::Different).applied,
+            200_000
+        );
         // The scatter of the differences is 50 us. An offset of 200 us exceeds three times the scatter; 100 us does
         // not.
-        assert_eq!(of(&seen, RankHostComparison::Unknown).applied, 200_000);
-        let seen = collectives(&[100_000, -300_000, 150_000], MS);
-        assert_eq!(of(&seen, RankHostComparison::Unknown).applied, 0);
+        assert_eq!(
+            estimate_rank_clock_offset(&seen, RankHostComparison::Unknown).applied,
+            200_000
+        );
+        let seen = build_two_rank_collectives(&[100_000, -300_000, 150_000], MS);
+        assert_eq!(
+            estimate_rank_clock_offset(&seen, RankHostComparison::Unknown).applied,
+            0
+        );
         // Ends differ by 300 us and the collectives last 20 us, so an offset of zero is impossible,
         // and the clock is moved to the nearer bound.
-        let seen = collectives(&[300_000, 300_010], 20_000);
-        assert_eq!(of(&seen, RankHostComparison::Same).applied, 280_010);
+        let seen = build_two_rank_collectives(&[300_000, 300_010], 20_000);
+        assert_eq!(
+            estimate_rank_clock_offset(&seen, RankHostComparison::Same).applied,
+            280_010
+        );
         // An offset of zero is possible, so the large estimate is not applied.
-        let late = collectives(&[9 * MS, 9 * MS + 100_000], 20 * MS);
-        assert_eq!(of(&late, RankHostComparison::Same).applied, 0);
+        let late = build_two_rank_collectives(&[9 * MS, 9 * MS + 100_000], 20 * MS);
+        assert_eq!(
+            estimate_rank_clock_offset(&late, RankHostComparison::Same).applied,
+            0
+        );
     }
 
     #[test]
@@ -459,9 +481,19 @@ mod tests {
             RankHostComparison::Different,
             RankHostComparison::Unknown,
         ] {
-            assert_eq!(of(&[message(0, MS)], hosts).applied, 0);
-            assert_eq!(of(&[message(2 * MS, 0)], hosts).applied, 2 * MS);
-            assert_eq!(of(&turned(&[message(2 * MS, 0)]), hosts).applied, -2 * MS);
+            assert_eq!(
+                estimate_rank_clock_offset(&[message(0, MS)], hosts).applied,
+                0
+            );
+            assert_eq!(
+                estimate_rank_clock_offset(&[message(2 * MS, 0)], hosts).applied,
+                2 * MS
+            );
+            assert_eq!(
+                estimate_rank_clock_offset(&reverse_observations(&[message(2 * MS, 0)]), hosts)
+                    .applied,
+                -2 * MS
+            );
         }
     }
 
@@ -470,9 +502,9 @@ mod tests {
     fn a_line_through_the_differences_follows_a_drift() {
         let noise = |k: i64| k * 7919 % 21 * 100 - 1000;
         let drifting: Vec<i64> = (0..60).map(|k| -3 * MS - k * 20_000 + noise(k)).collect();
-        let seen = collectives(&drifting, 300_000);
+        let seen = build_two_rank_collectives(&drifting, 300_000);
         for hosts in [RankHostComparison::Different, RankHostComparison::Unknown] {
-            let offset = of(&seen, hosts);
+            let offset = estimate_rank_clock_offset(&seen, hosts);
             // A noise of 1 us over half a minute changes the drift by 0.03 parts per million.
             assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
             for seen in &seen {
@@ -484,15 +516,18 @@ mod tests {
             assert!(offset.spread <= 1_000);
         }
         // Ranks on one host share a clock; a scatter of 2 ms hides a growth of 1.2 ms.
-        assert_eq!(of(&seen, RankHostComparison::Same).drift, 0);
+        assert_eq!(
+            estimate_rank_clock_offset(&seen, RankHostComparison::Same).drift,
+            0
+        );
         let scattered: Vec<i64> = drifting
             .iter()
             .zip(0..)
             .map(|(d, k): (_, i64)| d + k * 7919 % 41 * 100_000)
             .collect();
         assert_eq!(
-            of(
-                &collectives(&scattered, 9 * MS),
+            estimate_rank_clock_offset(
+                &build_two_rank_collectives(&scattered, 9 * MS),
                 RankHostComparison::Different
             )
             .drift,

@@ -58,7 +58,7 @@ impl UnprofiledStepDurations {
 mod tests {
     use super::*;
 
-    fn rank(steps: &[u64]) -> UnprofiledStepDurations {
+    fn build_step_durations(steps: &[u64]) -> UnprofiledStepDurations {
         UnprofiledStepDurations {
             unprofiled_ns: steps.to_vec(),
             captured_steps: 0,
@@ -67,12 +67,15 @@ mod tests {
 
     #[test]
     fn a_step_lasts_as_long_as_its_slowest_rank() {
-        let ranks = [rank(&[10, 20, 30, 11, 99]), rank(&[12, 15, 28, 10])];
+        let ranks = [
+            build_step_durations(&[10, 20, 30, 11, 99]),
+            build_step_durations(&[12, 15, 28, 10]),
+        ];
         assert_eq!(
             UnprofiledStepDurations::step_durations_of_job(ranks.iter()),
             [12, 20, 30, 11]
         );
-        let one = [rank(&[7]), rank(&[])];
+        let one = [build_step_durations(&[7]), build_step_durations(&[])];
         assert_eq!(
             UnprofiledStepDurations::step_durations_of_job(one.iter()),
             [7]

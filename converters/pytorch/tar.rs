@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     /// Appends an entry of `kind`.
-    fn push(tar: &mut Vec<u8>, name: &str, kind: u8, contents: &[u8]) {
+    fn append_tar_entry(tar: &mut Vec<u8>, name: &str, kind: u8, contents: &[u8]) {
         let mut header = [0; BLOCK];
         header[..name.len()].copy_from_slice(name.as_bytes());
         header[124..135].copy_from_slice(format!("{:011o}", contents.len()).as_bytes());
@@ -64,7 +64,7 @@ mod tests {
         tar.resize(tar.len().next_multiple_of(BLOCK), 0);
     }
 
-    fn files(tar: &[u8]) -> io::Result<Vec<(String, Vec<u8>)>> {
+    fn read_tar_files(tar: &[u8]) -> io::Result<Vec<(String, Vec<u8>)>> {
         let mut found = Vec::new();
         for_each_tar_file(tar, |name, file| {
             let mut contents = Vec::new();
@@ -79,18 +79,18 @@ mod tests {
     fn files_come_with_their_names_and_contents() {
         let long = "folder/".repeat(30) + "name";
         let mut tar = Vec::new();
-        push(&mut tar, "a/", b'5', b"");
-        push(&mut tar, "a/one", b'0', b"1");
-        push(
+        append_tar_entry(&mut tar, "a/", b'5', b"");
+        append_tar_entry(&mut tar, "a/one", b'0', b"1");
+        append_tar_entry(
             &mut tar,
             "././@LongLink",
             b'L',
             format!("{long}\0").as_bytes(),
         );
-        push(&mut tar, "folder/short", b'0', &[2; 512]);
+        append_tar_entry(&mut tar, "folder/short", b'0', &[2; 512]);
         // The record "13 path=a/b " would be 12 bytes long. "12 path=a/b " states its own length correctly.
-        push(&mut tar, "PaxHeader", b'x', b"12 path=a/b\n");
-        push(&mut tar, "ab", b'0', b"3");
+        append_tar_entry(&mut tar, "PaxHeader", b'x', b"12 path=a/b\n");
+        append_tar_entry(&mut tar, "ab", b'0', b"3");
         assert!(begins_as_tar(&tar));
         let expected = [
             ("a/one", vec![1_u8 + 48]),
@@ -98,11 +98,11 @@ mod tests {
             ("a/b", vec![51]),
         ];
         let expected = expected.map(|(name, contents)| (name.to_owned(), contents));
-        assert_eq!(files(&tar).unwrap(), expected);
+        assert_eq!(read_tar_files(&tar).unwrap(), expected);
         // Archives are read both with and without zero blocks at the end.
         let mut ended = tar.clone();
         ended.resize(tar.len() + 2 * BLOCK, 0);
-        assert_eq!(files(&ended).unwrap(), expected);
+        assert_eq!(read_tar_files(&ended).unwrap(), expected);
         // Contents that the visitor does not read are skipped.
         let mut names = 0;
         for_each_tar_file(&tar[..], |_, _| {
@@ -116,22 +116,22 @@ mod tests {
     #[test]
     fn damage_is_an_error() {
         let mut tar = Vec::new();
-        push(&mut tar, "a", b'0', &[1; 600]);
+        append_tar_entry(&mut tar, "a", b'0', &[1; 600]);
         for cut in 1..tar.len() {
             if cut < BLOCK + 600 {
-                assert!(files(&tar[..cut]).is_err(), "{cut}");
+                assert!(read_tar_files(&tar[..cut]).is_err(), "{cut}");
             }
         }
         for at in 0..BLOCK {
             let mut wrong = tar.clone();
             wrong[at] ^= 0x41;
-            assert!(files(&wrong).is_err(), "{at}");
+            assert!(read_tar_files(&wrong).is_err(), "{at}");
             assert!(!begins_as_tar(&wrong), "{at}");
         }
         assert!(!begins_as_tar(&[0; BLOCK]) && !begins_as_tar(b"{\"schema\""));
         let mut claims = Vec::new();
-        push(&mut claims, "a", b'L', &[b'x'; 10]);
+        append_tar_entry(&mut claims, "a", b'L', &[b'x'; 10]);
         claims[124..135].copy_from_slice(b"77777777777");
-        assert!(files(&claims).is_err());
+        assert!(read_tar_files(&claims).is_err());
     }
 }

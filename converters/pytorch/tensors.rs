@@ -224,7 +224,7 @@ impl<'a> ArgTextCursor<'a> {
 mod tests {
     use super::*;
 
-    fn found(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
+    fn parse_tensors(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
         let mut into = Vec::new();
         let types = TensorListOrOther::parse_list(types).ok_or("too deep")?;
         append_tensors(values, &types, &mut into)
@@ -240,7 +240,7 @@ mod tests {
         // 4096 floats of 4 bytes are 16,384 bytes.
         let tensor = r#"[7,8,0,4096,4,"cpu"]"#;
         let one = vec![(7, 8, 16_384)];
-        let all = |values: &str, types: &[&str]| found(values, types).unwrap();
+        let all = |values: &str, types: &[&str]| parse_tensors(values, types).unwrap();
         assert_eq!(
             all(&format!("[{tensor},1.5]"), &["Tensor(float)", "Double"]),
             one
@@ -290,10 +290,10 @@ mod tests {
                 "expected a list",
             ),
         ] {
-            let error = found(values, types).unwrap_err();
+            let error = parse_tensors(values, types).unwrap_err();
             assert!(error.contains(part), "{values}: {error}");
         }
         let deep = "GenericList[".repeat(50) + "Tensor(float)" + &"]".repeat(50);
-        assert_eq!(found("[]", &[&deep]).unwrap_err(), "too deep");
+        assert_eq!(parse_tensors("[]", &[&deep]).unwrap_err(), "too deep");
     }
 }

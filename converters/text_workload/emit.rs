@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    fn told(text: &str, rank: u32, passes: u32) -> Vec<Told> {
+    fn list_written_nodes(text: &str, rank: u32, passes: u32) -> Vec<Told> {
         let workload = TextWorkload::parse(text).unwrap();
         let mut file = Vec::new();
         workload.write_rank(rank, passes, &mut file).unwrap();
@@ -338,17 +338,21 @@ mod tests {
         format!("{kind}\n3\n{}{}{}", line("a"), line("b"), line("c"))
     }
 
-    fn waits(told: &[Told]) -> Vec<&[u64]> {
+    fn list_data_dependencies(told: &[Told]) -> Vec<&[u64]> {
         told.iter().map(|(.., data)| &data[..]).collect()
     }
 
     #[test]
     fn ids_go_on_from_rank_to_rank() {
         // MICRO has one node per layer. Two passes of three layers have six nodes, so rank 2 begins at id 12.
-        let told = told(&parse_layers("MICRO"), 2, 2);
+        let told = list_written_nodes(&parse_layers("MICRO"), 2, 2);
         let ids: Vec<_> = told.iter().map(|(id, ..)| *id).collect();
         assert_eq!(ids, [12, 13, 14, 15, 16, 17]);
-        assert!(waits(&told).iter().all(|data| data.is_empty()));
+        assert!(
+            list_data_dependencies(&told)
+                .iter()
+                .all(|data| data.is_empty())
+        );
         assert_eq!(told[0].1, "COMM_COLL_NODE_a_ALLREDUCE");
     }
 
@@ -358,7 +362,7 @@ mod tests {
         // has WG 3, AR 4, IG 5; b has WG 6, AR 7, IG 8; a has WG 9, AR 10. The second pass begins
         // at 11. In the second pass, each forward stage also waits for the all-reduce of its layer:
         // 10, 7 and 4.
-        let told = told(&parse_layers("DATA"), 0, 2);
+        let told = list_written_nodes(&parse_layers("DATA"), 0, 2);
         let first: [&[u64]; 11] = [
             &[],
             &[0],
@@ -372,9 +376,9 @@ mod tests {
             &[8],
             &[9],
         ];
-        assert_eq!(waits(&told[..11]), first);
+        assert_eq!(list_data_dependencies(&told[..11]), first);
         let second: [&[u64]; 3] = [&[10], &[11, 7], &[12, 4]];
-        assert_eq!(waits(&told[11..14]), second);
+        assert_eq!(list_data_dependencies(&told[11..14]), second);
     }
 
     #[test]
@@ -382,7 +386,7 @@ mod tests {
         // Node ids. Forward, compute and exchange: a 0 1, b 2 3, c 4 5. Backward: c has IG 6, exchange 7, WG 8; b
         // has 9, 10, 11, which wait for WG 8 and exchange 7; a has IG 12 and WG 13, without an exchange. The next
         // pass waits for 13, 11 and 8.
-        let told = told(&parse_layers("MODEL"), 0, 2);
+        let told = list_written_nodes(&parse_layers("MODEL"), 0, 2);
         let first: [&[u64]; 14] = [
             &[],
             &[0],
@@ -399,7 +403,7 @@ mod tests {
             &[11, 10],
             &[12],
         ];
-        assert_eq!(waits(&told[..14]), first);
+        assert_eq!(list_data_dependencies(&told[..14]), first);
         assert_eq!(told[7].1, "COMM_COLL_NODE_c_ALLGATHER");
         assert_eq!(
             (&told[14].2[..], &told[16].2[..]),
@@ -411,7 +415,7 @@ mod tests {
     fn hybrids_do_both_and_differ_in_a_name() {
         // Node ids are as for model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10
         // 11 12 13, a 14 15 16.
-        let one = told(&parse_layers("HYBRID_DATA_MODEL"), 0, 2);
+        let one = list_written_nodes(&parse_layers("HYBRID_DATA_MODEL"), 0, 2);
         let first: [&[u64]; 17] = [
             &[],
             &[0],
@@ -431,12 +435,12 @@ mod tests {
             &[14],
             &[15],
         ];
-        assert_eq!(waits(&one[..17]), first);
+        assert_eq!(list_data_dependencies(&one[..17]), first);
         // In the second pass, each forward stage lists the all-reduces 16 and 13 before the
         // exchange of the previous layer.
         assert_eq!((&one[17].2[..], &one[19].2[..]), (&[16][..], &[13, 18][..]));
-        let other = told(&parse_layers("HYBRID_MODEL_DATA"), 0, 2);
-        assert_eq!(waits(&one), waits(&other));
+        let other = list_written_nodes(&parse_layers("HYBRID_MODEL_DATA"), 0, 2);
+        assert_eq!(list_data_dependencies(&one), list_data_dependencies(&other));
         assert_eq!(one[7].1, "COMM_COLL_NODE_c_IG_COMM__ALLGATHER");
         assert_eq!(other[7].1, "COMM_COLL_NODE_c_ALLGATHER");
     }
@@ -454,7 +458,7 @@ mod tests {
             line("b2", none, none),
             line("t", none, "ALLREDUCE 4"),
         );
-        let told = told(&text, 0, 2);
+        let told = list_written_nodes(&text, 0, 2);
         // Node ids. Forward: e 0, all-to-all of e 1, b1 2, b2 3 (after 1 and 2), t 4. Backward: t has WG 5, AR 6,
         // IG 7, followed by the embedding's all-to-all 8; b2 has WG 9, IG 10; b1 has WG 11, AR 12, IG 13; e has WG
         // 14, after 13 and 8.
@@ -475,9 +479,9 @@ mod tests {
             &[11],
             &[13, 8],
         ];
-        assert_eq!(waits(&told[..15]), first);
+        assert_eq!(list_data_dependencies(&told[..15]), first);
         // In the next pass, e waits for WG 14, b1 for AR 12, b2 for WG 9 and for both predecessors, and t for AR 6.
         let second: [&[u64]; 5] = [&[14], &[15], &[12, 15], &[9, 17, 16], &[6, 18]];
-        assert_eq!(waits(&told[15..20]), second);
+        assert_eq!(list_data_dependencies(&told[15..20]), second);
     }
 }

@@ -191,7 +191,7 @@ mod tests {
 
     const LAYER: &str = "l -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4";
 
-    fn why(text: &str) -> String {
+    fn expect_parse_error(text: &str) -> String {
         TextWorkload::parse(text).unwrap_err().to_string()
     }
 
@@ -250,7 +250,7 @@ mod tests {
                 &["layers 0 to 0"],
             ),
         ] {
-            let why = why(text);
+            let why = expect_parse_error(text);
             assert!(
                 parts.iter().all(|part| why.contains(part)),
                 "{text:?}: {why}"
@@ -258,9 +258,9 @@ mod tests {
         }
         let two = format!("HYBRID_DLRM 1\n2\n{LAYER}\n{LAYER}\n");
         assert!(
-            why(&two).contains("forward collective is NONE"),
+            expect_parse_error(&two).contains("forward collective is NONE"),
             "{}",
-            why(&two)
+            expect_parse_error(&two)
         );
     }
 }

@@ -459,14 +459,14 @@ mod tests {
     use super::*;
     use chakram_trace::format::encoder::ProtobufMessageBuilder;
 
-    fn made(make: impl FnOnce(&mut ProtobufMessageBuilder)) -> Vec<u8> {
+    fn encode_message(make: impl FnOnce(&mut ProtobufMessageBuilder)) -> Vec<u8> {
         let mut message = ProtobufMessageBuilder::default();
         make(&mut message);
         message.as_bytes().to_vec()
     }
 
-    fn shape(kind: u64, sizes: &[u64], elements: &[Vec<u8>]) -> Vec<u8> {
-        made(|m| {
+    fn encode_shape(kind: u64, sizes: &[u64], elements: &[Vec<u8>]) -> Vec<u8> {
+        encode_message(|m| {
             m.append_varint(2, kind);
             m.append_packed(3, sizes);
             elements.iter().for_each(|e| m.append_bytes(4, e));
@@ -478,19 +478,19 @@ mod tests {
         let of = |shape: &[u8]| shape_bytes((shape, 0), DEEPEST).unwrap();
         // 3 x 5 elements take 30 B as bf16 numbers, and 60 bits as 4-bit integers. A scalar of f32
         // takes 4 B.
-        let bf16 = shape(16, &[3, 5], &[]);
+        let bf16 = encode_shape(16, &[3, 5], &[]);
         assert_eq!(of(&bf16), Some((30, 30)));
-        assert_eq!(of(&shape(21, &[3, 5], &[])), Some((8, 8)));
-        let f32 = shape(11, &[], &[]);
-        assert_eq!(of(&shape(13, &[], &[bf16, f32])), Some((34, 4)));
-        assert_eq!(of(&shape(11, &[1 << 40, 1 << 40], &[])), None);
-        assert_eq!(of(&shape(99, &[1], &[])), None);
+        assert_eq!(of(&encode_shape(21, &[3, 5], &[])), Some((8, 8)));
+        let f32 = encode_shape(11, &[], &[]);
+        assert_eq!(of(&encode_shape(13, &[], &[bf16, f32])), Some((34, 4)));
+        assert_eq!(of(&encode_shape(11, &[1 << 40, 1 << 40], &[])), None);
+        assert_eq!(of(&encode_shape(99, &[1], &[])), None);
     }
 
     #[test]
     fn formulas_make_groups() {
         let of = |count, each, grid: &[u64], order: &[u64]| {
-            let formula = made(|m| {
+            let formula = encode_message(|m| {
                 m.append_varint(1, count);
                 m.append_varint(2, each);
                 m.append_packed(3, grid);
@@ -528,25 +528,25 @@ mod tests {
     fn programs_tell_their_collectives() {
         let instruction =
             |name: &str, opcode: &str, shape: &[u8], rest: &dyn Fn(&mut ProtobufMessageBuilder)| {
-                made(|m| {
+                encode_message(|m| {
                     m.append_bytes(1, name.as_bytes());
                     m.append_bytes(2, opcode.as_bytes());
                     m.append_bytes(3, shape);
                     rest(m);
                 })
             };
-        let f32s = shape(11, &[256], &[]);
-        let group = |ids: &[u64]| made(|m| m.append_packed(1, ids));
+        let f32s = encode_shape(11, &[256], &[]);
+        let group = |ids: &[u64]| encode_message(|m| m.append_packed(1, ids));
         let grouped = |m: &mut ProtobufMessageBuilder| {
             m.append_bytes(49, &group(&[0, 1]));
             m.append_bytes(49, &group(&[2, 3]));
         };
-        let pair = shape(13, &[], &[shape(11, &[64], &[]), f32s.clone()]);
-        let inner = made(|m| {
+        let pair = encode_shape(13, &[], &[encode_shape(11, &[64], &[]), f32s.clone()]);
+        let inner = encode_message(|m| {
             m.append_varint(5, 77);
             m.append_bytes(2, &instruction("rs", "reduce-scatter", &f32s, &|_| {}));
         });
-        let entry = made(|m| {
+        let entry = encode_message(|m| {
             m.append_bytes(2, &instruction("add.1", "add", &f32s, &|_| {}));
             m.append_bytes(
                 2,
@@ -560,10 +560,10 @@ mod tests {
                 }),
             );
         });
-        let proto = made(|m| {
+        let proto = encode_message(|m| {
             m.append_bytes(
                 1,
-                &made(|m| {
+                &encode_message(|m| {
                     m.append_bytes(1, b"jit_step");
                     m.append_bytes(3, &inner);
                     m.append_bytes(3, &entry);

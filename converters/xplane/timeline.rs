@@ -344,14 +344,14 @@ mod tests {
 
     /// Cuts events with these starts and ends into slices: index, start, end, and true if the slice
     /// covers its whole event.
-    fn cut(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
+    fn cut_spans_into_slices(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
         let event = |&(start, end): &(i128, i128)| ProfileEvent::at(start, end);
         cut_into_slices(&times.iter().map(event).collect::<Vec<_>>())
     }
 
     #[test]
     fn events_that_follow_one_another_stay_whole() {
-        let cut = cut(&[(0, 3), (3, 5), (9, 10)]);
+        let cut = cut_spans_into_slices(&[(0, 3), (3, 5), (9, 10)]);
         assert_eq!(cut, [(0, 0, 3, true), (1, 3, 5, true), (2, 9, 10, true)]);
     }
 
@@ -359,7 +359,7 @@ mod tests {
     fn nested_events_cut_those_around_them() {
         // The event from 0 to 10 encloses two others: one from 2 to 4, which itself encloses an event from 3 to 4, and
         // one from 6 to 7.
-        let cut = cut(&[(0, 10), (2, 4), (3, 4), (6, 7)]);
+        let cut = cut_spans_into_slices(&[(0, 10), (2, 4), (3, 4), (6, 7)]);
         let expected = [
             (0, 0, 2, false),
             (1, 2, 3, false),
@@ -375,14 +375,20 @@ mod tests {
     fn events_that_overlap_keep_their_union() {
         // The event from 3 to 8 interrupts the event from 0 to 5, which does not resume afterwards.
         // Equal events count once.
-        assert_eq!(cut(&[(0, 5), (3, 8)]), [(0, 0, 3, false), (1, 3, 8, true)]);
-        assert_eq!(cut(&[(0, 5), (0, 5)]), [(1, 0, 5, true)]);
+        assert_eq!(
+            cut_spans_into_slices(&[(0, 5), (3, 8)]),
+            [(0, 0, 3, false), (1, 3, 8, true)]
+        );
+        assert_eq!(cut_spans_into_slices(&[(0, 5), (0, 5)]), [(1, 0, 5, true)]);
         let length = |cut: Vec<(usize, i128, i128, bool)>| -> i128 {
             assert!(cut.windows(2).all(|pair| pair[0].2 <= pair[1].1), "{cut:?}");
             cut.iter().map(|(_, start, end, _)| end - start).sum()
         };
         // The union of 0 to 9, 4 to 12, 5 to 6 and 20 to 21 is 13 long.
-        assert_eq!(length(cut(&[(4, 12), (0, 9), (20, 21), (5, 6)])), 13);
+        assert_eq!(
+            length(cut_spans_into_slices(&[(4, 12), (0, 9), (20, 21), (5, 6)])),
+            13
+        );
     }
 
     #[test]

@@ -5,4 +5,4 @@
 #[path = "../../tests/it/harness/astra_sim.rs"]
 mod astra_sim;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| astra_sim::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| astra_sim::check_astra_sim_bytes(data));

@@ -5,4 +5,4 @@
 #[path = "../../src/analysis/tests/it/harness/diff.rs"]
 mod diff;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| diff::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| diff::run_diff_target(data));

@@ -5,4 +5,4 @@
 #[path = "../../tests/it/harness/edit.rs"]
 mod edit;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| edit::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| edit::check_edits_of_bytes(data));

@@ -11,4 +11,4 @@ mod oracle;
 #[path = "../../src/trace/tests/it/harness/et_reader.rs"]
 mod et_reader;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| et_reader::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| et_reader::check_fuzzed_et_file(data));

@@ -5,4 +5,4 @@
 #[path = "../../tests/it/harness/machine_file.rs"]
 mod machine_file;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| machine_file::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| machine_file::check_machine_file_bytes(data));

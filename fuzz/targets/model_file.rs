@@ -5,4 +5,4 @@
 #[path = "../../tests/it/harness/model_file.rs"]
 mod model_file;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| model_file::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| model_file::check_model_file_bytes(data));

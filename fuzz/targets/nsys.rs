@@ -5,4 +5,4 @@
 #[path = "../../converters/tests/it/harness/sources.rs"]
 mod sources;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| sources::nsys(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sources::check_nsys_conversion(data));

@@ -5,4 +5,4 @@
 #[path = "../../tests/it/harness/plan_file.rs"]
 mod plan_file;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| plan_file::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| plan_file::check_plan_file_bytes(data));

@@ -5,4 +5,4 @@
 #[path = "../../tests/it/harness/convert.rs"]
 mod convert;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| convert::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| convert::check_conversion_of_bytes(data));

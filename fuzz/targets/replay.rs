@@ -5,4 +5,4 @@
 #[path = "../../tests/it/harness/replay.rs"]
 mod replay;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| replay::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| replay::check_replays_of_bytes(data));

@@ -6,4 +6,4 @@
 #[allow(dead_code, reason = "every target uses one of its bodies")]
 mod forms;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| forms::pasted(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| forms::check_fuzzed_text_trace(data));

@@ -5,4 +5,4 @@
 #[path = "../../tests/it/harness/validate.rs"]
 mod validate;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| validate::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| validate::check_validation_of_bytes(data));

@@ -5,4 +5,4 @@
 #[path = "../../converters/tests/it/harness/sources.rs"]
 mod sources;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| sources::xplane(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sources::check_xplane_conversion(data));

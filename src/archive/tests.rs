@@ -7,7 +7,7 @@ use super::{Archive, ArchiveError};
 use std::time::Instant;
 
 /// Writes an archive with one object, which consists of these chunks.
-fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
+fn write_one_object_archive(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
     let start = SegmentWriteIntent {
         schema: SCHEMA.to_owned(),
         tool_version: String::new(),
@@ -25,7 +25,7 @@ fn claim(chunks: Vec<EncodedChunk>, bytes: u64) -> tempfile::NamedTempFile {
     file
 }
 
-fn chunk(unpacked: u64, bytes: u64, coding: ChunkCoding) -> EncodedChunk {
+fn build_encoded_chunk(unpacked: u64, bytes: u64, coding: ChunkCoding) -> EncodedChunk {
     EncodedChunk {
         frame: super::chunk::compress_frame(&[0; 100], 3, None).unwrap(),
         coding,
@@ -41,7 +41,8 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
     const TERA: u64 = 1 << 40;
     for (unpacked, bytes) in [(TERA, TERA), (100, TERA), (TERA, 100), (60 << 20, 60 << 20)] {
         for coding in ChunkCoding::ALL {
-            let file = claim(vec![chunk(unpacked, bytes, coding)], bytes);
+            let file =
+                write_one_object_archive(vec![build_encoded_chunk(unpacked, bytes, coding)], bytes);
             let started = Instant::now();
             let archive = Archive::open_archive(file.path()).unwrap();
             let result = archive.copy_object(&"00".repeat(32), &mut |_| Ok(()));
@@ -53,8 +54,8 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
         }
     }
     // The index claims that each of eight small chunks contains 60 MiB of the object.
-    let chunks = (0..8).map(|_| chunk(100, 60 << 20, ChunkCoding::Columns));
-    let file = claim(chunks.collect(), 8 * (60 << 20));
+    let chunks = (0..8).map(|_| build_encoded_chunk(100, 60 << 20, ChunkCoding::Columns));
+    let file = write_one_object_archive(chunks.collect(), 8 * (60 << 20));
     assert!(
         Archive::open_archive(file.path())
             .unwrap()
@@ -62,7 +63,10 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
             .is_err()
     );
     // The claimed size of the object exceeds the sum of the chunks' sizes.
-    let file = claim(vec![chunk(100, 100, ChunkCoding::Bytes)], TERA);
+    let file = write_one_object_archive(
+        vec![build_encoded_chunk(100, 100, ChunkCoding::Bytes)],
+        TERA,
+    );
     let error = Archive::open_archive(file.path())
         .unwrap()
         .read_object(&"00".repeat(32))
@@ -82,9 +86,9 @@ fn columns_that_claim_many_records_take_no_more_than_they_have() {
     let frame = super::chunk::compress_frame(&columns, 3, None).unwrap();
     let claimed = EncodedChunk {
         frame,
-        ..chunk(100, 100, ChunkCoding::Columns)
+        ..build_encoded_chunk(100, 100, ChunkCoding::Columns)
     };
-    let file = claim(vec![claimed], 100);
+    let file = write_one_object_archive(vec![claimed], 100);
     let error = Archive::open_archive(file.path())
         .unwrap()
         .read_object(&"00".repeat(32))

@@ -127,7 +127,7 @@ impl NetworkBackend for CongestionUnawareModel {
 mod tests {
     use super::*;
 
-    fn network(
+    fn build_network_model(
         shapes: &[(DimensionShape, u32, f64, f64)],
         quirks: QuirkSet,
     ) -> CongestionUnawareModel {
@@ -144,14 +144,14 @@ mod tests {
         CongestionUnawareModel::new(&network_file::AstraNetworkFile { dimensions }, quirks)
     }
 
-    fn ps(network: &CongestionUnawareModel, a: u32, b: u32, bytes: u64) -> u64 {
+    fn predict_message_ps(network: &CongestionUnawareModel, a: u32, b: u32, bytes: u64) -> u64 {
         network
             .message_duration((Npu(a), Npu(b)), UnroundedBufferShare::from_bytes(bytes))
             .0
     }
 
-    fn ns(network: &CongestionUnawareModel, a: u32, b: u32) -> u64 {
-        ps(network, a, b, 1 << 20) / 1000
+    fn predict_message_ns(network: &CongestionUnawareModel, a: u32, b: u32) -> u64 {
+        predict_message_ps(network, a, b, 1 << 20) / 1000
     }
 
     #[test]
@@ -163,17 +163,17 @@ mod tests {
             (DimensionShape::FullyConnected, 20_031),
             (DimensionShape::Switch, 20_531),
         ] {
-            let network = network(&[(shape, 16, 50.0, 500.0)], QuirkSet::ALL);
-            assert_eq!(ns(&network, 1, 4), expected);
+            let network = build_network_model(&[(shape, 16, 50.0, 500.0)], QuirkSet::ALL);
+            assert_eq!(predict_message_ns(&network, 1, 4), expected);
         }
         // At 200, 100 and 50 GB/s, messages take 4,882.8 + 50 ns, 9,765.6 + 500 ns and 19,531.25 + 2 · 2,000 ns. Only
         // the lowest dimension in which sender and receiver differ counts. Between NPU 0 and NPU 63, the ring is the
         // lowest such dimension.
-        let stack = network(&STACK, QuirkSet::ALL);
-        assert_eq!(ns(&stack, 0, 1), 4_932);
-        assert_eq!(ns(&stack, 0, 2), 10_265);
-        assert_eq!(ns(&stack, 0, 16), 23_531);
-        assert_eq!(ns(&stack, 0, 63), 4_932);
+        let stack = build_network_model(&STACK, QuirkSet::ALL);
+        assert_eq!(predict_message_ns(&stack, 0, 1), 4_932);
+        assert_eq!(predict_message_ns(&stack, 0, 2), 10_265);
+        assert_eq!(predict_message_ns(&stack, 0, 16), 23_531);
+        assert_eq!(predict_message_ns(&stack, 0, 63), 4_932);
     }
 
     const STACK: [(DimensionShape, u32, f64, f64); 3] = [
@@ -184,25 +184,40 @@ mod tests {
 
     #[test]
     fn all_dimensions_count_where_that_is_corrected() {
-        let stack = network(&STACK, QuirkSet::ALL.without_quirk(Quirk::FirstDimension));
+        let stack = build_network_model(&STACK, QuirkSet::ALL.without_quirk(Quirk::FirstDimension));
         // From 0 to 63, the latencies add up to 50 + 500 + 2 * 2,000 ns. At the slowest rate (50 GB/s, where a GB is
         // 2^30 B), 2^20 B take 19,531.25 ns.
-        assert_eq!(ns(&stack, 0, 63), 24_081);
+        assert_eq!(predict_message_ns(&stack, 0, 63), 24_081);
         // Message times along one dimension are unchanged.
-        assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));
-        assert_eq!(ns(&stack, 5, 5), 0);
+        assert_eq!(
+            (
+                predict_message_ns(&stack, 0, 1),
+                predict_message_ns(&stack, 0, 16)
+            ),
+            (4_932, 23_531)
+        );
+        assert_eq!(predict_message_ns(&stack, 5, 5), 0);
     }
 
     #[test]
     fn links_units_and_rounding_where_they_are_corrected() {
-        let with = |quirk| network(&STACK, QuirkSet::ALL.without_quirk(quirk));
+        let with = |quirk| build_network_model(&STACK, QuirkSet::ALL.without_quirk(quirk));
         // Each of the seven links has a seventh of 100 GB/s, so a message takes 7 * 9,765.625 + 500 ns. The times of
         // other shapes are unchanged.
         let links = with(Quirk::FullyConnectedLinks);
-        assert_eq!((ns(&links, 0, 2), ns(&links, 0, 16)), (68_859, 23_531));
+        assert_eq!(
+            (
+                predict_message_ns(&links, 0, 2),
+                predict_message_ns(&links, 0, 16)
+            ),
+            (68_859, 23_531)
+        );
         // 2^20 B at 200 B/ns take 5,242.88 + 50 ns.
-        assert_eq!(ns(&with(Quirk::Gib), 0, 1), 5_292);
+        assert_eq!(predict_message_ns(&with(Quirk::Gib), 0, 1), 5_292);
         // 4,882.8125 + 50 ns is 4,932,812.5 ps, and a half is rounded away from zero.
-        assert_eq!(ps(&with(Quirk::WholeNs), 0, 1, 1 << 20), 4_932_813);
+        assert_eq!(
+            predict_message_ps(&with(Quirk::WholeNs), 0, 1, 1 << 20),
+            4_932_813
+        );
     }
 }

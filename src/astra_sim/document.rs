@@ -308,7 +308,7 @@ mod tests {
         ignored: &[("boost", "nothing reads it")],
     };
 
-    fn notes(document: ValidatedInputDocument<'_>) -> Vec<String> {
+    fn format_notes(document: ValidatedInputDocument<'_>) -> Vec<String> {
         let notes = document.into_notes();
         notes.iter().map(InputNote::to_string).collect()
     }
@@ -327,7 +327,7 @@ mod tests {
         assert!(error.contains("did you mean `delay`?"), "{error}");
         let document = ValidatedInputDocument::parse_json(text, "f", &KEYS, true).unwrap();
         let noted = "f:2: `dealy`: ignored, because it is unknown; did you mean `delay`?";
-        assert_eq!(notes(document), [noted]);
+        assert_eq!(format_notes(document), [noted]);
     }
 
     #[test]
@@ -336,7 +336,7 @@ mod tests {
         let mut document = ValidatedInputDocument::parse_json(text, "f", &KEYS, false).unwrap();
         assert_eq!(document.read_whole_number("size", 0, 9).unwrap(), Some(3));
         assert_eq!(
-            notes(document),
+            format_notes(document),
             [
                 "f:1: `size`: ignored, because line 3 repeats the key",
                 "f:2: `boost`: has no effect: nothing reads it",

@@ -124,16 +124,16 @@ fn read_count(document: &mut ValidatedInputDocument<'_>, key: &str) -> Result<u3
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> (Option<RemoteMemoryFile>, Vec<String>) {
+    fn parse_memory_file(text: &str) -> (Option<RemoteMemoryFile>, Vec<String>) {
         let (remote, notes) = RemoteMemoryFile::parse(text, "m", false).unwrap();
         (remote, notes.iter().map(InputNote::to_string).collect())
     }
 
     #[test]
     fn types_are_read_with_what_they_need() {
-        let (remote, notes) = parse("{\"memory-type\": \"NO_MEMORY_EXPANSION\"}");
+        let (remote, notes) = parse_memory_file("{\"memory-type\": \"NO_MEMORY_EXPANSION\"}");
         assert_eq!((remote, notes.len()), (None, 0));
-        let (remote, notes) = parse(
+        let (remote, notes) = parse_memory_file(
             "{\"memory-type\": \"PER_NODE_MEMORY_EXPANSION\", \"remote-mem-latency\": 0,
             \"remote-mem-bw\": 128, \"num-nodes\": 8, \"num-npus-per-node\": 4}",
         );
@@ -147,7 +147,7 @@ mod tests {
             bandwidth: 128,
         };
         assert_eq!((remote, notes.len()), (Some(expected), 0));
-        let (remote, notes) = parse(
+        let (remote, notes) = parse_memory_file(
             "{\"memory-type\": \"MEMORY_POOL\",\n\"remote-mem-latency\": 500,\n\
              \"remote-mem-bw\": 25.9,\n\"num-nodes\": 2}",
         );
@@ -165,7 +165,7 @@ mod tests {
             ]
         );
         let (remote, notes) =
-            parse("{\"memory-type\": \"NO_MEMORY_EXPANSION\", \"remote-mem-bw\": 0.5}");
+            parse_memory_file("{\"memory-type\": \"NO_MEMORY_EXPANSION\", \"remote-mem-bw\": 0.5}");
         assert_eq!((remote, notes.len()), (None, 1));
     }
 

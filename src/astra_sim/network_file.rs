@@ -140,7 +140,7 @@ fn parse_number(value: &InputValue) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn error(text: &str) -> String {
+    fn expect_parse_error(text: &str) -> String {
         AstraNetworkFile::parse(text, "n", true)
             .unwrap_err()
             .to_string()
@@ -180,7 +180,7 @@ mod tests {
     fn what_is_no_network_is_refused_by_line() {
         let with = |topology: &str, npus: &str, bandwidth: &str, latency: &str| {
             let rest = format!("bandwidth: {bandwidth}\nlatency: {latency}");
-            error(&format!("topology: {topology}\nnpus_count: {npus}\n{rest}"))
+            expect_parse_error(&format!("topology: {topology}\nnpus_count: {npus}\n{rest}"))
         };
         for (text, start) in [
             (
@@ -219,7 +219,7 @@ mod tests {
                 "n:4: key `latency`: found nothing",
             ),
             (
-                error("topology: Ring"),
+                expect_parse_error("topology: Ring"),
                 "n:1: key `npus_count`: found nothing",
             ),
             // 2048 x 2048 x 2 = 2^23 NPUs exceed the maximum, 2^22.

@@ -135,7 +135,7 @@ fn as_ns(span: Span) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{inputs, read};
+    use crate::tests::{read_rank_graph, read_two_npu_inputs};
     use chakram_trace::format::Op;
 
     const KERNEL: fn(u64, u64) -> Op<'static> = |flops, bytes| Op::Compute {
@@ -149,7 +149,7 @@ mod tests {
         // With 1 TFLOPS and 100 GB/s, the ridge is at 10 FLOPs per byte.
         let system = r#"{"preferred-dataset-splits": 1, "roofline-enabled": 1, "peak-perf": 1,
             "local-mem-bw": 100, "all-reduce-implementation": ["ring"]}"#;
-        let inputs = inputs(system);
+        let inputs = read_two_npu_inputs(system);
         // 20,000 FLOPs on 1,000 bytes give 20 FLOPs per byte. A kernel of this intensity takes 20 ns at the peak, and
         // uses half of the bandwidth. 1,000 FLOPs on 1,000 bytes give 1 FLOP per byte. A kernel of this second
         // intensity takes 10 ns at the full bandwidth, and uses a tenth of the peak. A kernel with 2,900 bytes and no
@@ -161,7 +161,7 @@ mod tests {
             (KERNEL(7, 0), 0),
             (Op::Host, 2),
         ];
-        let work = RankWorkKindsAndKernelTime::sum_work(&read(&inputs, &nodes), &inputs);
+        let work = RankWorkKindsAndKernelTime::sum_work(&read_rank_graph(&inputs, &nodes), &inputs);
         assert_eq!(work.busy, Span::from_ns(20 + 10 + 29));
         // The total time is 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
         let found = work.roofline.unwrap();
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_pure_replay_tells_memory_from_communication() {
         let system = r#"{"preferred-dataset-splits": 1, "replay-only": 1}"#;
-        let inputs = inputs(system);
+        let inputs = read_two_npu_inputs(system);
         let memory = Op::Memory {
             store: false,
             place: chakram_trace::format::MemoryLocation::Remote,
@@ -197,12 +197,15 @@ mod tests {
         };
         // Busy time includes all nodes except host nodes: 3 us + 4 us, and 1 ns for the node without a recorded
         // duration.
-        let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
+        let graph = read_rank_graph(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
         let work = RankWorkKindsAndKernelTime::sum_work(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));
         assert!(work.memory && work.communication && work.host && !work.kernels);
         assert!(work.stand_ins);
-        let only = RankWorkKindsAndKernelTime::sum_work(&read(&inputs, &[(memory, 3)]), &inputs);
+        let only = RankWorkKindsAndKernelTime::sum_work(
+            &read_rank_graph(&inputs, &[(memory, 3)]),
+            &inputs,
+        );
         assert!(only.memory && !only.communication);
     }
 }

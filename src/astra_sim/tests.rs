@@ -11,7 +11,7 @@ use chakram_trace::graph::Graph;
 use std::num::NonZeroU32;
 
 /// Returns default flags, with a single letter as the name of each file.
-pub fn flags() -> AstraFlags {
+pub fn build_astra_flags() -> AstraFlags {
     AstraFlags {
         model: AnalyticalCongestionModel::Unaware,
         workload: "wl".into(),
@@ -33,17 +33,18 @@ pub fn flags() -> AstraFlags {
 }
 
 /// Reads inputs with two NPUs and the system file `system`.
-pub fn inputs(system: &str) -> AstraInputs {
+pub fn read_two_npu_inputs(system: &str) -> AstraInputs {
     let read = |role: &str| match role {
         "system" => system.to_owned(),
         "network" => "topology: [Ring]\nnpus_count: [2]\nbandwidth: [1]\nlatency: [1]".to_owned(),
         _ => "{\"memory-type\": \"NO_MEMORY_EXPANSION\"}".to_owned(),
     };
-    AstraInputs::read_files(&flags(), &mut |role, _| Ok(read(role))).expect("they are right")
+    AstraInputs::read_files(&build_astra_flags(), &mut |role, _| Ok(read(role)))
+        .expect("they are right")
 }
 
 /// Returns the graph of rank 0 with these nodes; each number is a recorded duration in microseconds.
-pub fn read(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
+pub fn read_rank_graph(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
     for (id, (op, micros)) in nodes.iter().enumerate() {
         let mut node = NodeView::new(id as u64, "n", *op);

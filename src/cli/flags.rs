@@ -94,7 +94,7 @@ mod tests {
     use serde::de::value::{self, U32Deserializer};
 
     /// Returns the commands whose messages may name the flag of `setting`; an empty list means every command.
-    fn commands(setting: SettingKey) -> &'static [&'static str] {
+    fn list_setting_commands(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {
             Aggregate | Bandwidth | Collective | Collectives | Comm | Compute | Custom
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    fn has(command: &Command, flag: &str) -> bool {
+    fn command_has_flag(command: &Command, flag: &str) -> bool {
         command
             .get_arguments()
             .any(|arg| match flag.strip_prefix("--") {
@@ -141,10 +141,10 @@ mod tests {
         let settings: Vec<SettingKey> = (0..).map_while(setting).collect();
         assert_eq!(settings.last(), Some(&SettingKey::Without));
         for setting in settings {
-            let (flag, commands) = (setting.to_string(), commands(setting));
+            let (flag, commands) = (setting.to_string(), list_setting_commands(setting));
             let flag = flag.as_str();
             if commands.is_empty() {
-                assert!(has(&program, flag), "{flag}");
+                assert!(command_has_flag(&program, flag), "{flag}");
                 let global = |arg: &&clap::Arg| arg.is_global_set();
                 let mut globals = program.get_arguments().filter(global);
                 assert!(
@@ -158,7 +158,7 @@ mod tests {
                     .split(' ')
                     .try_fold(program.clone(), |at, name| sub(&at, name));
                 let command = command.unwrap_or_else(|| panic!("there is no command {path}"));
-                assert!(has(&command, flag), "{path} {flag}");
+                assert!(command_has_flag(&command, flag), "{path} {flag}");
             }
         }
     }

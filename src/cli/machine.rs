@@ -265,7 +265,7 @@ mod tests {
         args: MachineArgs,
     }
 
-    fn output(words: &[&str]) -> Result<(String, ExitCode), Box<dyn Error>> {
+    fn run_machine_command(words: &[&str]) -> Result<(String, ExitCode), Box<dyn Error>> {
         let line = TestMachineCommandLine::try_parse_from([&["machine"], words].concat())?;
         let mut out = Vec::new();
         let code = run(&line.args, &mut out)?;
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_list_fits_100_columns_and_names_every_preset() {
-        let (text, _) = output(&["list"]).unwrap();
+        let (text, _) = run_machine_command(&["list"]).unwrap();
         assert!(
             text.lines()
                 .all(|line| line.chars().count() <= WIDTH.into()),
@@ -296,18 +296,18 @@ mod tests {
     #[test]
     fn what_is_shown_is_a_machine_file() {
         for name in ["dgx-h100", "dgx-h100x4", "conv-4d"] {
-            let (text, _) = output(&["show", name]).unwrap();
+            let (text, _) = run_machine_command(&["show", name]).unwrap();
             assert_eq!(
                 Machine::parse(&text, name).unwrap(),
                 Machine::load_preset(name).unwrap()
             );
         }
-        assert!(output(&["show", "dgx-h10"]).is_err());
+        assert!(run_machine_command(&["show", "dgx-h10"]).is_err());
     }
 
     #[test]
     fn json_is_in_base_units() {
-        let (text, _) = output(&["show", "dgx-a100x2", "--format", "json"]).unwrap();
+        let (text, _) = run_machine_command(&["show", "dgx-a100x2", "--format", "json"]).unwrap();
         let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["schema"], "chakram.machine.1");
         let machine = &json["machine"];
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(machine["dimensions"][0]["bandwidth_bytes_per_s"], 300e9);
         assert_eq!(machine["dimensions"][0]["latency_ps"], 550_000);
         assert_eq!(machine["classes"][0]["peak_flop_per_s"]["bf16"], 312e12);
-        let (text, _) = output(&["list", "--format", "json"]).unwrap();
+        let (text, _) = run_machine_command(&["list", "--format", "json"]).unwrap();
         let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             json["machines"].as_array().map(Vec::len),
@@ -331,7 +331,7 @@ mod tests {
         let (good, bad) = (path("good.toml"), path("bad.toml"));
         std::fs::write(&good, PRESETS[0].text).unwrap();
         std::fs::write(&bad, "name = 3\n").unwrap();
-        let (text, code) = output(&["check", &bad, "no.toml", &good]).unwrap();
+        let (text, code) = run_machine_command(&["check", &bad, "no.toml", &good]).unwrap();
         assert_eq!(code, ExitCode::from(2));
         let lines: Vec<_> = text.lines().collect();
         assert!(
@@ -346,6 +346,9 @@ mod tests {
         );
         let ok = "ok: dgx-a100, 8 NPUs, switch 8 @ 300 GB/s, switch N @ 25 GB/s";
         assert_eq!(lines[4], format!("{good}: {ok}"));
-        assert_eq!(output(&["check", &good]).unwrap().1, ExitCode::SUCCESS);
+        assert_eq!(
+            run_machine_command(&["check", &good]).unwrap().1,
+            ExitCode::SUCCESS
+        );
     }
 }

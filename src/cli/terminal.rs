@@ -289,7 +289,7 @@ pub fn print_detail(start: Instant, words: Arguments<'_>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn through(pieces: &[&[u8]], coloured: bool) -> String {
+    fn escape_pieces(pieces: &[&[u8]], coloured: bool) -> String {
         let escapes = if coloured {
             EscapeStyle::AllButColours
         } else {
@@ -304,24 +304,27 @@ mod tests {
 
     #[test]
     fn nothing_that_a_terminal_obeys_comes_through() {
-        assert_eq!(through(&[b"a\tb\n"], false), "a\tb\n");
+        assert_eq!(escape_pieces(&[b"a\tb\n"], false), "a\tb\n");
         assert_eq!(
-            through(&[b"\x1b[1mb\x1b[0m"], false),
+            escape_pieces(&[b"\x1b[1mb\x1b[0m"], false),
             "\\u{1b}[1mb\\u{1b}[0m"
         );
         assert_eq!(
-            through(&[b"\x1b[1mb\x1b[0m\x1b[2J\x07"], true),
+            escape_pieces(&[b"\x1b[1mb\x1b[0m\x1b[2J\x07"], true),
             "\x1b[1mb\x1b[0m\\u{1b}[2J\\u{7}"
         );
-        assert_eq!(through(&["a\u{202e}b".as_bytes()], true), "a\\u{202e}b");
+        assert_eq!(
+            escape_pieces(&["a\u{202e}b".as_bytes()], true),
+            "a\\u{202e}b"
+        );
         // The input contains a character that two writes share, an incomplete character, and invalid bytes.
         assert_eq!(
-            through(
+            escape_pieces(
                 &["ü\u{202e}".as_bytes().split_at(3).0, &[0x80, 0xae]],
                 false
             ),
             "ü\\u{202e}"
         );
-        assert_eq!(through(&[b"a\xffb"], false), "a\u{fffd}b");
+        assert_eq!(escape_pieces(&[b"a\xffb"], false), "a\u{fffd}b");
     }
 }

@@ -245,7 +245,7 @@ mod tests {
 
     /// Returns a job of four ranks. Odd ranks compute for 10 us and even ranks for `even` us. All ranks then take part
     /// in an all-reduce of 1 MB.
-    fn job(even: u64) -> Workload {
+    fn build_four_rank_job(even: u64) -> Workload {
         let mut builder = WorkloadBuilder::default();
         let graphs = [even, 10].map(|us| {
             let mut graph = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     /// Returns the number of ranks in each replay, and whether its result equals that of a replay of all ranks.
-    fn replays(even: u64, network: NetworkModelKind) -> (Vec<usize>, bool) {
+    fn compare_with_full_replay(even: u64, network: NetworkModelKind) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\
             name = \"all\"\nshape = \"switch\"\nsize = 4\nbandwidth = \"100 GB/s\"\nlatency = \"1 us\"\n\
@@ -299,7 +299,7 @@ mod tests {
             let (outcome, check) = compiled.run(CopyRepresentsJobChecker::new(&compiled))?;
             Ok::<_, ReplayError>((outcome.makespan, check.represents_all()))
         };
-        let workload = job(even);
+        let workload = build_four_rank_job(even);
         let copies = [vec![0, 1], vec![2, 3]];
         let one = replay_representatives(&workload, &machine, &options, &copies, replay).unwrap();
         let all = replay(&workload).unwrap().0;
@@ -310,10 +310,13 @@ mod tests {
     #[test]
     fn a_copy_stands_for_others_if_all_come_to_their_collectives_together() {
         let free = NetworkModelKind::ContentionFree;
-        assert_eq!(replays(10, free), (vec![2], true));
-        assert_eq!(replays(4, free), (vec![2, 4], true));
+        assert_eq!(compare_with_full_replay(10, free), (vec![2], true));
+        assert_eq!(compare_with_full_replay(4, free), (vec![2, 4], true));
         // On a network with contention, messages of the other copies affect the result, so the engine replays all
         // ranks.
-        assert_eq!(replays(10, NetworkModelKind::Ports), (vec![4], true));
+        assert_eq!(
+            compare_with_full_replay(10, NetworkModelKind::Ports),
+            (vec![4], true)
+        );
     }
 }

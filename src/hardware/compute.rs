@@ -440,7 +440,7 @@ impl KernelDurationSource {
 mod tests {
     use super::*;
 
-    fn a100() -> (PeakRatesByFormat, Option<Bandwidth>) {
+    fn build_a100_rates() -> (PeakRatesByFormat, Option<Bandwidth>) {
         let mut peaks = PeakRatesByFormat::default();
         peaks.set_peak(Dtype::Bf16, FlopRate::new(312e12).unwrap());
         peaks.set_peak(Dtype::Fp32, FlopRate::new(19.5e12).unwrap());
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn roofline_is_the_longer_of_arithmetic_and_memory() {
-        let (peaks, memory) = a100();
+        let (peaks, memory) = build_a100_rates();
         let price = |k: KernelTraceFacts<'_>| {
             PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default())
         };
@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn an_efficiency_slows_arithmetic_and_memory_alike() {
-        let (peaks, memory) = a100();
+        let (peaks, memory) = build_a100_rates();
         let at = |fraction: f64, kernel: &KernelTraceFacts<'_>| {
             let efficiency = RooflinePeakFraction::new(fraction).unwrap();
             KernelDurationSource::Roofline(efficiency).price_kernel(
@@ -534,7 +534,7 @@ mod tests {
 
     #[test]
     fn kernels_of_unknown_flops_keep_their_time() {
-        let (peaks, memory) = a100();
+        let (peaks, memory) = build_a100_rates();
         let price = |model: KernelDurationSource, kernel: &KernelTraceFacts<'_>| {
             model.price_kernel(kernel, &peaks, memory, &KernelCurves::default())
         };
@@ -589,7 +589,7 @@ mod tests {
         }
         // At 1e-300 of the peak, 1 us grows beyond the longest representable time, so the result saturates instead of
         // wrapping.
-        let (peaks, memory) = a100();
+        let (peaks, memory) = build_a100_rates();
         let crawl = KernelDurationSource::Roofline(RooflinePeakFraction::new(1e-300).unwrap());
         assert_eq!(
             crawl
@@ -609,7 +609,7 @@ mod tests {
 
     #[test]
     fn what_the_roofline_cannot_price_falls_back_visibly() {
-        let (peaks, memory) = a100();
+        let (peaks, memory) = build_a100_rates();
         let price = |k: KernelTraceFacts<'_>| {
             PEAK.price_kernel(&k, &peaks, memory, &KernelCurves::default())
         };
@@ -667,7 +667,7 @@ mod tests {
 
     #[test]
     fn scaling_multiplies_what_was_recorded() {
-        let (peaks, memory) = a100();
+        let (peaks, memory) = build_a100_rates();
         let quarter = KernelDurationSource::Scaled(0.25, RooflinePeakFraction::default());
         let price = quarter.price_kernel(&KERNEL, &peaks, memory, &KernelCurves::default());
         assert_eq!(price, KernelDurationWithBasis::Modeled(Span(1_250_000)));
@@ -675,7 +675,7 @@ mod tests {
 
     #[test]
     fn what_was_not_recorded_is_priced_by_what_it_does() {
-        let (peaks, memory) = a100();
+        let (peaks, memory) = build_a100_rates();
         let half = RooflinePeakFraction::new(0.5).unwrap();
         let price = |model: KernelDurationSource, k| {
             model.price_kernel(&k, &peaks, memory, &KernelCurves::default())

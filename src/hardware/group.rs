@@ -221,7 +221,7 @@ mod tests {
     use crate::topology::TopologyDimension;
     use chakram_base::units::{Bandwidth, Span};
 
-    fn topology(shapes: &[(DimensionShape, u32)]) -> Topology {
+    fn build_topology(shapes: &[(DimensionShape, u32)]) -> Topology {
         let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
             name: String::new(),
             shape,
@@ -232,16 +232,16 @@ mod tests {
         Topology::new(dimensions.collect()).unwrap()
     }
 
-    fn npus(numbers: &[u32]) -> Vec<Npu> {
+    fn npus_from_numbers(numbers: &[u32]) -> Vec<Npu> {
         numbers.iter().copied().map(Npu).collect()
     }
 
     #[test]
     fn sub_grids_become_phases() {
-        let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
+        let t = build_topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
         // The coordinates are {1, 3} x {0, 2}, so the group has NPUs 1, 3, 9 and 11; they are given in a different
         // order.
-        let e = GroupPlacement::new(&npus(&[11, 1, 9, 3]), &t);
+        let e = GroupPlacement::new(&npus_from_numbers(&[11, 1, 9, 3]), &t);
         let phase = |dimension, stride| PhaseDimensionSizeAndStride {
             dimension,
             size: 2,
@@ -249,7 +249,7 @@ mod tests {
         };
         assert!(e.regular);
         assert_eq!(e.phases, [phase(0, 1), phase(1, 2)]);
-        assert_eq!(e.npus, npus(&[1, 3, 9, 11]));
+        assert_eq!(e.npus, npus_from_numbers(&[1, 3, 9, 11]));
         assert_eq!(e.position_of, [3, 0, 2, 1].map(Position));
         assert_eq!(e.phases[1].move_position(Position(1), 1), Position(3));
         assert_eq!(e.phases[0].index(Position(3)), 1);
@@ -257,27 +257,30 @@ mod tests {
 
     #[test]
     fn groups_that_are_no_sub_grid_are_one_line() {
-        let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
-        let e = GroupPlacement::new(&npus(&[5, 0, 1]), &t);
+        let t = build_topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
+        let e = GroupPlacement::new(&npus_from_numbers(&[5, 0, 1]), &t);
         assert!(!e.regular);
         let line = PhaseDimensionSizeAndStride {
             dimension: 1,
             size: 3,
             stride: 1,
         };
-        assert_eq!((e.phases, e.npus), (vec![line], npus(&[5, 0, 1])));
+        assert_eq!(
+            (e.phases, e.npus),
+            (vec![line], npus_from_numbers(&[5, 0, 1]))
+        );
     }
 
     #[test]
     fn a_group_of_one_has_nothing_to_do() {
-        let t = topology(&[(DimensionShape::Ring, 4)]);
-        let e = GroupPlacement::new(&npus(&[2]), &t);
+        let t = build_topology(&[(DimensionShape::Ring, 4)]);
+        let e = GroupPlacement::new(&npus_from_numbers(&[2]), &t);
         assert!(e.phases.is_empty() && e.regular);
     }
 
     #[test]
     fn members_lie_evenly_around_a_ring_or_not() {
-        let t = topology(&[
+        let t = build_topology(&[
             (DimensionShape::Ring, 6),
             (DimensionShape::Mesh, 3),
             (DimensionShape::Ring, 2),
@@ -292,7 +295,7 @@ mod tests {
             (&[0, 6, 12], false),
             (&[0, 18], false),
         ] {
-            let e = GroupPlacement::new(&npus(members), &t);
+            let e = GroupPlacement::new(&npus_from_numbers(members), &t);
             assert_eq!(
                 e.is_evenly_spaced_ring(&e.phases[0], &t),
                 round,
@@ -303,9 +306,9 @@ mod tests {
 
     #[test]
     fn a_ring_with_a_longer_way_home_has_no_common_path() {
-        let t = topology(&[(DimensionShape::Ring, 8)]);
+        let t = build_topology(&[(DimensionShape::Ring, 8)]);
         let path = |members: &[u32]| {
-            let e = GroupPlacement::new(&npus(members), &t);
+            let e = GroupPlacement::new(&npus_from_numbers(members), &t);
             e.common_path_to_neighbour(&e.phases[0], &t)
                 .map(|p| p.latency)
         };

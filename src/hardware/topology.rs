@@ -482,7 +482,7 @@ mod tests {
     use super::*;
 
     /// Returns a topology of three dimensions, whose links have 200, 100 and 150 GB/s.
-    fn stack() -> Topology {
+    fn build_stacked_topology() -> Topology {
         let dimension = |shape, size, gb: f64, ns| TopologyDimension {
             name: String::new(),
             shape,
@@ -507,7 +507,7 @@ mod tests {
 
     #[test]
     fn paths_add_latencies_and_take_the_slowest_rate() {
-        let t = stack();
+        let t = build_stacked_topology();
         assert_eq!(t.npu_count(), 32);
         // The route from NPU 0 = (0,0,0) to NPU 3 = (3,0,0) has one hop, in the shorter direction.
         let p = t.path_between_npus(Npu(0), Npu(3)).unwrap();
@@ -531,7 +531,7 @@ mod tests {
     fn links_of_a_ring_are_half_of_its_bandwidth() {
         for (shape, _) in DimensionShape::ALL {
             for size in 1..5 {
-                let mut dimension = stack().dimensions()[0].clone();
+                let mut dimension = build_stacked_topology().dimensions()[0].clone();
                 (dimension.shape, dimension.size) = (shape, size);
                 let wired = matches!(shape, DimensionShape::Ring | DimensionShape::Mesh);
                 let gb = if wired && size > 2 { 200e9 } else { 400e9 };
@@ -543,7 +543,7 @@ mod tests {
     /// Checks messages from and to NPU 0, up and down in the inner dimensions. Ports into the switch have no sides.
     #[test]
     fn messages_leave_and_enter_on_a_side() {
-        let t = stack();
+        let t = build_stacked_topology();
         for (a, b, sides) in [
             (0, 1, [0, 0]),
             (0, 2, [0, 0]),
@@ -565,7 +565,7 @@ mod tests {
 
     #[test]
     fn coordinates_are_moved_one_by_one() {
-        let t = stack();
+        let t = build_stacked_topology();
         // NPU 30 = (2, 1, 3); (1, 1, 3) is 29, (2, 0, 3) is 26, (2, 1, 0) is 6.
         for (d, to, npu) in [(0, 1, 29), (1, 0, 26), (2, 0, 6), (2, 3, 30)] {
             assert_eq!(t.move_along_dimension(Npu(30), d, to), Npu(npu));
@@ -576,7 +576,7 @@ mod tests {
     #[test]
     fn devices_wait_for_a_segment_or_for_all() {
         let time = |switching, bytes| {
-            let t = stack().with_switching(switching);
+            let t = build_stacked_topology().with_switching(switching);
             let p = t.path_between_npus(Npu(0), Npu(30)).unwrap();
             (
                 p.time_of_first_byte(UnroundedBufferShare::from_bytes(bytes)),
@@ -598,7 +598,7 @@ mod tests {
         // links, and 300 ps on the slowest link.
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
         // The route has a single link, so no device waits for a segment.
-        let t = stack().with_switching(SwitchingMode::StoreAndForward);
+        let t = build_stacked_topology().with_switching(SwitchingMode::StoreAndForward);
         let p = t.path_between_npus(Npu(0), Npu(1)).unwrap();
         assert_eq!(
             p.time_of_first_byte(UnroundedBufferShare::from_bytes(3000)),
@@ -609,7 +609,7 @@ mod tests {
     #[test]
     fn impossible_stacks_are_refused() {
         assert!(Topology::new(Vec::new()).is_none());
-        let mut dims = stack().dimensions().to_vec();
+        let mut dims = build_stacked_topology().dimensions().to_vec();
         dims[1].size = 0;
         assert!(Topology::new(dims.clone()).is_none());
         dims[1].size = u32::MAX;

@@ -686,7 +686,9 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_hardware::compute::KernelDurationSource;
 
-    fn read(given: &[(SettingKey, &str)]) -> Result<ReplaySettings, ReplaySettingsError> {
+    fn parse_setting_words(
+        given: &[(SettingKey, &str)],
+    ) -> Result<ReplaySettings, ReplaySettingsError> {
         let words: Vec<_> = given
             .iter()
             .map(|(key, word)| (*key, vec![(*word).to_owned()]))
@@ -696,7 +698,7 @@ mod tests {
 
     #[test]
     fn options_are_read_in_any_order_and_words_in_files_and_flags() {
-        let settings = read(&[
+        let settings = parse_setting_words(&[
             (SettingKey::Network, "contention-free"),
             (SettingKey::Efficiency, "0.5"),
             (SettingKey::Compute, "roofline"),
@@ -716,7 +718,7 @@ mod tests {
 
     #[test]
     fn what_contradicts_itself_is_refused_by_key() {
-        let said = |given| format!("{:#}", read(given).unwrap_err());
+        let said = |given| format!("{:#}", parse_setting_words(given).unwrap_err());
         let both = [
             (SettingKey::RecordedOn, "dgx-h100"),
             (SettingKey::Efficiency, "0.5"),
@@ -730,14 +732,14 @@ mod tests {
         assert!(said(&filled).starts_with("`fill_domains` cannot be given together with `map`"));
         // A switch with the value false is equivalent to an omitted switch.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
-        assert!(read(&off).is_ok());
+        assert!(parse_setting_words(&off).is_ok());
         let wrong = said(&[(SettingKey::Comm, "recordd")]);
         assert!(wrong.ends_with("did you mean `recorded`?"), "{wrong}");
     }
 
     #[test]
     fn replays_as_captured_keep_the_profiler_unless_told() {
-        let of = |given| read(given).unwrap().job_options(4).profiler;
+        let of = |given| parse_setting_words(given).unwrap().job_options(4).profiler;
         assert_eq!(
             of(&[(SettingKey::Comm, "captured")]),
             ProfilerOverheadRemovalPolicy::Keep

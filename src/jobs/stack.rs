@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use chakram_base::dtype::Dtype;
 
-    fn refusal(text: &str) -> String {
+    fn expect_parse_error(text: &str) -> String {
         FrameworkDurationsAndPlanOptions::parse(text, "s.toml")
             .unwrap_err()
             .to_string()
@@ -343,7 +343,7 @@ mod tests {
                 "s.toml:3: key `plan.loss`: found \"fusd\"",
             ),
         ] {
-            let found = refusal(text);
+            let found = expect_parse_error(text);
             assert!(found.contains(expected), "{found}\n{expected}");
         }
         let unknown = FrameworkDurationsAndPlanOptions::load_by_name("llm-fondry")

@@ -294,7 +294,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Returns a table of ten rows; every third row waits for no node.
-    pub fn example() -> NodeTable {
+    pub fn build_example_table() -> NodeTable {
         let mut table = NodeTable::default();
         let (mut names, mut lanes) = (
             DistinctTextIndices::default(),
@@ -328,7 +328,7 @@ pub(super) mod tests {
 
     #[test]
     fn unknown_numbers_are_zero_bits() {
-        let table = example();
+        let table = build_example_table();
         // Rows 0, 3, 6 and 9 are unknown, so bits 1, 2, 4, 5, 7 of the first byte and bit 0 of the second are set.
         assert_eq!(table.waited_rank.known, [0b1011_0110, 0b01]);
         assert_eq!(table.waited_rank.unknown, 4);

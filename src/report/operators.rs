@@ -389,7 +389,7 @@ impl Observer for OperatorObserver<'_> {
 mod tests {
     use super::*;
 
-    fn row(name: &str, kind: NodeKind, calls: u64, total: u64) -> OperatorTime {
+    fn build_operator_row(name: &str, kind: NodeKind, calls: u64, total: u64) -> OperatorTime {
         OperatorTime {
             name: name.to_owned(),
             kind,
@@ -407,14 +407,14 @@ mod tests {
         let mut sum = OperatorTime {
             flops: Some(6_000_000_000),
             bytes: Some(3_000_000),
-            ..row("mm", NodeKind::Compute, 2, 3_000_000_000)
+            ..build_operator_row("mm", NodeKind::Compute, 2, 3_000_000_000)
         };
         assert_eq!(sum.flops_per_s(), Some(2e12));
         assert_eq!(sum.bytes_per_s(), Some(1e9));
         sum.add_operator(&OperatorTime {
             flops: None,
             bytes: Some(3_000_000),
-            ..row("mm", NodeKind::Compute, 1, 3_000_000_000)
+            ..build_operator_row("mm", NodeKind::Compute, 1, 3_000_000_000)
         });
         assert_eq!(
             (sum.calls, sum.flops, sum.bytes),
@@ -422,24 +422,27 @@ mod tests {
         );
         assert_eq!((sum.flops_per_s(), sum.bytes_per_s()), (None, Some(1e9)));
         // The rate of nodes that take no time is unknown.
-        assert_eq!(row("mm", NodeKind::Compute, 1, 0).flops_per_s(), None);
+        assert_eq!(
+            build_operator_row("mm", NodeKind::Compute, 1, 0).flops_per_s(),
+            None
+        );
     }
 
     #[test]
     fn micro_batches_are_summed_and_nothing_else() {
         let all = [
-            row("mb1/a", NodeKind::Compute, 1, 50),
-            row("a", NodeKind::Compute, 1, 30),
-            row("mb10/a", NodeKind::Compute, 2, 9),
-            row("mb1/a", NodeKind::Host, 1, 8),
-            row("mb1/b", NodeKind::Compute, 1, 7),
+            build_operator_row("mb1/a", NodeKind::Compute, 1, 50),
+            build_operator_row("a", NodeKind::Compute, 1, 30),
+            build_operator_row("mb10/a", NodeKind::Compute, 2, 9),
+            build_operator_row("mb1/a", NodeKind::Host, 1, 8),
+            build_operator_row("mb1/b", NodeKind::Compute, 1, 7),
         ];
         // The merged row has 1 + 2 calls and a time of 50 + 9 ps. Rows of another kind or another name remain separate.
         let summed = [
-            row("mb*/a", NodeKind::Compute, 3, 59),
-            row("a", NodeKind::Compute, 1, 30),
-            row("mb*/a", NodeKind::Host, 1, 8),
-            row("mb*/b", NodeKind::Compute, 1, 7),
+            build_operator_row("mb*/a", NodeKind::Compute, 3, 59),
+            build_operator_row("a", NodeKind::Compute, 1, 30),
+            build_operator_row("mb*/a", NodeKind::Host, 1, 8),
+            build_operator_row("mb*/b", NodeKind::Compute, 1, 7),
         ];
         assert_eq!(sum_over_micro_batches(&all), summed);
         // Rows with equal times are sorted by name. Some names have the same first 16 bytes, and some end in a zero
@@ -453,7 +456,9 @@ mod tests {
             "a234567890123456b",
             "b",
         ];
-        let mut turned: Vec<_> = names.map(|name| row(name, NodeKind::Host, 1, 3)).into();
+        let mut turned: Vec<_> = names
+            .map(|name| build_operator_row(name, NodeKind::Host, 1, 3))
+            .into();
         turned.reverse();
         let found = sum_over_micro_batches(&turned);
         assert!(found.iter().map(|row| row.name.as_str()).eq(names));

@@ -114,7 +114,7 @@ impl<'c> NpuState<'c> {
 }
 
 /// Simulates until no event is left.
-pub fn run(config: &WholeSimulationInput) -> SimulationAnswer {
+pub fn simulate_as_astra_sim(config: &WholeSimulationInput) -> SimulationAnswer {
     simulate_config(config, OriginalOrSeparateChunkNumbering::Original)
 }
 

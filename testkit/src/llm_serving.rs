@@ -213,7 +213,7 @@ pub fn serve_step_by_step(
         {
             let (end, step) = flying.take().unwrap();
             now = end;
-            deliver(
+            add_generated_tokens(
                 end,
                 step,
                 engine,
@@ -413,7 +413,7 @@ pub fn serve_step_by_step(
                 let (end, running_step) = flying.take().unwrap();
                 // Requests that arrive during this step wait for the step after the next.
                 now = end;
-                deliver(
+                add_generated_tokens(
                     end,
                     running_step,
                     engine,
@@ -463,7 +463,7 @@ fn begin_step(
 }
 
 /// Adds the tokens that a completed step generated to their requests.
-fn deliver(
+fn add_generated_tokens(
     end: u64,
     step: PlainComposedStep,
     engine: &PlainEngine,

@@ -10,7 +10,7 @@ mod questions;
 mod regression;
 mod replacing;
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use chakram::archive::Archive;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -48,7 +48,7 @@ impl ArchiveTestFolder {
             })
             .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        chakram(&words)
+        run_chakram(&words)
     }
 
     /// Runs the program, checks that it succeeds, and returns its output.
@@ -85,13 +85,13 @@ impl ArchiveTestFolder {
 }
 
 /// Returns the names of the workloads in an archive, in the archive's order.
-pub fn names(path: &Path) -> Vec<String> {
+pub fn list_workload_names(path: &Path) -> Vec<String> {
     let archive = Archive::open_archive(path).unwrap();
     archive.workloads().keys().cloned().collect()
 }
 
 /// Returns the relative name and content of every file in `folder`, including subfolders.
-pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+pub fn read_folder_files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     let mut waiting = vec![(String::new(), folder.to_owned())];
     while let Some((name, path)) = waiting.pop() {

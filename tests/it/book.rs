@@ -16,16 +16,18 @@ mod sessions;
 
 use std::path::{Path, PathBuf};
 
-fn root() -> &'static Path {
+fn find_repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Returns the paths of README.md and of all Markdown files under `docs/`, relative to the root.
-fn pages() -> Vec<PathBuf> {
+fn list_book_pages() -> Vec<PathBuf> {
     let mut pages = vec![PathBuf::from("README.md")];
     let mut folders = vec![PathBuf::from("docs")];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(root().join(&folder)).expect("docs are there") {
+        for entry in
+            std::fs::read_dir(find_repository_root().join(&folder)).expect("docs are there")
+        {
             let entry = entry.expect("the folder can be listed");
             let path = folder.join(entry.file_name());
             if entry.path().is_dir() {
@@ -41,17 +43,17 @@ fn pages() -> Vec<PathBuf> {
 
 /// Returns all pages except the page about wrong inputs, whose commands another test runs.
 fn pages_of_right_commands() -> Vec<PathBuf> {
-    let mut pages = pages();
+    let mut pages = list_book_pages();
     pages.retain(|page| !page.ends_with("reference/messages.md"));
     pages
 }
 
-fn text(page: &Path) -> String {
-    let text = std::fs::read_to_string(root().join(page));
+fn read_page(page: &Path) -> String {
+    let text = std::fs::read_to_string(find_repository_root().join(page));
     text.unwrap_or_else(|e| panic!("{}: {e}", page.display()))
 }
 
 #[test]
 fn the_first_page_is_short() {
-    assert!(text(Path::new("README.md")).lines().count() <= 200);
+    assert!(read_page(Path::new("README.md")).lines().count() <= 200);
 }

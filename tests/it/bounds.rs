@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the program under a limit, enforced by the system, of `room` MB of address space beyond its own code. A limit
 /// on the peak resident size would not work, because the system includes this process's size at the fork.
-fn within(room: u64, args: &[&str]) -> CommandExitCodeAndOutput {
+fn run_with_memory_limit(room: u64, args: &[&str]) -> CommandExitCodeAndOutput {
     let folder = tempfile::tempdir().unwrap();
     let [out, error] = ["out", "error"].map(|name| folder.path().join(name));
     let file = |path: &Path| std::fs::File::create(path).unwrap();
@@ -75,8 +75,8 @@ fn within(room: u64, args: &[&str]) -> CommandExitCodeAndOutput {
 
 /// Runs the program with a limit of `room` MB of memory. The program must reject the arguments because of its own
 /// bound, not the system's, with an error that contains all of `expected`.
-fn refused(args: &[&str], room: u64, expected: &[&str]) {
-    let ran = within(room, args);
+fn expect_bound_error(args: &[&str], room: u64, expected: &[&str]) {
+    let ran = run_with_memory_limit(room, args);
     assert_eq!(ran.code, 2, "{args:?}: {ran:?}");
     assert!(!ran.error.contains(SYSTEM), "{args:?}: {}", ran.error);
     for part in expected {

@@ -22,7 +22,7 @@ fn every_case_gives_its_expected_report() {
     for case in cases {
         let relative = case.strip_prefix(root).unwrap();
         let mut found = String::new();
-        for arguments in commands(root, relative) {
+        for arguments in read_case_commands(root, relative) {
             let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
                 .current_dir(root)
                 .args(&arguments)
@@ -52,9 +52,9 @@ fn every_case_gives_its_expected_report() {
 }
 
 /// Returns the arguments of a case: the lines of its `command.txt`, if it has one.
-fn commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
+fn read_case_commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
     let Ok(text) = std::fs::read_to_string(root.join(case).join("command.txt")) else {
-        return vec![arguments(root, case)];
+        return vec![list_case_arguments(root, case)];
     };
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -63,7 +63,7 @@ fn commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
 }
 
 /// Returns the arguments that name the traces and the machine of a case.
-fn arguments(root: &Path, case: &Path) -> Vec<String> {
+fn list_case_arguments(root: &Path, case: &Path) -> Vec<String> {
     let name = case.display();
     if !root.join(case).join("system.json").is_file() {
         let mut arguments = vec!["replay".to_owned(), name.to_string()];

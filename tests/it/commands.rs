@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-pub fn chakram(args: &[&str]) -> Output {
+pub fn run_chakram(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(args)
@@ -17,8 +17,8 @@ pub fn chakram(args: &[&str]) -> Output {
         .expect("the program was built")
 }
 
-pub fn code(args: &[&str]) -> i32 {
-    let output = chakram(args);
+pub fn run_for_exit_code(args: &[&str]) -> i32 {
+    let output = run_chakram(args);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     let code = output.status.code().expect("it ends by itself");
     assert_eq!(code == 0, error.is_empty(), "{args:?}: {error}");
@@ -59,13 +59,13 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
             "are for one machine",
         ),
     ] {
-        let output = chakram(&[&["replay", trace][..], bad].concat());
+        let output = run_chakram(&[&["replay", trace][..], bad].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{bad:?}: {error}");
         assert!(error.contains(expected), "{bad:?}: {error}");
     }
     let json = |args: &[&str]| -> Value {
-        let output = chakram(&[&["replay", trace, "--format", "json"][..], args].concat());
+        let output = run_chakram(&[&["replay", trace, "--format", "json"][..], args].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{args:?}: {error}");
         serde_json::from_slice(&output.stdout).unwrap()
@@ -125,7 +125,7 @@ fn what_launches_read_is_not_written() {
             "-o",
             &read,
         ];
-        let output = chakram(&[&job[..], &option].concat());
+        let output = run_chakram(&[&job[..], &option].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains("this command reads the file"), "{error}");
@@ -150,10 +150,13 @@ fn links_of_several_jobs_are_counted_together_and_once() {
             "--size",
             size,
         ];
-        assert_eq!(code(&[&args[..], &["-o", &prefix(name)]].concat()), 0);
+        assert_eq!(
+            run_for_exit_code(&[&args[..], &["-o", &prefix(name)]].concat()),
+            0
+        );
     }
     let (short, long) = (prefix("short"), prefix("long"));
-    let output = chakram(&[
+    let output = run_chakram(&[
         "replay",
         &short,
         "--machine",
@@ -184,8 +187,8 @@ fn links_of_several_jobs_are_counted_together_and_once() {
 
 #[test]
 fn exit_codes_tell_done_from_stuck_from_bad_input() {
-    assert_eq!(code(&["replay", "traces/data-parallel-8"]), 0);
-    assert_eq!(code(&["replay", "traces/deadlock-2"]), 1);
+    assert_eq!(run_for_exit_code(&["replay", "traces/data-parallel-8"]), 0);
+    assert_eq!(run_for_exit_code(&["replay", "traces/deadlock-2"]), 1);
     for bad in [
         &["replay", "no/such/folder"][..],
         &["replay", "traces/data-parallel-8", "--machine", "dgx"],
@@ -227,7 +230,7 @@ fn exit_codes_tell_done_from_stuck_from_bad_input() {
         &["generate", "chain", "--ranks", "1", "--nodes", "1"],
         &["nonsense"],
     ] {
-        assert_eq!(code(bad), 2, "{bad:?}");
+        assert_eq!(run_for_exit_code(bad), 2, "{bad:?}");
     }
 }
 
@@ -242,7 +245,7 @@ fn files_in_any_order_give_the_same_bytes() {
                 let mut args = vec!["replay"];
                 args.extend(files.iter().cycle().skip(first).take(8).map(String::as_str));
                 args.extend(["--format", format]);
-                chakram(&args)
+                run_chakram(&args)
             })
             .into_iter()
             .map(|output| {
@@ -259,7 +262,7 @@ fn files_in_any_order_give_the_same_bytes() {
 
 #[test]
 fn json_carries_versions_options_and_hashes() {
-    let output = chakram(&["replay", "traces/data-parallel-8", "--format", "json"]);
+    let output = run_chakram(&["replay", "traces/data-parallel-8", "--format", "json"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     assert_eq!(report["schema"], "chakram.report.1");
     assert_eq!(report["tool_version"], env!("CARGO_PKG_VERSION"));
@@ -297,12 +300,12 @@ fn generated_files_replay_as_without_files() {
     ]
     .concat();
     let write = [&["generate"][..], &options, &["-o", prefix]].concat();
-    assert!(chakram(&write).status.success());
+    assert!(run_chakram(&write).status.success());
     let groups = format!("{prefix}.groups.json");
     let read = [
         "replay", prefix, "--groups", &groups, "-m", "w-2d", "--format", "csv",
     ];
-    let (direct, read) = (chakram(&direct), chakram(&read));
+    let (direct, read) = (run_chakram(&direct), run_chakram(&read));
     assert!(direct.status.success() && read.status.success(), "{read:?}");
     assert_eq!(direct.stdout, read.stdout);
 }
@@ -310,7 +313,7 @@ fn generated_files_replay_as_without_files() {
 /// Writes traces of two ranks with captures that ended at 100 and 160 us. Rank 0 computes for 50
 /// us. Rank 1 computes for 90 us, starting at 10 us. Then both all-reduce for 20 us, after rank 0
 /// has waited for 30 us.
-pub fn capture(folder: &Path, captured: bool) -> String {
+pub fn write_two_rank_capture(folder: &Path, captured: bool) -> String {
     let us = Span::from_us;
     for (rank, end, delay, compute, wait) in [(0, 100, 0, 50, 30), (1, 160, 10, 90, 0)] {
         let captured_ns = [("captured_ns", Field::Uint(end * 1000))];
@@ -353,7 +356,7 @@ pub fn capture(folder: &Path, captured: bool) -> String {
 }
 
 /// Returns `true` if a line of `text` consists of these words.
-pub fn says(text: &str, line: &str) -> bool {
+pub fn has_line_of_words(text: &str, line: &str) -> bool {
     let words = |line: &str| {
         line.split_whitespace()
             .map(str::to_owned)
@@ -362,8 +365,8 @@ pub fn says(text: &str, line: &str) -> bool {
     text.lines().any(|found| words(found) == words(line))
 }
 
-pub fn answer(args: &[&str]) -> String {
-    let output = chakram(args);
+pub fn run_for_output(args: &[&str]) -> String {
+    let output = run_chakram(args);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).expect("reports are text")
 }
@@ -374,10 +377,10 @@ pub fn answer(args: &[&str]) -> String {
 #[test]
 fn a_replay_is_held_against_its_capture() {
     let folder = tempfile::tempdir().expect("there is room");
-    let prefix = capture(folder.path(), true);
+    let prefix = write_two_rank_capture(folder.path(), true);
     let replay = |comm: &str, more: &[&str]| {
         let args = ["replay", &prefix, "-m", "dgx-h100", "--comm", comm];
-        answer(&[&args[..], more].concat())
+        run_for_output(&[&args[..], more].concat())
     };
     let text = replay("recorded", &[]);
     for line in [
@@ -394,7 +397,7 @@ fn a_replay_is_held_against_its_capture() {
         "as recorded; 100.0 % of the wait is for rank 1",
         "bytes: mean buffer of a call; transfer: longest recorded, all calls; wait: mean of members",
     ] {
-        assert!(says(&text, line), "{line:?} in\n{text}");
+        assert!(has_line_of_words(&text, line), "{line:?} in\n{text}");
     }
     assert!(
         text.lines().all(|line| line.chars().count() <= 100),
@@ -408,7 +411,7 @@ fn a_replay_is_held_against_its_capture() {
         "all-reduce, all 2 ranks  1  1.0 MB  20.000 us  15.000 us  50.0",
         "as captured",
     ] {
-        assert!(says(&text, line), "{line:?} in\n{text}");
+        assert!(has_line_of_words(&text, line), "{line:?} in\n{text}");
     }
 
     let csv = replay("recorded", &["--format", "csv", "--table", "ranks"]);
@@ -437,10 +440,10 @@ fn a_replay_is_held_against_its_capture() {
 
     // A capture without an end time is replayed without these comparisons.
     let folder = tempfile::tempdir().expect("there is room");
-    let prefix = capture(folder.path(), false);
-    let text = answer(&["replay", &prefix, "-m", "dgx-h100"]);
+    let prefix = write_two_rank_capture(folder.path(), false);
+    let text = run_for_output(&["replay", &prefix, "-m", "dgx-h100"]);
     assert!(!text.contains("capture"), "{text}");
-    let csv = answer(&["replay", &prefix, "-m", "dgx-h100", "--format", "csv"]);
+    let csv = run_for_output(&["replay", &prefix, "-m", "dgx-h100", "--format", "csv"]);
     assert!(
         csv.lines().skip(1).all(|line| line.ends_with(",,,0,0")),
         "{csv}"
@@ -456,11 +459,11 @@ fn conversions_write_where_they_are_told() {
     // The outputs are a prefix, an existing folder, a new folder (marked by a separator at the
     // end), and compressed traces.
     let plain = at("run");
-    answer(&["convert", "pytorch", captures, "-o", &plain]);
+    run_for_output(&["convert", "pytorch", captures, "-o", &plain]);
     let there = folder.path().display().to_string();
-    answer(&["convert", "pytorch", &pattern, "-o", &there]);
+    run_for_output(&["convert", "pytorch", &pattern, "-o", &there]);
     let new = at("new/");
-    let json = answer(&[
+    let json = run_for_output(&[
         "convert", "pytorch", captures, "-o", &new, "-z", "gz", "--format", "json",
     ]);
     let read = |name: &str| {
@@ -500,12 +503,12 @@ fn lanes_that_are_shared_are_said() {
     let file = folder.path().join("job.0.et");
     std::fs::write(&file, writer.into_inner()).expect("there is room");
     let file = file.display().to_string();
-    let text = answer(&["replay", &file, "-m", "dgx-h100", "--ranks", "1"]);
+    let text = run_for_output(&["replay", &file, "-m", "dgx-h100", "--ranks", "1"]);
     assert!(
         text.contains("8 lanes of the traces share a lane"),
         "{text}"
     );
     let roomy = "traces/ddp-resnet18/machine.toml";
-    let text = answer(&["replay", &file, "-m", roomy, "--ranks", "1"]);
+    let text = run_for_output(&["replay", &file, "-m", roomy, "--ranks", "1"]);
     assert!(!text.contains("share a lane"), "{text}");
 }

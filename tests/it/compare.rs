@@ -1,7 +1,9 @@
 //! Tests one job on several machines from a shell: compares the result with reports of single
 //! machines, and checks exit codes and the fields of CSV and JSON.
 
-use super::commands::{answer, capture, chakram, code, says};
+use super::commands::{
+    has_line_of_words, run_chakram, run_for_exit_code, run_for_output, write_two_rank_capture,
+};
 use serde_json::Value;
 
 const CASE: &str = "traces/data-parallel-8";
@@ -10,7 +12,7 @@ const MACHINES: [&str; 3] = ["dgx-a100", "mi300x", "gb200-nvl72"];
 const NPUS: [u64; 3] = [8, 8, 72];
 
 /// Returns the arguments of `chakram replay` on all of [`MACHINES`].
-fn compare<'a>(more: &[&'a str]) -> Vec<&'a str> {
+fn list_replay_arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["replay", CASE];
     args.extend(MACHINES.iter().flat_map(|machine| ["-m", machine]));
     args.extend(["--compute", "roofline"]);
@@ -18,35 +20,41 @@ fn compare<'a>(more: &[&'a str]) -> Vec<&'a str> {
     args
 }
 
-fn single<'a>(machine: &'a str, more: &[&'a str]) -> String {
+fn replay_on_machine<'a>(machine: &'a str, more: &[&'a str]) -> String {
     let args = ["replay", CASE, "-m", machine, "--compute", "roofline"];
-    answer(&[&args[..], more].concat())
+    run_for_output(&[&args[..], more].concat())
 }
 
-fn parsed(text: &str) -> Value {
+fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).expect("it is JSON")
 }
 
-fn list(value: &Value) -> &[Value] {
+fn expect_list(value: &Value) -> &[Value] {
     value.as_array().expect("a list")
 }
 
-fn whole(value: &Value) -> i64 {
+fn expect_integer(value: &Value) -> i64 {
     value.as_i64().expect("a whole number")
 }
 
 #[test]
 fn a_comparison_holds_the_single_reports() {
-    let comparison = parsed(&answer(&compare(&["--format", "json"])));
+    let comparison = parse_json(&run_for_output(&list_replay_arguments(&[
+        "--format", "json",
+    ])));
     assert_eq!(comparison["schema"], "chakram.comparison.1");
     assert_eq!(comparison["options"]["compute"], "roofline");
     let mut inputs = Vec::new();
     let (machines, rows) = (&comparison["machines"], &comparison["comparison"]);
-    assert_eq!((list(machines).len(), list(rows).len()), (3, 3));
-    let singles = MACHINES.map(|machine| parsed(&single(machine, &["--format", "json"])));
+    assert_eq!(
+        (expect_list(machines).len(), expect_list(rows).len()),
+        (3, 3)
+    );
+    let singles =
+        MACHINES.map(|machine| parse_json(&replay_on_machine(machine, &["--format", "json"])));
     for (i, alone) in singles.iter().enumerate() {
         let mut alone = alone.as_object().expect("an object").clone();
-        for input in list(&alone["inputs"]) {
+        for input in expect_list(&alone["inputs"]) {
             if !inputs.contains(input) {
                 inputs.push(input.clone());
             }
@@ -58,7 +66,7 @@ fn a_comparison_holds_the_single_reports() {
         assert_eq!(machines[i]["machine"]["npus"], NPUS[i]);
     }
     assert_eq!(comparison["inputs"], Value::Array(inputs), "each once");
-    for (row, alone) in list(rows).iter().zip(&singles) {
+    for (row, alone) in expect_list(rows).iter().zip(&singles) {
         assert_eq!(row["baseline"], MACHINES[0]);
         assert_eq!(row["machine"], alone["machine"]["name"]);
         assert_eq!(row["makespan"]["before_ps"], singles[0]["makespan_ps"]);
@@ -68,10 +76,10 @@ fn a_comparison_holds_the_single_reports() {
         for (part, change) in parts {
             assert_eq!(change["before_ps"], singles[0]["mean_ps"][part], "{part}");
             assert_eq!(change["after_ps"], alone["mean_ps"][part], "{part}");
-            sum += whole(&change["change_ps"]);
+            sum += expect_integer(&change["change_ps"]);
         }
         // Each mean is rounded to a picosecond.
-        assert!((sum - whole(&row["makespan"]["change_ps"])).abs() <= 5);
+        assert!((sum - expect_integer(&row["makespan"]["change_ps"])).abs() <= 5);
         assert_charged(row, alone);
     }
 }
@@ -80,12 +88,15 @@ fn a_comparison_holds_the_single_reports() {
 /// picosecond.
 fn assert_charged(row: &Value, alone: &Value) {
     let sum = |keys: [&str; 2]| -> i64 {
-        let groups = list(&row["communication"]).iter();
-        let sums = groups.map(|group| keys.map(|key| whole(&group["after"][key])));
+        let groups = expect_list(&row["communication"]).iter();
+        let sums = groups.map(|group| keys.map(|key| expect_integer(&group["after"][key])));
         sums.flatten().sum()
     };
     let close = |found: i64, expected: &Value| {
-        assert!((found - whole(expected)).abs() <= 4, "{found} {expected}");
+        assert!(
+            (found - expect_integer(expected)).abs() <= 4,
+            "{found} {expected}"
+        );
     };
     let under_way = sum(["mean_waiting_ps", "mean_transferring_ps"]);
     close(under_way, &alone["mean_communicating_ps"]);
@@ -96,17 +107,27 @@ fn assert_charged(row: &Value, alone: &Value) {
 #[test]
 fn threads_change_nothing() {
     for format in ["text", "json", "csv"] {
-        let run = |threads| answer(&compare(&["--format", format, "--threads", threads]));
+        let run = |threads| {
+            run_for_output(&list_replay_arguments(&[
+                "--format",
+                format,
+                "--threads",
+                threads,
+            ]))
+        };
         let one = run("1");
         assert!(["2", "3", "9"].iter().all(|n| run(n) == one), "{format}");
-        assert_eq!(answer(&compare(&["--format", format])), one);
+        assert_eq!(
+            run_for_output(&list_replay_arguments(&["--format", format])),
+            one
+        );
     }
 }
 
 #[test]
 fn text_has_a_column_per_machine_and_the_reasons() {
-    let text = answer(&compare(&[]));
-    let reports = MACHINES.map(|machine| single(machine, &[]));
+    let text = run_for_output(&list_replay_arguments(&[]));
+    let reports = MACHINES.map(|machine| replay_on_machine(machine, &[]));
     let span = |report: &String, line: &str| -> String {
         let line = report
             .lines()
@@ -120,7 +141,7 @@ fn text_has_a_column_per_machine_and_the_reasons() {
     };
     let makespans = reports.each_ref().map(|report| span(report, "MAKESPAN"));
     assert!(
-        says(&text, &format!("makespan {}", makespans.join(" "))),
+        has_line_of_words(&text, &format!("makespan {}", makespans.join(" "))),
         "{text}"
     );
     for ((machine, makespan), report) in MACHINES.iter().zip(&makespans).zip(&reports).skip(1) {
@@ -141,8 +162,14 @@ fn text_has_a_column_per_machine_and_the_reasons() {
         assert!(text.contains(&format!(": {from} → {to}\n")), "{text}");
     }
     // Five machines still fit in one table, because the widest line has 100 columns.
-    let five = answer(&[&compare(&["-m", "dgx-h100"])[..], &["-m", "tpu-v4"]].concat());
-    assert!(says(&five, "MEAN OF NPUs tpu-v4"), "{five}");
+    let five = run_for_output(
+        &[
+            &list_replay_arguments(&["-m", "dgx-h100"])[..],
+            &["-m", "tpu-v4"],
+        ]
+        .concat(),
+    );
+    assert!(has_line_of_words(&five, "MEAN OF NPUs tpu-v4"), "{five}");
     for text in [text, five] {
         assert!(
             text.lines().all(|line| line.chars().count() <= 100),
@@ -154,27 +181,29 @@ fn text_has_a_column_per_machine_and_the_reasons() {
 /// dgx-a100's 8 NPUs are 0 to 7, so there is no NPU 8.
 #[test]
 fn a_machine_that_refuses_leaves_the_others() {
-    let args = |format| compare(&["--map", "8-15", "--format", format]);
-    assert_eq!(code(&args("text")), 2);
-    let text = chakram(&args("text"));
+    let args = |format| list_replay_arguments(&["--map", "8-15", "--format", format]);
+    assert_eq!(run_for_exit_code(&args("text")), 2);
+    let text = run_chakram(&args("text"));
     let error = String::from_utf8(text.stderr).expect("errors are text");
     assert!(error.starts_with("error: on dgx-a100: "), "{error}");
     assert!(error.contains("\non mi300x: "), "{error}");
     let text = String::from_utf8(text.stdout).expect("reports are text");
     assert!(
-        says(&text, "MEAN OF NPUs dgx-a100 mi300x gb200-nvl72"),
+        has_line_of_words(&text, "MEAN OF NPUs dgx-a100 mi300x gb200-nvl72"),
         "{text}"
     );
     assert!(
-        says(&text, "makespan refused refused 19.111 ms") && text.contains("NOT COMPLETED"),
+        has_line_of_words(&text, "makespan refused refused 19.111 ms")
+            && text.contains("NOT COMPLETED"),
         "{text}"
     );
-    assert!(says(&text, "speedup - - 1.00x"), "{text}");
+    assert!(has_line_of_words(&text, "speedup - - 1.00x"), "{text}");
 
-    let json = parsed(&String::from_utf8(chakram(&args("json")).stdout).expect("it is text"));
+    let json =
+        parse_json(&String::from_utf8(run_chakram(&args("json")).stdout).expect("it is text"));
     assert_eq!(json["machines"][0]["failed"]["status"], "refused");
     assert_eq!(json["machines"][0]["machine"]["name"], "dgx-a100");
-    let alone = parsed(&answer(&[
+    let alone = parse_json(&run_for_output(&[
         "replay",
         CASE,
         "-m",
@@ -187,10 +216,10 @@ fn a_machine_that_refuses_leaves_the_others() {
         "json",
     ]));
     assert_eq!(json["machines"][2]["makespan_ps"], alone["makespan_ps"]);
-    assert_eq!(list(&json["comparison"]).len(), 1);
+    assert_eq!(expect_list(&json["comparison"]).len(), 1);
     assert_eq!(json["comparison"][0]["baseline"], "gb200-nvl72");
 
-    let csv = String::from_utf8(chakram(&args("csv")).stdout).expect("it is text");
+    let csv = String::from_utf8(run_chakram(&args("csv")).stdout).expect("it is text");
     let rows: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
     assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{csv}");
     assert_eq!(rows[1][..4], ["dgx-a100", "8", "refused", ""]);
@@ -200,8 +229,11 @@ fn a_machine_that_refuses_leaves_the_others() {
 #[test]
 fn exit_codes_are_those_of_the_replays() {
     let two = ["-m", "dgx-a100", "-m", "dgx-h100"];
-    assert_eq!(code(&[&["replay", CASE][..], &two].concat()), 0);
-    let stuck = chakram(&[&["replay", "traces/deadlock-2"][..], &two].concat());
+    assert_eq!(
+        run_for_exit_code(&[&["replay", CASE][..], &two].concat()),
+        0
+    );
+    let stuck = run_chakram(&[&["replay", "traces/deadlock-2"][..], &two].concat());
     assert_eq!(stuck.status.code(), Some(1));
     assert!(stuck.stdout.is_empty(), "there is nothing to compare");
     for bad in [
@@ -213,25 +245,30 @@ fn exit_codes_are_those_of_the_replays() {
         &["-m", "gb200-nvl72", "--absent", "mirror"],
     ] {
         assert_eq!(
-            code(&[&["replay", CASE][..], &two, bad].concat()),
+            run_for_exit_code(&[&["replay", CASE][..], &two, bad].concat()),
             2,
             "{bad:?}"
         );
     }
     let mirror = ["-m", "gb200-nvl72", "--absent", "mirror", "--ranks", "8"];
-    assert_eq!(code(&[&["replay", CASE][..], &two, &mirror].concat()), 0);
-    assert_eq!(code(&["replay", CASE, "--threads", "2"]), 2);
+    assert_eq!(
+        run_for_exit_code(&[&["replay", CASE][..], &two, &mirror].concat()),
+        0
+    );
+    assert_eq!(run_for_exit_code(&["replay", CASE, "--threads", "2"]), 2);
     let generate = ["generate", "p2p", "ring", "--ranks", "4", "--size", "1MB"];
     let table = ["-m", "dgx-a100", "--format", "csv", "--table", "compare"];
-    assert_eq!(code(&[&generate[..], &table].concat()), 2);
+    assert_eq!(run_for_exit_code(&[&generate[..], &table].concat()), 2);
 }
 
 #[test]
 fn csv_has_a_row_per_machine_or_the_machine_in_front() {
-    let csv = answer(&compare(&["--format", "csv"]));
+    let csv = run_for_output(&list_replay_arguments(&["--format", "csv"]));
     assert_eq!(
         csv,
-        answer(&compare(&["--format", "csv", "--table", "compare"]))
+        run_for_output(&list_replay_arguments(&[
+            "--format", "csv", "--table", "compare"
+        ]))
     );
     let rows: Vec<Vec<_>> = csv.lines().map(|line| line.split(',').collect()).collect();
     let column = |name: &str| {
@@ -242,7 +279,7 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
     };
     assert_eq!(rows.len(), 4);
     for ((row, machine), npus) in rows[1..].iter().zip(MACHINES).zip(NPUS) {
-        let alone = parsed(&single(machine, &["--format", "json"]));
+        let alone = parse_json(&replay_on_machine(machine, &["--format", "json"]));
         assert_eq!(row[..3], [machine, &npus.to_string(), "completed"]);
         assert_eq!(row[column("makespan_ps")], alone["makespan_ps"].to_string());
         assert_eq!(row[column("baseline")], MACHINES[0]);
@@ -254,14 +291,14 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
         let [first, own] = [first, own].map(|ps| ps.parse::<f64>().expect("a number"));
         assert_eq!(row[column("speedup")], format!("{:.6}", first / own));
     }
-    let one = single(MACHINES[1], &["--format", "csv", "--table", "compare"]);
+    let one = replay_on_machine(MACHINES[1], &["--format", "csv", "--table", "compare"]);
     assert_eq!(one.lines().count(), 2, "{one}");
     for table in ["npus", "collectives", "operators"] {
         let options = ["--format", "csv", "--table", table];
-        let all = answer(&compare(&options));
+        let all = run_for_output(&list_replay_arguments(&options));
         let mut expected = String::new();
         for machine in MACHINES {
-            let alone = single(machine, &options);
+            let alone = replay_on_machine(machine, &options);
             let (header, rows) = alone.split_once('\n').expect("a header");
             if expected.is_empty() {
                 expected += &format!("machine,{header}\n");
@@ -280,22 +317,22 @@ fn a_part_of_the_peak_stretches_kernels_and_says_so() {
     let half = ["--efficiency", "0.5"];
     let reports = [&[][..], &half].map(|more| {
         let more = [more, &["--format", "json"]].concat();
-        parsed(&single("dgx-a100", &more))
+        parse_json(&replay_on_machine("dgx-a100", &more))
     });
     assert_eq!(reports[0]["options"]["efficiency"], 1.0);
     assert_eq!(reports[1]["options"]["efficiency"], 0.5);
-    let compute = |i: usize| whole(&reports[i]["mean_ps"]["compute"]);
+    let compute = |i: usize| expect_integer(&reports[i]["mean_ps"]["compute"]);
     assert!(compute(0) > 0);
     assert!((compute(1) - 2 * compute(0)).abs() <= 1);
-    let text = single("dgx-a100", &half);
+    let text = replay_on_machine("dgx-a100", &half);
     let basis = " kernels by roofline at 0.5 of the peak\n";
     assert!(text.contains(basis), "{text}");
-    let comparison = answer(&compare(&half));
+    let comparison = run_for_output(&list_replay_arguments(&half));
     let basis = "kernels by roofline at 0.5 of the peak, communication by the network";
-    assert!(says(&comparison, basis), "{comparison}");
+    assert!(has_line_of_words(&comparison, basis), "{comparison}");
 
     for given in [&["--compute", "roofline", "--efficiency", "1.5"][..], &half] {
-        let output = chakram(&[&["replay", CASE], given].concat());
+        let output = run_chakram(&[&["replay", CASE], given].concat());
         assert_eq!(output.status.code(), Some(2));
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(error.contains("--efficiency"), "{error}");
@@ -311,7 +348,7 @@ fn a_part_of_the_peak_stretches_kernels_and_says_so() {
         "0.5",
     ];
     assert_eq!(
-        code(&[&generated[..], &["--machine", "dgx-a100"]].concat()),
+        run_for_exit_code(&[&generated[..], &["--machine", "dgx-a100"]].concat()),
         2
     );
 }
@@ -322,10 +359,10 @@ fn a_part_of_the_peak_stretches_kernels_and_says_so() {
 #[test]
 fn waiting_is_told_apart_from_transfer() {
     let folder = tempfile::tempdir().expect("there is room");
-    let prefix = capture(folder.path(), true);
+    let prefix = write_two_rank_capture(folder.path(), true);
     let options = ["-m", "dgx-a100", "-m", "dgx-h100", "--comm", "recorded"];
     let args = [&["replay", &prefix][..], &options].concat();
-    let text = answer(&args);
+    let text = run_for_output(&args);
     for line in [
         "captured 160.000 us (slowest rank 1)",
         "! kernels last equally long on all machines; --compute roofline prices them for each",
@@ -337,18 +374,18 @@ fn waiting_is_told_apart_from_transfer() {
         "dgx-a100 → dgx-h100: the same makespan, 120.000 us",
         "nothing changed: no time of this job depends on the differences between the machines: bandwidth of",
     ] {
-        assert!(says(&text, line), "{line:?} in\n{text}");
+        assert!(has_line_of_words(&text, line), "{line:?} in\n{text}");
     }
     // If the network determines the times, the waiting time is the same, but the transfer time differs.
     let args = [&args[..4], &["-m", "dgx-h100", "--format", "json"]].concat();
-    let json = parsed(&answer(&args));
+    let json = parse_json(&run_for_output(&args));
     for side in ["before", "after"] {
         let group = &json["comparison"][1]["communication"][0];
         assert_eq!(group["name"], "all-reduce, all 2 ranks");
         assert_eq!(group[side]["mean_exposed_waiting_ps"], 25_000_000);
         // Rank 0 may send before rank 1 arrives, so it may end first.
-        let transfer = whole(&group[side]["transfer_ps"]);
-        let exposed = whole(&group[side]["mean_exposed_transferring_ps"]);
+        let transfer = expect_integer(&group[side]["transfer_ps"]);
+        let exposed = expect_integer(&group[side]["mean_exposed_transferring_ps"]);
         assert!(0 < exposed && exposed <= transfer, "{exposed} {transfer}");
         assert_eq!(group[side]["overlapped_share_of_transfer"], 0.0);
     }
@@ -365,8 +402,8 @@ fn the_bubble_of_a_pipeline_is_no_transfer() {
     let job = at("job/job");
     let plan = "--pipeline 4 --data 2 --batch 16 --micro-batch 1 -o";
     let plan: Vec<_> = plan.split(' ').collect();
-    answer(&[&["generate", "gpt2-small"], &plan[..], &[&job]].concat());
-    let shown = answer(&["machine", "show", "dgx-h100"]);
+    run_for_output(&[&["generate", "gpt2-small"], &plan[..], &[&job]].concat());
+    let shown = run_for_output(&["machine", "show", "dgx-h100"]);
     std::fs::write(at("fast.toml"), shown.replace("450 GB", "4500 GB")).unwrap();
     let replay = [
         "replay",
@@ -376,19 +413,21 @@ fn the_bubble_of_a_pipeline_is_no_transfer() {
         "-m",
         &at("fast.toml"),
     ];
-    let json = parsed(&answer(&[&replay[..], &["--format", "json"]].concat()));
+    let json = parse_json(&run_for_output(
+        &[&replay[..], &["--format", "json"]].concat(),
+    ));
     let mut bubbles = Vec::new();
-    for report in list(&json["machines"]) {
-        for npu in list(&report["npus"]) {
+    for report in expect_list(&json["machines"]) {
+        for npu in expect_list(&report["npus"]) {
             let parts = npu["time_ps"].as_object().expect("parts");
-            let sum: i64 = parts.values().map(whole).sum();
-            assert_eq!(sum, whole(&report["makespan_ps"]));
+            let sum: i64 = parts.values().map(expect_integer).sum();
+            assert_eq!(sum, expect_integer(&report["makespan_ps"]));
         }
-        let charged = |key: &str| whole(&report["messages_charged"][key]);
+        let charged = |key: &str| expect_integer(&report["messages_charged"][key]);
         let mean = |sum: i64| sum / 8_000_000;
         assert!(mean(charged("exposed_transferring_ps")) < 100, "us");
         assert_eq!(charged("bubble_ps"), charged("exposed_waiting_ps"));
-        bubbles.push(whole(&report["mean_ps"]["bubble"]));
+        bubbles.push(expect_integer(&report["mean_ps"]["bubble"]));
     }
     assert!(bubbles[0] > 10_000_000_000, "{bubbles:?}");
     // The measured collectives are faster on faster links, so a stage ends a little earlier.
@@ -396,12 +435,12 @@ fn the_bubble_of_a_pipeline_is_no_transfer() {
         (bubbles[1] - bubbles[0]).abs() < bubbles[0] / 200,
         "{bubbles:?}"
     );
-    let text = answer(&replay);
+    let text = run_for_output(&replay);
     assert!(
         text.lines()
             .any(|line| line.contains("pipeline bubble") && line.contains("10.260 ms")),
         "{text}"
     );
-    let csv = answer(&[&replay[..], &["--format", "csv"]].concat());
+    let csv = run_for_output(&[&replay[..], &["--format", "csv"]].concat());
     assert!(csv.lines().next().unwrap().contains("bubble_ps"), "{csv}");
 }

@@ -5,8 +5,8 @@ mod captures;
 mod cases;
 
 use crate::harness::replay::NodeEventCounter;
-pub use captures::refusal;
-pub use cases::{machine, rank_of, sizes};
+pub use captures::find_expected_refusal;
+pub use cases::{build_switch_machine, parse_dimension_sizes, rank_of};
 use chakram::engine::{CompiledReplay, CompletedReplayTotals, KernelDurationSource, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::internals::groups;
@@ -41,8 +41,8 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 /// Replays a case to the end, or returns the error message.
-fn replay(case: &CaseFiles) -> Result<CompletedReplayTotals, String> {
-    let sizes = sizes(case);
+fn replay_case(case: &CaseFiles) -> Result<CompletedReplayTotals, String> {
+    let sizes = parse_dimension_sizes(case);
     let mut builder = WorkloadBuilder::default();
     if let Some(text) = case.get("comm.json") {
         let text = std::str::from_utf8(text).expect("it is text");
@@ -57,15 +57,15 @@ fn replay(case: &CaseFiles) -> Result<CompletedReplayTotals, String> {
         added.map_err(|e| e.to_string())?;
     }
     let workload = builder.finish_workload(Some(sizes.iter().product()), MissingRankPolicy::Refuse);
-    run(
+    replay_counting_events(
         &workload.map_err(|e| e.to_string())?,
-        &machine(&sizes),
+        &build_switch_machine(&sizes),
         // The machine has no peaks, so a kernel without a recorded duration would be an error.
         ReplayOptions::with_changes(|o| o.compute = KernelDurationSource::RecordedOnly),
     )
 }
 
-fn run(
+fn replay_counting_events(
     workload: &Workload,
     machine: &Machine,
     options: ReplayOptions,
@@ -87,7 +87,7 @@ fn every_case_replays_or_is_refused_for_a_reason() {
     let Some(cases) = unpack_cases() else { return };
     let mut refused = BTreeMap::new();
     for (name, case) in &cases {
-        if let Err(why) = replay(case) {
+        if let Err(why) = replay_case(case) {
             refused.insert(name.clone(), why);
         }
     }
@@ -122,7 +122,7 @@ fn a_captured_trace_loads_and_replays() {
             o.compute = compute;
             o.missing_ranks = MissingRankPolicy::Mirror;
         });
-        run(&workload, &machine, options).unwrap()
+        replay_counting_events(&workload, &machine, options).unwrap()
     };
     let recorded = with(KernelDurationSource::default());
     let scaled = with(KernelDurationSource::Scaled(0.5, Default::default()));

@@ -1,6 +1,6 @@
 //! Tests the cost of runs in dollars, computed from the makespan, the price, and the tokens in reports.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use serde_json::Value;
 use std::path::Path;
 
@@ -16,19 +16,19 @@ const JOB: [&str; 9] = [
     "--machine",
 ];
 
-fn text(words: &[&str]) -> String {
-    let output = chakram(words);
+fn run_chakram_ok(words: &[&str]) -> String {
+    let output = run_chakram(words);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:?}: {error}");
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-fn report(machine: &str, more: &[&str]) -> Value {
+fn cost_report_json(machine: &str, more: &[&str]) -> Value {
     let words = [&JOB[..], &[machine, "--format", "json"], more].concat();
-    serde_json::from_str(&text(&words)).expect("it is JSON")
+    serde_json::from_str(&run_chakram_ok(&words)).expect("it is JSON")
 }
 
-fn near(found: &Value, expected: f64) {
+fn assert_number_near(found: &Value, expected: f64) {
     let found = found
         .as_f64()
         .unwrap_or_else(|| panic!("{found} is no number"));
@@ -41,26 +41,26 @@ fn near(found: &Value, expected: f64) {
 /// Four NPUs cost 2.5 dollars an hour each, and a step has 8 sequences of 1,024 tokens.
 #[test]
 fn money_and_days_follow_from_the_makespan() {
-    let report = report("dgx-h100", &["--price", "2.5", "--total-tokens", "300B"]);
+    let report = cost_report_json("dgx-h100", &["--price", "2.5", "--total-tokens", "300B"]);
     let at = |path: &str| report.pointer(path).unwrap_or_else(|| panic!("no {path}"));
     let seconds = |path: &str| at(path).as_f64().expect("a number") / 1e12;
     let step = seconds("/makespan_ps");
     let tokens = at("/throughput/tokens").as_f64().expect("a number");
     assert_eq!(tokens, 8.0 * 1024.0);
-    near(at("/cost/npu_hours"), 4.0 * step / 3600.0);
-    near(at("/cost/dollars"), 2.5 * 4.0 * step / 3600.0);
+    assert_number_near(at("/cost/npu_hours"), 4.0 * step / 3600.0);
+    assert_number_near(at("/cost/dollars"), 2.5 * 4.0 * step / 3600.0);
     let per_million = 2.5 * 4.0 * step / 3600.0 / tokens * 1e6;
-    near(at("/cost/dollars_per_million_tokens"), per_million);
+    assert_number_near(at("/cost/dollars_per_million_tokens"), per_million);
     let days = 300e9 / tokens * step / 86_400.0;
-    near(at("/run/days"), days);
-    near(at("/run/npu_hours"), days * 24.0 * 4.0);
-    near(at("/run/dollars"), days * 24.0 * 4.0 * 2.5);
+    assert_number_near(at("/run/days"), days);
+    assert_number_near(at("/run/npu_hours"), days * 24.0 * 4.0);
+    assert_number_near(at("/run/dollars"), days * 24.0 * 4.0 * 2.5);
     // The interval of the step's cost comes from the interval of the makespan.
     for (end, path) in [(0, "/interval/low_ps"), (1, "/interval/high_ps")] {
         let over = seconds(path) / step;
-        near(at(&format!("/run/days_90/{end}")), days * over);
-        near(at(&format!("/run/dollars_90/{end}")), days * 240.0 * over);
-        near(
+        assert_number_near(at(&format!("/run/days_90/{end}")), days * over);
+        assert_number_near(at(&format!("/run/dollars_90/{end}")), days * 240.0 * over);
+        assert_number_near(
             at(&format!("/cost/dollars_per_million_tokens_90/{end}")),
             per_million * over,
         );
@@ -76,25 +76,25 @@ fn money_and_days_follow_from_the_makespan() {
 
 #[test]
 fn what_is_unknown_is_left_out() {
-    let silent = report("dgx-h100", &[]);
+    let silent = cost_report_json("dgx-h100", &[]);
     assert_eq!((silent.get("cost"), silent.get("run")), (None, None));
-    let timed = report("dgx-h100", &["--total-tokens", "1T"]);
+    let timed = cost_report_json("dgx-h100", &["--total-tokens", "1T"]);
     assert_eq!(
         (timed.get("cost"), timed.pointer("/run/dollars")),
         (None, None)
     );
     assert!(timed["run"]["days"].is_number());
-    let priced = text(&[&JOB[..], &["dgx-h100", "--price", "2.5"]].concat());
+    let priced = run_chakram_ok(&[&JOB[..], &["dgx-h100", "--price", "2.5"]].concat());
     assert!(
         priced.contains("per million tokens (90 %: $")
             && priced.contains("at $2.50 for an NPU hour"),
         "{priced}"
     );
     assert!(!priced.contains("days"), "{priced}");
-    let plain = text(&[&JOB[..], &["dgx-h100"]].concat());
+    let plain = run_chakram_ok(&[&JOB[..], &["dgx-h100"]].concat());
     assert!(!plain.contains('$'), "{plain}");
     // A captured job has no tokens, so the step's cost is known, but the run's cost is reported as unknown.
-    let captured = text(&[
+    let captured = run_chakram_ok(&[
         "replay",
         "traces/ddp-resnet18",
         "--price",
@@ -117,7 +117,7 @@ fn what_is_unknown_is_left_out() {
         ("--total-tokens", "0"),
         ("--total-tokens", "15X"),
     ] {
-        let output = chakram(&[&JOB[..], &["dgx-h100", option, value]].concat());
+        let output = run_chakram(&[&JOB[..], &["dgx-h100", option, value]].concat());
         assert_eq!(output.status.code(), Some(2), "{option} {value}");
     }
 }
@@ -127,23 +127,26 @@ fn what_is_unknown_is_left_out() {
 fn machines_have_prices() {
     let folder = tempfile::tempdir().expect("there is room");
     let path = folder.path().join("priced.toml");
-    let preset = text(&["machine", "show", "dgx-h100"]);
+    let preset = run_chakram_ok(&["machine", "show", "dgx-h100"]);
     let priced = preset.replacen("\ndescription", "\nprice_per_npu_hour = 3\ndescription", 1);
     std::fs::write(&path, priced).expect("there is room");
     let path = path.to_str().expect("UTF-8");
-    let own = report(path, &[]);
+    let own = cost_report_json(path, &[]);
     assert_eq!(own["cost"]["dollars_per_npu_hour"], 3.0);
     // A price does not change times, but it must have an effect.
-    assert_eq!(own["makespan_ps"], report("dgx-h100", &[])["makespan_ps"]);
+    assert_eq!(
+        own["makespan_ps"],
+        cost_report_json("dgx-h100", &[])["makespan_ps"]
+    );
     assert_eq!(own.pointer("/settings/without_effect"), None);
-    let given = report(path, &["--price", "6"]);
-    near(
+    let given = cost_report_json(path, &["--price", "6"]);
+    assert_number_near(
         &given["cost"]["dollars"],
         2.0 * own["cost"]["dollars"].as_f64().expect("a number"),
     );
     let job = folder.path().join("job");
     let prefix = job.to_str().expect("UTF-8");
-    text(&[&JOB[..], &["dgx-h100", "-o", prefix]].concat());
+    run_chakram_ok(&[&JOB[..], &["dgx-h100", "-o", prefix]].concat());
     let compared = [
         "replay",
         prefix,
@@ -154,7 +157,7 @@ fn machines_have_prices() {
         "--total-tokens",
         "1B",
     ];
-    let side_by_side = text(&compared);
+    let side_by_side = run_chakram_ok(&compared);
     for row in [
         "money per million tokens",
         "1B tokens",
@@ -164,7 +167,7 @@ fn machines_have_prices() {
     ] {
         assert!(side_by_side.contains(row), "{row}: {side_by_side}");
     }
-    let csv = text(&[&compared[..], &["--format", "csv"]].concat());
+    let csv = run_chakram_ok(&[&compared[..], &["--format", "csv"]].concat());
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let [head, first, second] = [0; 3].map(|_| lines.next().expect("a line"));
     let column = |name: &str| head.iter().position(|one| *one == name).expect(name);
@@ -177,7 +180,7 @@ fn machines_have_prices() {
         preset.replacen("\ndescription", "\nprice_per_npu_hour = -3\ndescription", 1),
     )
     .expect("there is room");
-    let output = chakram(&["machine", "check", wrong.to_str().expect("UTF-8")]);
+    let output = run_chakram(&["machine", "check", wrong.to_str().expect("UTF-8")]);
     assert_eq!(output.status.code(), Some(2));
 }
 
@@ -190,7 +193,7 @@ fn sweeps_state_money_and_days() {
         std::fs::write(&path, text).expect("there is room");
         path.to_str().expect("UTF-8").to_owned()
     };
-    let preset = text(&["machine", "show", "dgx-h100"]);
+    let preset = run_chakram_ok(&["machine", "show", "dgx-h100"]);
     let machine = write(
         "priced.toml",
         &preset.replacen("\ndescription", "\nprice_per_npu_hour = 3\ndescription", 1),
@@ -203,7 +206,7 @@ fn sweeps_state_money_and_days() {
         ),
     );
     let out = folder.path().join("out");
-    let shown = text(&["sweep", &study, "-o", out.to_str().expect("UTF-8")]);
+    let shown = run_chakram_ok(&["sweep", &study, "-o", out.to_str().expect("UTF-8")]);
     assert!(shown.contains("run_dollars"), "{shown}");
     let rows = std::fs::read_to_string(out.join("rows.jsonl")).expect("it was written");
     let mut count = 0;
@@ -216,17 +219,17 @@ fn sweeps_state_money_and_days() {
         };
         let (seconds, npus) = (number("time_ps") / 1e12, number("npus"));
         // A step has 8 sequences of 256 tokens.
-        near(&row["tokens_per_s"], 2048.0 / seconds);
-        near(
+        assert_number_near(&row["tokens_per_s"], 2048.0 / seconds);
+        assert_number_near(
             &row["dollars_per_million_tokens"],
             3.0 * npus * seconds / 3600.0 / 2048.0 * 1e6,
         );
-        near(&row["run_days"], 1e9 / 2048.0 * seconds / 86_400.0);
-        near(
+        assert_number_near(&row["run_days"], 1e9 / 2048.0 * seconds / 86_400.0);
+        assert_number_near(
             &row["run_npu_hours"],
             1e9 / 2048.0 * seconds / 3600.0 * npus,
         );
-        near(
+        assert_number_near(
             &row["run_dollars"],
             3.0 * 1e9 / 2048.0 * seconds / 3600.0 * npus,
         );
@@ -246,7 +249,7 @@ fn sweeps_state_money_and_days() {
         .expect("it was written")
         .replace(&format!("{machine:?}"), "\"dgx-h100\"");
     let plain = write("plain.toml", &plain);
-    let output = chakram(&["sweep", &plain]);
+    let output = run_chakram(&["sweep", &plain]);
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("run_dollars without price.npu"), "{error}");

@@ -24,7 +24,7 @@ struct WorkspaceCrate {
     uses: &'static [&'static str],
 }
 
-const fn member(
+const fn workspace_crate(
     name: &'static str,
     folder: &'static str,
     uses: &'static [&'static str],
@@ -34,34 +34,34 @@ const fn member(
 
 /// Our crates, from the lowest layer upwards.
 const MEMBERS: &[WorkspaceCrate] = &[
-    member("base", "src/base", &[]),
-    member("trace", "src/trace", &["base"]),
-    member("hardware", "src/hardware", &["base"]),
-    member("engine", "src/engine", &["trace", "hardware"]),
-    member("report", "src/report", &["engine"]),
-    member("analysis", "src/analysis", &["trace", "report"]),
-    member("workloads", "src/workloads", &["trace", "hardware"]),
-    member(
+    workspace_crate("base", "src/base", &[]),
+    workspace_crate("trace", "src/trace", &["base"]),
+    workspace_crate("hardware", "src/hardware", &["base"]),
+    workspace_crate("engine", "src/engine", &["trace", "hardware"]),
+    workspace_crate("report", "src/report", &["engine"]),
+    workspace_crate("analysis", "src/analysis", &["trace", "report"]),
+    workspace_crate("workloads", "src/workloads", &["trace", "hardware"]),
+    workspace_crate(
         "astra-sim",
         "src/astra_sim",
         &["trace", "hardware", "engine"],
     ),
-    member("archive", "src/archive", &["trace"]),
-    member(
+    workspace_crate("archive", "src/archive", &["trace"]),
+    workspace_crate(
         "jobs",
         "src/jobs",
         // Jobs need `analysis`, because a step of a job is a slice of its traces.
         &["archive", "workloads", "astra-sim", "report", "analysis"],
     ),
-    member("serving", "src/serving", &["jobs", "workloads", "report"]),
+    workspace_crate("serving", "src/serving", &["jobs", "workloads", "report"]),
     // Regression checks compare the reports in archives as `diff` does.
-    member(
+    workspace_crate(
         "studies",
         "src/studies",
         &["jobs", "workloads", "report", "analysis"],
     ),
-    member("converters", "converters", &["trace"]),
-    member(
+    workspace_crate("converters", "converters", &["trace"]),
+    workspace_crate(
         "cli",
         "src/cli",
         &["analysis", "serving", "studies", "converters"],
@@ -207,12 +207,12 @@ const FILES: &[(&str, &[&str])] = &[
     ),
 ];
 
-fn root() -> &'static Path {
+fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn manifest(folder: &str) -> Table {
-    let path = root().join(folder).join("Cargo.toml");
+fn read_manifest(folder: &str) -> Table {
+    let path = repository_root().join(folder).join("Cargo.toml");
     let text = std::fs::read_to_string(&path).expect("a manifest can be read");
     text.parse().expect("a manifest is TOML")
 }
@@ -224,7 +224,7 @@ struct ManifestDependency {
 }
 
 /// Returns all dependencies of a manifest, for every platform.
-fn dependencies(manifest: &Table) -> Vec<ManifestDependency> {
+fn list_manifest_dependencies(manifest: &Table) -> Vec<ManifestDependency> {
     let mut found = Vec::new();
     let platforms = manifest.get("target").and_then(Value::as_table);
     let platforms = platforms.into_iter().flat_map(Table::values);
@@ -248,24 +248,26 @@ fn dependencies(manifest: &Table) -> Vec<ManifestDependency> {
 }
 
 /// Returns all crates that a member may use: the crates of its row, and their dependencies.
-fn usable(member: &WorkspaceCrate) -> BTreeSet<&'static str> {
+fn list_usable_crates(member: &WorkspaceCrate) -> BTreeSet<&'static str> {
     let mut usable = BTreeSet::new();
     for used in member.uses {
         let row = MEMBERS.iter().find(|row| row.name == *used);
         usable.insert(*used);
-        usable.extend(self::usable(row.expect("a row uses rows of the table")));
+        usable.extend(list_usable_crates(
+            row.expect("a row uses rows of the table"),
+        ));
     }
     usable
 }
 
 /// Returns the violations in a member's manifest.
-fn check(member: &str, manifest: &Table) -> Vec<String> {
+fn find_manifest_violations(member: &str, manifest: &Table) -> Vec<String> {
     let Some(row) = MEMBERS.iter().find(|row| row.name == member) else {
         return vec![format!("`{member}` is not in the table of crates")];
     };
-    let usable = usable(row);
+    let usable = list_usable_crates(row);
     let mut faults = Vec::new();
-    for ManifestDependency { name, is_test } in dependencies(manifest) {
+    for ManifestDependency { name, is_test } in list_manifest_dependencies(manifest) {
         if let Some(used) = name.strip_prefix("chakram-") {
             if !usable.contains(used) {
                 faults.push(format!("`{member}` may not use `{used}`"));
@@ -316,22 +318,26 @@ fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
 /// The modules of every source file of the product, by path from the repository's root.
 static SOURCES: LazyLock<BTreeMap<String, ModulesOfOneFile>> = LazyLock::new(|| {
     let mut files = Vec::new();
-    rust_files(&root().join("src"), &mut files);
-    rust_files(&root().join("converters"), &mut files);
+    rust_files(&repository_root().join("src"), &mut files);
+    rust_files(&repository_root().join("converters"), &mut files);
     assert!(files.len() > 40, "{} files", files.len());
     let parsed = files.into_iter().map(|path| {
-        let name = path.strip_prefix(root()).expect("it was found there");
+        let name = path
+            .strip_prefix(repository_root())
+            .expect("it was found there");
         let name = name.to_str().expect("names are text").replace('\\', "/");
         let source = std::fs::read_to_string(&path).expect("a source can be read");
-        let modules = paths::modules(&source).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let modules = paths::parse_module_paths(&source).unwrap_or_else(|e| panic!("{name}: {e}"));
         (name, modules)
     });
     parsed.collect()
 });
 
 /// Returns the names of our crates in a manifest's dependencies.
-fn ours(manifest: &Table) -> BTreeSet<String> {
-    let names = dependencies(manifest).into_iter().map(|found| found.name);
+fn list_own_dependencies(manifest: &Table) -> BTreeSet<String> {
+    let names = list_manifest_dependencies(manifest)
+        .into_iter()
+        .map(|found| found.name);
     names
         .filter(|name| name.starts_with("chakram") || name == "testkit")
         .collect()
@@ -341,10 +347,13 @@ fn ours(manifest: &Table) -> BTreeSet<String> {
 fn every_import_is_allowed() {
     let mut faults = Vec::new();
     for member in MEMBERS {
-        faults.extend(check(member.name, &manifest(member.folder)));
+        faults.extend(find_manifest_violations(
+            member.name,
+            &read_manifest(member.folder),
+        ));
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
-    let listed = &manifest("")["workspace"]["members"];
+    let listed = &read_manifest("")["workspace"]["members"];
     let listed = listed.as_array().expect("it is a list").iter();
     let listed: BTreeSet<&str> = listed.filter_map(Value::as_str).collect();
     let known = MEMBERS.iter().map(|member| member.folder);
@@ -364,7 +373,7 @@ fn every_import_is_allowed() {
 fn every_package_has_a_door() {
     let mut used = BTreeSet::new();
     for member in MEMBERS {
-        let found = dependencies(&manifest(member.folder)).into_iter();
+        let found = list_manifest_dependencies(&read_manifest(member.folder)).into_iter();
         let packages = found.map(|found| found.name);
         used.extend(packages.filter(|name| !name.starts_with("chakram")));
     }
@@ -386,15 +395,15 @@ fn a_module_has_its_name() {
 /// In the table, no member uses the façade.
 #[test]
 fn only_users_use_the_facade_and_only_programs_the_command_line() {
-    let extension = ours(&manifest("testkit/extension"));
+    let extension = list_own_dependencies(&read_manifest("testkit/extension"));
     assert_eq!(extension, BTreeSet::from(["chakram".into()]));
     // The Python package also uses the façade.
     assert_eq!(
-        ours(&manifest("python")),
+        list_own_dependencies(&read_manifest("python")),
         BTreeSet::from(["chakram".into()])
     );
     // If a fuzz target's body is in a member's own tests, the fuzz target uses this member directly.
-    assert!(!ours(&manifest("fuzz")).contains("chakram-cli"));
+    assert!(!list_own_dependencies(&read_manifest("fuzz")).contains("chakram-cli"));
     for (file, modules) in &*SOURCES {
         for path in modules.values().flat_map(|module| &module.paths) {
             let line = path.line;
@@ -409,5 +418,8 @@ fn only_users_use_the_facade_and_only_programs_the_command_line() {
 
 #[test]
 fn the_testkit_does_not_depend_on_what_is_held_against_it() {
-    assert_eq!(ours(&manifest("testkit")), BTreeSet::new());
+    assert_eq!(
+        list_own_dependencies(&read_manifest("testkit")),
+        BTreeSet::new()
+    );
 }

@@ -1,7 +1,7 @@
 //! Tests the critical path of a replay. For small jobs, the path is derived by hand. For many jobs, its parts are
 //! compared with the makespan, and slack is checked by replays in which one node is longer by its slack.
 
-use super::commands::answer;
+use super::commands::run_for_output;
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{Machine, SendCompletion};
@@ -28,7 +28,10 @@ impl Observer for CriticalPathSegmentKeeper {
     }
 }
 
-fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<CriticalPathSegment>) {
+fn replay_with_critical_path(
+    workload: &Workload,
+    comm: CommTiming,
+) -> (Report, Vec<CriticalPathSegment>) {
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let options = ReplayOptions::with_changes(|options| options.comm = comm);
     let prepared = CompiledReplay::new(workload, &machine, &options).unwrap();
@@ -37,7 +40,7 @@ fn followed(workload: &Workload, comm: CommTiming) -> (Report, Vec<CriticalPathS
     (report, keeper.0)
 }
 
-fn path(report: &Report) -> &CriticalPathSummary {
+fn critical_path_summary(report: &Report) -> &CriticalPathSummary {
     report.critical_path.as_ref().expect("it is small enough")
 }
 
@@ -101,12 +104,12 @@ fn two_ranks(a: u64, b: u64) -> Workload {
 
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
-    let (report, segments) = followed(&two_ranks(4, 10), CommTiming::Recorded);
+    let (report, segments) = replay_with_critical_path(&two_ranks(4, 10), CommTiming::Recorded);
     // Rank 1 computes for 10 us, and the barrier takes 11 us. Then rank 0 delays for 4 us and
     // computes for 5 us, so the makespan is 30 us.
     let us = Span::from_us;
     assert_eq!(report.outcome.makespan, us(30));
-    let summary = path(&report);
+    let summary = critical_path_summary(&report);
     // The path has 10 + 5 us of compute, 11 us of communication, and 4 us of the host.
     assert_eq!(
         summary.parts,
@@ -133,7 +136,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
 #[test]
 fn nodes_may_last_longer_by_their_slack_and_no_more() {
     let makespan = |a| {
-        followed(&two_ranks(a, 10), CommTiming::Recorded)
+        replay_with_critical_path(&two_ranks(a, 10), CommTiming::Recorded)
             .0
             .outcome
             .makespan
@@ -191,7 +194,7 @@ fn the_path_leads_over_what_a_send_waits_for() {
         let machine = preset.clone().with_send_completion(sends);
         let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
         let (report, _) = replay_to_report(&prepared, ()).unwrap();
-        let summary = path(&report);
+        let summary = critical_path_summary(&report);
         let least = summary.slack.iter().map(|row| (row.nodes, row.least));
         (
             report.outcome.makespan,
@@ -287,7 +290,7 @@ const JOBS: [&[&str]; 9] = [
 #[test]
 fn parts_of_the_path_sum_to_the_makespan() {
     for job in JOBS {
-        let text = answer(&[job, &["--format", "json"]].concat());
+        let text = run_for_output(&[job, &["--format", "json"]].concat());
         let report: Value = serde_json::from_str(&text).unwrap();
         let path = &report["critical_path"];
         let sum = |object: &Value| -> u64 {

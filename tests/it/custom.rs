@@ -1,6 +1,6 @@
 //! Tests `chakram replay --custom`, both with an algorithm's files and with files that are rejected.
 
-use super::commands::chakram;
+use super::commands::run_chakram;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
 use chakram::units::Span;
 use std::path::Path;
@@ -30,7 +30,7 @@ algorithm = "ring"
 /// A node: its id, its operation and its dependencies.
 type NodeWithDependencies<'a> = (u64, Op<'static>, &'a [u64]);
 
-fn write(path: &Path, nodes: &[NodeWithDependencies<'_>]) {
+fn write_trace(path: &Path, nodes: &[NodeWithDependencies<'_>]) {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes everything");
     for &(id, op, after) in nodes {
         let node = NodeView {
@@ -44,7 +44,7 @@ fn write(path: &Path, nodes: &[NodeWithDependencies<'_>]) {
     std::fs::write(path, writer.into_inner()).expect("there is room");
 }
 
-fn message(receive: bool, peer: u32, bytes: u64) -> Op<'static> {
+fn build_message_op(receive: bool, peer: u32, bytes: u64) -> Op<'static> {
     Op::Message {
         receive,
         peer,
@@ -81,7 +81,7 @@ impl TwoRankJobFolder {
         let case = Self(tempfile::tempdir().expect("there is room"));
         std::fs::write(case.path("machine.toml"), MACHINE).expect("there is room");
         for rank in 0..2 {
-            write(
+            write_trace(
                 Path::new(&case.path(&format!("job.{rank}.et"))),
                 &[(1, all_reduce(), &[])],
             );
@@ -96,7 +96,7 @@ impl TwoRankJobFolder {
     /// Writes the files of an algorithm, with one trace for each position.
     fn algorithm(&self, name: &str, positions: &[&[NodeWithDependencies<'_>]]) {
         for (position, nodes) in positions.iter().enumerate() {
-            write(
+            write_trace(
                 Path::new(&self.path(&format!("{name}.{position}.et"))),
                 nodes,
             );
@@ -113,7 +113,7 @@ impl TwoRankJobFolder {
         let mut args = vec!["replay", &job, "-m", &machine];
         args.extend(custom.iter().map(String::as_str));
         args.extend(more);
-        let output = chakram(&args);
+        let output = run_chakram(&args);
         let text = |bytes| String::from_utf8(bytes).expect("it is text");
         ProgramExitAndOutput {
             code: output.status.code().expect("it ends by itself"),
@@ -221,7 +221,7 @@ fn algorithms_that_make_no_sense_are_refused() {
     };
     // In these cases, a peer has no file, or a send or receive has no matching node, or its matching node has a
     // different size.
-    let far = (8, message(false, 2, 1000), &[][..]);
+    let far = (8, build_message_op(false, 2, 1000), &[][..]);
     refuses(
         &[&[SEND, far], &[RECEIVE]],
         &["bad.0.et, node 8", "peer 2", "try:"],
@@ -234,13 +234,13 @@ fn algorithms_that_make_no_sense_are_refused() {
         &[&[], &[RECEIVE]],
         &["bad.1.et, node 9", "position 0 has no send", "try:"],
     );
-    let large = (9, message(true, 0, 1001), &[][..]);
+    let large = (9, build_message_op(true, 0, 1001), &[][..]);
     refuses(&[&[SEND], &[large]], &["bad.", "try:"]);
     // Both positions receive before they send.
     let circle = |peer| {
         [
-            (1, message(true, peer, 10), &[][..]),
-            (2, message(false, peer, 10), &[1][..]),
+            (1, build_message_op(true, peer, 10), &[][..]),
+            (2, build_message_op(false, peer, 10), &[1][..]),
         ]
     };
     refuses(
@@ -291,7 +291,7 @@ fn other_commands_take_them_too() {
     ];
     let mut args = args.to_vec();
     args.extend(["--machine", &machine, "--custom", &custom]);
-    let text = String::from_utf8(chakram(&args).stdout).expect("it is text");
+    let text = String::from_utf8(run_chakram(&args).stdout).expect("it is text");
     assert!(text.contains("520.000 ns"), "{text}");
     let several = case.replay(&["all-reduce=mine"], &["-m", "dgx-a100"]);
     assert_eq!((several.code, &several.error[..]), (0, ""));

@@ -1,7 +1,7 @@
 //! Tests `chakram schedule`: relations between results of the DEAP studies that the rules imply, and replays of
 //! schedules with and without barriers.
 
-use super::commands::chakram;
+use super::commands::run_chakram;
 use chakram::trace::{Dtype, KernelShape, NodeView, Op, Sink, TraceWriter};
 use chakram::units::Span;
 use serde_json::Value;
@@ -9,8 +9,8 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-fn stdout(args: &[&str]) -> String {
-    let output = chakram(args);
+fn run_chakram_ok(args: &[&str]) -> String {
+    let output = run_chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {error}");
     String::from_utf8(output.stdout).expect("it is text")
@@ -28,7 +28,7 @@ struct PrintedTableRow {
     all: f64,
 }
 
-fn rows(text: &str) -> Vec<PrintedTableRow> {
+fn parse_table_rows(text: &str) -> Vec<PrintedTableRow> {
     let lines = text
         .lines()
         .filter(|line| line.contains(" us ") && line.starts_with("  "));
@@ -52,20 +52,23 @@ fn rows(text: &str) -> Vec<PrintedTableRow> {
 }
 
 /// Returns the output of a committed study, as one table for each command.
-fn study(name: &str) -> Vec<Vec<PrintedTableRow>> {
+fn read_study_tables(name: &str) -> Vec<Vec<PrintedTableRow>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
         .join(name)
         .join("expected.txt");
     let text = fs::read_to_string(path).unwrap();
-    text.split("$ chakram").skip(1).map(rows).collect()
+    text.split("$ chakram")
+        .skip(1)
+        .map(parse_table_rows)
+        .collect()
 }
 
 /// Links reduce the communication time, on a torus at least as much as on the mesh that it contains. They do not change
 /// the processing time.
 #[test]
 fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
-    let all = study("deap-fixed");
+    let all = read_study_tables("deap-fixed");
     assert_eq!(all.len(), 3);
     for rows in all {
         let [interfaces, mesh, flat, cube] = &rows[..] else {
@@ -92,7 +95,7 @@ fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
 fn tori_that_are_one_graph_have_equal_steps() {
     let dir = TempDir::new().unwrap();
     let number = [0, 1, 3, 2, 4, 5, 7, 6];
-    let links = stdout(&["topology", "show", "torus:2x2x2", "--links"]);
+    let links = run_chakram_ok(&["topology", "show", "torus:2x2x2", "--links"]);
     let mut of = vec![Vec::new(); 8];
     for link in links.trim().split(',') {
         let ends: Vec<usize> = link
@@ -113,7 +116,7 @@ fn tori_that_are_one_graph_have_equal_steps() {
     let file = dir.path().join("cube.topology");
     fs::write(&file, text).unwrap();
     let on = |graph: &str| {
-        let text = stdout(&[
+        let text = run_chakram_ok(&[
             "schedule",
             "--decoders",
             "1",
@@ -174,7 +177,7 @@ fn hops_peak_at_prime_numbers_of_chips() {
     }
     // On the best torus for each number of chips, there are at least as many steps as the number of sub-layers divided
     // by the number of chips.
-    let rows = &study("deap-chips")[0];
+    let rows = &read_study_tables("deap-chips")[0];
     assert_eq!(rows.len(), 36);
     for (row, chips) in rows.iter().zip(1..) {
         assert_eq!(row.chips, chips);
@@ -200,7 +203,7 @@ fn hops_peak_at_prime_numbers_of_chips() {
 
 #[test]
 fn random_searches_get_better_and_stay_below_fifty_chips() {
-    for rows in study("deap-random") {
+    for rows in read_study_tables("deap-random") {
         assert!(rows.len() > 1);
         assert!(rows.windows(2).all(|pair| pair[1].all < pair[0].all));
         assert!(rows.iter().all(|row| (2..50).contains(&row.chips)));
@@ -229,8 +232,8 @@ fn chips_without_barriers_are_never_slower() {
         if !barriers {
             words.push("--without-barriers");
         }
-        let table = rows(&stdout(&words));
-        let replay = stdout(&["replay", prefix, "-m", "gemminix4", "--format", "json"]);
+        let table = parse_table_rows(&run_chakram_ok(&words));
+        let replay = run_chakram_ok(&["replay", prefix, "-m", "gemminix4", "--format", "json"]);
         let report: Value = serde_json::from_str(&replay).unwrap();
         (report["makespan_ps"].as_u64().unwrap(), table[0].all)
     };
@@ -353,11 +356,11 @@ fn cycles_of_other_tools_are_prices() {
     let file = at("one.txt", &format!("[[{record}], [{record}]]"));
     let on = |table: &str| {
         let graph = ["schedule", &file, "--topology", "ring:2", "--cycles", table];
-        stdout(&graph)
+        run_chakram_ok(&graph)
     };
     let table = at("t.csv", "P,C,K,cycles,energy_pj\n64,64,64,7000,3e6\n");
     let text = on(&table);
-    assert_eq!(rows(&text)[0].processing, 10.0);
+    assert_eq!(parse_table_rows(&text)[0].processing, 10.0);
     // Two sub-layers use 3 uJ each, and connections use no power.
     assert!(
         text.contains(" 6.000 uJ") && !text.contains("the table lacks"),
@@ -366,7 +369,7 @@ fn cycles_of_other_tools_are_prices() {
     let other = on(&at("u.csv", "C,cycles\n3,7000\n"));
     assert!(other.contains("lacks them: 1 of 1 layer\n"), "{other}");
     let wrong = at("v.csv", "C,cycle\n3,7000\n");
-    let output = chakram(&[
+    let output = run_chakram(&[
         "schedule",
         &file,
         "--topology",
@@ -391,7 +394,7 @@ fn the_input_comes_from_memory_in_every_micro_batch() {
     let on = |more: &[&str]| {
         let words = "schedule --decoders 1 --embedding 64 --forward 64 --sequence 1024 --log";
         let words: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
-        stdout(&words)
+        run_chakram_ok(&words)
     };
     let inputs = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| line.contains(": input "));
@@ -399,7 +402,7 @@ fn the_input_comes_from_memory_in_every_micro_batch() {
     };
     let one = ["--topology", "interfaces:1"];
     let text = on(&one);
-    assert_eq!(rows(&text)[0].communication, 65.536 + 28.672);
+    assert_eq!(parse_table_rows(&text)[0].communication, 65.536 + 28.672);
     assert_eq!(
         inputs(&text),
         ["step 0 chip 0: input 0, 65536 B from memory"]
@@ -407,7 +410,10 @@ fn the_input_comes_from_memory_in_every_micro_batch() {
     // For the second micro-batch, the weights are on the chip. Its input is in memory, and is
     // needed for the first of the 10 products.
     let text = on(&[&one[..], &["--micro-batches", "2"]].concat());
-    assert_eq!(rows(&text)[0].communication, 2.0 * 65.536 + 28.672);
+    assert_eq!(
+        parse_table_rows(&text)[0].communication,
+        2.0 * 65.536 + 28.672
+    );
     assert_eq!(
         inputs(&text)[1..],
         ["step 10 chip 0: input 1, 65536 B from memory"]
@@ -440,7 +446,7 @@ fn schedules_are_documents_and_tables() {
     let words = "schedule --decoders 1 --embedding 64 --forward 64 --sequence 1024 --tensor 2 --topology ring:2 --format";
     let on = |more: &[&str]| {
         let words: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
-        stdout(&words)
+        run_chakram_ok(&words)
     };
     let document: Value = serde_json::from_str(&on(&["json"])).unwrap();
     assert_eq!(document["schema"], "chakram.schedule.1");
@@ -500,7 +506,7 @@ fn schedules_are_documents_and_tables() {
         .split(' ')
         .chain(["csv", "--steps", "--log"])
         .collect();
-    assert_eq!(chakram(&both).status.code(), Some(2));
+    assert_eq!(run_chakram(&both).status.code(), Some(2));
 }
 
 /// A chip's two accelerators share one copy of the input. If another chip has the input from an earlier step, that chip
@@ -512,7 +518,7 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
         let path = dir.path().join("s.txt");
         fs::write(&path, text).unwrap();
         let words = ["schedule", path.to_str().unwrap(), "--log", "--topology"];
-        let text = stdout(&[&words[..], more].concat());
+        let text = run_chakram_ok(&[&words[..], more].concat());
         let lines = text.lines().filter(|line| line.contains(": input "));
         let lines: Vec<String> = lines.map(str::to_owned).collect();
         lines.join("\n")
@@ -568,7 +574,7 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
 #[test]
 fn small_memories_split_sub_layers_and_let_data_go() {
     let on = |memory: &str| {
-        stdout(&[
+        run_chakram_ok(&[
             "schedule",
             "--decoders",
             "1",
@@ -591,8 +597,8 @@ fn small_memories_split_sub_layers_and_let_data_go() {
         small.contains("parts") && small.contains("evicted"),
         "{small}"
     );
-    assert!(rows(&small)[0].steps > rows(&large)[0].steps);
-    let output = chakram(&[
+    assert!(parse_table_rows(&small)[0].steps > parse_table_rows(&large)[0].steps);
+    let output = run_chakram(&[
         "schedule",
         "--decoders",
         "1",
@@ -613,7 +619,7 @@ fn small_memories_split_sub_layers_and_let_data_go() {
 fn energy_of_kernels_has_one_rule() {
     let dir = TempDir::new().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let json = |args: &[&str]| -> Value { serde_json::from_str(&stdout(args)).unwrap() };
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&run_chakram_ok(args)).unwrap() };
     const ACCELERATOR: &str = "gemmini-16,scratchpad=32MB,mappings=50";
     let mapping = ["loopnest", ACCELERATOR, "--product", "2500x32x32"];
     let mapping = json(&[&mapping[..], &["--format", "json"]].concat());
@@ -632,7 +638,7 @@ fn energy_of_kernels_has_one_rule() {
     fs::write(at("t.csv"), "P,C,K,cycles\n2500,32,32,10064\n").unwrap();
     let unknown = json(&[&words[..], &more, &["--cycles", &at("t.csv")]].concat());
     assert_eq!(unknown["topologies"][0]["energy_pj"], Value::Null);
-    let shown = stdout(&[&words[..], &["--cycles", &at("t.csv"), "--steps"]].concat());
+    let shown = run_chakram_ok(&[&words[..], &["--cycles", &at("t.csv"), "--steps"]].concat());
     let lines = shown.lines().filter(|line| line.ends_with(" -"));
     assert_eq!(lines.count(), 2, "{shown}");
 
@@ -675,7 +681,7 @@ fn energy_of_kernels_has_one_rule() {
     let compute = format!("loopnest:{ACCELERATOR}");
     let replay = |name: &str| {
         let words = ["replay", &at(name), "-m", "gemmini", "--compute", &compute];
-        let text = stdout(&words);
+        let text = run_chakram_ok(&words);
         let report = json(&[&words[..], &["--format", "json"]].concat());
         (report["kernel_energy"].clone(), text)
     };
@@ -714,7 +720,7 @@ fn energy_of_kernels_has_one_rule() {
         );
         fs::write(at("s.toml"), study).unwrap();
         let folder = at(&format!("{name}-{}", power.len()));
-        stdout(&["sweep", &at("s.toml"), "-o", &folder]);
+        run_chakram_ok(&["sweep", &at("s.toml"), "-o", &folder]);
         let rows = fs::read_to_string(Path::new(&folder).join("rows.jsonl")).unwrap();
         serde_json::from_str::<Value>(&rows).unwrap()
     };

@@ -1,39 +1,39 @@
 //! Tests machines with individual links: the paper's notation, bytes over each link, slow links,
 //! graphs, and Clos networks.
 
-use super::commands::{chakram, code};
+use super::commands::{run_chakram, run_for_exit_code};
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;
 
 mod tiers;
 
-fn stdout(args: &[&str]) -> String {
-    let output = chakram(args);
+fn run_chakram_ok(args: &[&str]) -> String {
+    let output = run_chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {error}");
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-fn json(args: &[&str]) -> Value {
-    let text = stdout(&[args, &["--format", "json"]].concat());
+fn run_chakram_json(args: &[&str]) -> Value {
+    let text = run_chakram_ok(&[args, &["--format", "json"]].concat());
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-fn makespan(args: &[&str]) -> u64 {
-    json(args)["makespan_ps"].as_u64().unwrap()
+fn replay_makespan(args: &[&str]) -> u64 {
+    run_chakram_json(args)["makespan_ps"].as_u64().unwrap()
 }
 
-fn refusal(args: &[&str]) -> String {
-    let output = chakram(args);
+fn expect_chakram_error(args: &[&str]) -> String {
+    let output = run_chakram(args);
     assert_eq!(output.status.code(), Some(2), "{args:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
 /// Returns a machine file with one dimension; `dimension` gives the lines after its bandwidth and
 /// latency.
-fn file(dir: &TempDir, name: &str, dimension: &str) -> String {
-    let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
+fn write_one_dimension_machine(dir: &TempDir, name: &str, dimension: &str) -> String {
+    let notation = run_chakram_ok(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
     let path = dir.path().join(name).to_str().unwrap().to_owned();
     let text = format!(
@@ -52,7 +52,7 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("m.toml").to_str().unwrap().to_owned();
     let notation = "Ring(4)_Switch(2):250GB/s,50 GB/s:500ns";
-    fs::write(&path, stdout(&["machine", "show", notation])).unwrap();
+    fs::write(&path, run_chakram_ok(&["machine", "show", notation])).unwrap();
     let job = [
         "generate",
         "collective",
@@ -62,8 +62,8 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
         "--ranks",
         "8",
     ];
-    let found = makespan(&[&job[..], &["-m", notation]].concat());
-    assert_eq!(found, makespan(&[&job[..], &["-m", &path]].concat()));
+    let found = replay_makespan(&[&job[..], &["-m", notation]].concat());
+    assert_eq!(found, replay_makespan(&[&job[..], &["-m", &path]].concat()));
     let flags = [
         "-m",
         "Ring(4)_Switch(2)",
@@ -72,7 +72,7 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
         "--latency",
         "500ns",
     ];
-    assert_eq!(found, makespan(&[&job[..], &flags].concat()));
+    assert_eq!(found, replay_makespan(&[&job[..], &flags].concat()));
     for (flags, expected) in [
         (&["-m", "Ring(8)"][..], "no bandwidth"),
         (
@@ -92,7 +92,7 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
             "dgx-h100 has its own",
         ),
     ] {
-        let error = refusal(&[&job[..], flags].concat());
+        let error = expect_chakram_error(&[&job[..], flags].concat());
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -112,7 +112,7 @@ fn kernels_need_npus_that_the_machine_describes() {
         "4",
         "-m",
     ];
-    let error = refusal(&[&model[..], &[line]].concat());
+    let error = expect_chakram_error(&[&model[..], &[line]].concat());
     for said in [
         "node ",
         "FLOPs or bytes but no recorded duration",
@@ -121,18 +121,21 @@ fn kernels_need_npus_that_the_machine_describes() {
     ] {
         assert!(error.contains(said), "{error}");
     }
-    let by = |npu: &str| makespan(&[&model[..], &[&format!("{npu}:{line}")]].concat());
+    let by = |npu: &str| replay_makespan(&[&model[..], &[&format!("{npu}:{line}")]].concat());
     assert_eq!(by("h100"), by("dgx-h100"));
     assert!(by("a100") > by("h100"));
-    assert_eq!(code(&["replay", "traces/ddp-resnet18", "-m", line]), 0);
-    let shown = json(&["machine", "show", line]);
+    assert_eq!(
+        run_for_exit_code(&["replay", "traces/ddp-resnet18", "-m", line]),
+        0
+    );
+    let shown = run_chakram_json(&["machine", "show", line]);
     let class = &shown["classes"][0];
     assert!(class["memory_bandwidth_bytes_per_s"].is_null(), "{class}");
     // Loads and stores in the NPU's own memory also need the NPU's rates.
     let loads = [
         "generate", "memory", "--ranks", "2", "--bytes", "1MB", "--local", "-m", line,
     ];
-    assert!(refusal(&loads).contains("describes no NPU"));
+    assert!(expect_chakram_error(&loads).contains("describes no NPU"));
 }
 
 /// The message sizes of Table IV of the ASTRA-sim 2.0 paper follow from its rule. An all-reduce of
@@ -152,7 +155,7 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
     ];
     for network in ["contention-free", "ports", "links", "fair-sharing"] {
         let args = [&job[..], &["-m", machine, "--links", "--network", network]].concat();
-        let report = json(&args);
+        let report = run_chakram_json(&args);
         let dimensions = report["links"]["dimensions"].as_array().unwrap();
         let own = |d: usize| dimensions[d]["bytes_per_npu"].as_u64().unwrap();
         assert_eq!((own(0), own(1)), (96_000_000, 16_000_000), "{network}");
@@ -169,13 +172,13 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
         // 16 MB take 1.6 ms at 10 GB/s, and 96 MB take 0.384 ms at 250 GB/s.
         assert_eq!(dimensions[1]["most_busy_ps"], 1_600_000_000_u64);
         assert!(report["makespan_ps"].as_u64().unwrap() >= 1_600_000_000);
-        let text = stdout(&args);
+        let text = run_chakram_ok(&args);
         assert!(
             text.contains("bottleneck: switch-2, the link from NPU 0 to switch-2 switch at 0"),
             "{text}"
         );
     }
-    let table = stdout(
+    let table = run_chakram_ok(
         &[
             &job[..],
             &["-m", machine, "--format", "csv", "--table", "links"],
@@ -188,7 +191,7 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
         "{table}"
     );
     // Bytes are counted only on request, and counting does not change the results.
-    let plain = json(&[&job[..], &["-m", machine]].concat());
+    let plain = run_chakram_json(&[&job[..], &["-m", machine]].concat());
     assert!(plain.get("links").is_none());
 }
 
@@ -198,15 +201,15 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
 fn a_slow_link_slows_the_messages_that_pass_it() {
     let dir = TempDir::new().unwrap();
     let shape = "shape = \"switch\"\nsize = 4\nalgorithm = \"ring\"";
-    let whole = file(&dir, "whole.toml", shape);
-    let slow = file(
+    let whole = write_one_dimension_machine(&dir, "whole.toml", shape);
+    let slow = write_one_dimension_machine(
         &dir,
         "slow.toml",
         &format!("{shape}\n[[link]]\nnpus = \"3\"\nbandwidth = \"500 MB/s\"\nlatency = \"10 us\""),
     );
     let on = |machine: &str, map: &str| {
         let args = ["--ranks", "2", "-m", machine, "--map", map];
-        makespan(&[RING_OF_MESSAGES, &args].concat())
+        replay_makespan(&[RING_OF_MESSAGES, &args].concat())
     };
     assert_eq!(on(&whole, "0,3"), 1_002_000_000);
     assert_eq!(on(&slow, "0,1"), 1_002_000_000);
@@ -217,7 +220,10 @@ fn a_slow_link_slows_the_messages_that_pass_it() {
             &["--ranks", "2", "-m", &slow, "--network", model],
         ]
         .concat();
-        assert!(refusal(&args).contains("--network fair-sharing"), "{model}");
+        assert!(
+            expect_chakram_error(&args).contains("--network fair-sharing"),
+            "{model}"
+        );
     }
 }
 
@@ -226,7 +232,7 @@ fn a_slow_link_slows_the_messages_that_pass_it() {
 fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("slow.toml").to_str().unwrap().to_owned();
-    let text = stdout(&["machine", "show", "w-2d:Ring(4):1 GB/s:1 us"]);
+    let text = run_chakram_ok(&["machine", "show", "w-2d:Ring(4):1 GB/s:1 us"]);
     let npu = &text[text.find("[npu").unwrap()..text.find("[[dimension").unwrap()];
     let write = |slowdown: &str| {
         let slow = npu.replace("npu.a100", "npu.worn");
@@ -239,12 +245,12 @@ fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
         "generate", "chain", "--ranks", "4", "--nodes", "10", "-m", &path,
     ];
     write("1.5");
-    let report = json(&job);
+    let report = run_chakram_json(&job);
     let ends = report["npus"].as_array().unwrap().iter();
     let ends: Vec<_> = ends.map(|npu| npu["finish_ps"].as_u64().unwrap()).collect();
     assert_eq!(ends, [10_000_000, 10_000_000, 10_000_000, 15_000_000]);
     write("0.5");
-    assert!(refusal(&job).contains("a factor of at least 1"));
+    assert!(expect_chakram_error(&job).contains("a factor of at least 1"));
 }
 
 /// With another numbering, the cube is both a 2 x 4 torus and a 2 x 2 x 2 torus: y in a ring of four is the y-th word
@@ -257,7 +263,7 @@ fn tori_that_are_one_graph_take_equally_long() {
         let rest = format!(
             "shape = \"graph\"\nsize = 8\nlinks = \"{links}\"\nroutes = \"sprayed\"\nalgorithm = \"direct\""
         );
-        file(&dir, name, &rest)
+        write_one_dimension_machine(&dir, name, &rest)
     };
     let (flat, cube) = (
         graph("flat.toml", "torus:2x4"),
@@ -269,7 +275,7 @@ fn tori_that_are_one_graph_take_equally_long() {
             let job = [
                 "generate", "p2p", "stride", "--stride", stride, "--size", "1MB",
             ];
-            makespan(&[&job[..], &["--ranks", "8", "-m", machine, "--map", map]].concat())
+            replay_makespan(&[&job[..], &["--ranks", "8", "-m", machine, "--map", map]].concat())
         });
         strides.to_vec()
     };
@@ -278,7 +284,7 @@ fn tori_that_are_one_graph_take_equally_long() {
     let sum = |all: Vec<u64>| all.into_iter().sum::<u64>();
     assert!(sum(on(&mesh, "0-7")) > sum(found));
     // A graph built from the printed links of a torus is that torus.
-    let printed = stdout(&["topology", "show", "torus:2x4", "--links"]);
+    let printed = run_chakram_ok(&["topology", "show", "torus:2x4", "--links"]);
     let printed = graph("printed.toml", printed.trim());
     let job = [
         "generate",
@@ -291,14 +297,17 @@ fn tori_that_are_one_graph_take_equally_long() {
         "-m",
     ];
     assert_eq!(
-        makespan(&[&job[..], &[&printed]].concat()),
-        makespan(&[&job[..], &[&flat]].concat())
+        replay_makespan(&[&job[..], &[&printed]].concat()),
+        replay_makespan(&[&job[..], &[&flat]].concat())
     );
     // The file lists the path link by link, and gives the link 1-2 a distance. A message from 0 to
     // 2 goes through 1, and takes 3 us on this link.
     let path = graph("path.toml", "0-1,1-2:3,2-3,3-4,4-5,5-6,6-7");
     let args = ["--ranks", "2", "-m", &path, "--map", "0,2"];
-    assert_eq!(makespan(&[RING_OF_MESSAGES, &args].concat()), 1_004_000_000);
+    assert_eq!(
+        replay_makespan(&[RING_OF_MESSAGES, &args].concat()),
+        1_004_000_000
+    );
 }
 
 /// Returns text traces with messages of `bytes` from every chip to every other chip, one after another. The messages
@@ -364,10 +373,12 @@ fn all_pairs_of_chips_take_their_mean_hops() {
             .to_str()
             .unwrap()
             .to_owned();
-        stdout(&["topology", "show", graph, "-o", &path]);
+        run_chakram_ok(&["topology", "show", graph, "-o", &path]);
         path
     };
-    let on = |machine: &str, map: &str| makespan(&["replay", &pairs, "-m", machine, "--map", map]);
+    let on = |machine: &str, map: &str| {
+        replay_makespan(&["replay", &pairs, "-m", machine, "--map", map])
+    };
     let own = "0-7";
     let ms = 1_000_000_000;
     assert_eq!(on(&file("torus:2x4"), own), 96 * ms);
@@ -401,13 +412,13 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     fs::write(&path, long.collect::<Vec<_>>().join("\n")).unwrap();
     assert_eq!(on(&path, own), 224 * ms);
     // Chips with four links need an explicit rule, and an error in a machine file names the line.
-    let error = refusal(&["replay", &pairs, "-m", "torus:3x3"]);
+    let error = expect_chakram_error(&["replay", &pairs, "-m", "torus:3x3"]);
     assert!(
         error.contains("chips with 4 links") && error.contains("`step` or `log`"),
         "{error}"
     );
     fs::write(&path, text.replace("Chip_id: 3", "Chip_id: 3x")).unwrap();
-    let error = refusal(&["replay", &pairs, "-m", &path]);
+    let error = expect_chakram_error(&["replay", &pairs, "-m", &path]);
     assert!(
         error.contains("long.topology:") && error.contains("\"3x\""),
         "{error}"
@@ -439,7 +450,7 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         let rest = format!(
             "shape = \"graph\"\nsize = 8\nlinks = \"{list}\"\nroutes = \"{routes}\"\nalgorithm = \"direct\"\n{network}"
         );
-        file(&dir, name, &rest)
+        write_one_dimension_machine(&dir, name, &rest)
     };
     let plain: Vec<usize> = (0..8).collect();
     let map = |number: &[usize], chips: &[usize]| {
@@ -450,7 +461,7 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         let one = machine("one.toml", &plain, routes, network);
         let other = machine("other.toml", &number, routes, network);
         let ends = [(&one, &plain[..]), (&other, &number[..])].map(|(file, number)| {
-            makespan(&[job, &["-m", file, "--map", &map(number, chips)]].concat())
+            replay_makespan(&[job, &["-m", file, "--map", &map(number, chips)]].concat())
         });
         // The order in which rates are summed may differ, which changes the last picoseconds.
         assert!(ends[0].abs_diff(ends[1]) <= 16, "{job:?} {ends:?}");
@@ -477,7 +488,7 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
             "-m",
         ];
         let file = machine("whole.toml", &plain, "sprayed", "");
-        let found = makespan(&[&collective[..], &[&file]].concat());
+        let found = replay_makespan(&[&collective[..], &[&file]].concat());
         assert!((least..20 * least).contains(&found), "{kind} {found}");
     }
     // A captured job of two ranks runs on neighbours, and then on the leaf and the far corner,
@@ -498,7 +509,7 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     assert_eq!(both("first", stores, &pair, &[0, 4]), 3 * one);
     let error = {
         let file = machine("sprayed.toml", &plain, "sprayed", stores);
-        refusal(&[&captured[..], &["-m", &file]].concat())
+        expect_chakram_error(&[&captured[..], &["-m", &file]].concat())
     };
     assert!(
         error.contains("if every dimension is clos or graph and routes are first or hashed"),
@@ -514,12 +525,12 @@ fn a_clos_network_has_its_oversubscription() {
     let clos = |name: &str, keys: &str| {
         let rest =
             format!("shape = \"clos\"\nsize = 8\nlevels = \"4x2\"\nalgorithm = \"ring\"\n{keys}");
-        file(&dir, name, &rest)
+        write_one_dimension_machine(&dir, name, &rest)
     };
     let across = [
         "generate", "p2p", "stride", "--stride", "4", "--size", "1MB", "--ranks", "8", "-m",
     ];
-    let on = |machine: &str| makespan(&[&across[..], &[machine]].concat());
+    let on = |machine: &str| replay_makespan(&[&across[..], &[machine]].concat());
     assert_eq!(on(&clos("full.toml", "")), 1_004_000_000);
     assert_eq!(
         on(&clos("half.toml", "oversubscription = 2")),
@@ -532,7 +543,7 @@ fn a_clos_network_has_its_oversubscription() {
     let all: Vec<_> = (0..8).map(hashed).collect();
     assert!(all.iter().all(|&end| end >= 2_004_000_000), "{all:?}");
     assert!(all.iter().any(|&end| end > 2_004_000_000), "{all:?}");
-    let shown = stdout(&[
+    let shown = run_chakram_ok(&[
         "machine",
         "check",
         &clos("shown.toml", "oversubscription = 2"),
@@ -594,8 +605,9 @@ fn files_of_links_that_make_no_sense_are_refused() {
             "a network model or switching",
         ),
     ] {
-        let path = file(&dir, "bad.toml", &format!("algorithm = \"ring\"\n{rest}"));
-        let output = chakram(&["machine", "check", &path]);
+        let path =
+            write_one_dimension_machine(&dir, "bad.toml", &format!("algorithm = \"ring\"\n{rest}"));
+        let output = run_chakram(&["machine", "check", &path]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(2), "{rest}: {text}");
         assert!(text.contains(expected), "{rest}: {text}");
@@ -604,18 +616,21 @@ fn files_of_links_that_make_no_sense_are_refused() {
     let job = [
         "generate", "p2p", "ring", "--size", "1MB", "--ranks", "2", "-m", large,
     ];
-    assert_eq!(code(&job), 0);
+    assert_eq!(run_for_exit_code(&job), 0);
     for more in [&["--links"][..], &["--network", "fair-sharing"]] {
-        assert!(refusal(&[&job[..], more].concat()).contains("at most 16384"));
+        assert!(expect_chakram_error(&[&job[..], more].concat()).contains("at most 16384"));
     }
     // A machine file may name the network model. If communication takes its recorded time, the
     // model is not used.
     let keys =
         "shape = \"ring\"\nsize = 32768\nalgorithm = \"ring\"\n[network]\nmodel = \"fair_sharing\"";
-    let large = file(&dir, "large.toml", keys);
+    let large = write_one_dimension_machine(&dir, "large.toml", keys);
     let kernels = ["replay", "traces/ddp-resnet18", "-m", &large];
-    assert!(refusal(&kernels).contains("at most 16384"));
-    assert_eq!(code(&[&kernels[..], &["--comm", "recorded"]].concat()), 0);
+    assert!(expect_chakram_error(&kernels).contains("at most 16384"));
+    assert_eq!(
+        run_for_exit_code(&[&kernels[..], &["--comm", "recorded"]].concat()),
+        0
+    );
 }
 
 /// Eight NPUs below two leaf switches each load 1 MB from a shared memory of 500 MB/s at NPU 0, which takes 16 ms.
@@ -626,12 +641,12 @@ fn memory_lies_at_npus_of_a_clos_network() {
     let keys = "shape = \"clos\"\nsize = 8\nlevels = \"4x2\"\nalgorithm = \"ring\"\n[remote_memory]\n\
                 attachment = \"ports\"\nat = \"0\"\nbandwidth = \"500 MB/s\"\nlatency = \"0\"\n\
                 capacity = \"1 TB\"";
-    let machine = file(&dir, "memory.toml", keys);
+    let machine = write_one_dimension_machine(&dir, "memory.toml", keys);
     let loads = |ranks: &str| {
         let args = [
             "generate", "memory", "--bytes", "1MB", "--ranks", ranks, "-m", &machine,
         ];
-        makespan(&args)
+        replay_makespan(&args)
     };
     assert_eq!(loads("8"), 16_004_000_000);
     assert_eq!(loads("4"), 8_002_000_000);

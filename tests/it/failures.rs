@@ -1,13 +1,13 @@
 //! Compares jobs on machines that have a failing part with jobs on machines without it, and with sums computed by hand.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Returns a machine of four NPUs connected by `links` of 1 GB/s and 1 us. `more` is appended to the file.
-fn machine(folder: &TempDir, links: &str, more: &str) -> PathBuf {
+fn write_four_npu_machine(folder: &TempDir, links: &str, more: &str) -> PathBuf {
     let text = format!(
         r#"name = "four"
 [npu.own]
@@ -37,10 +37,10 @@ algorithm = "direct"
 const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 4MB --format json --machine";
 
 /// Returns the report of an all-reduce, or the error message.
-fn reduce(machine: &Path, more: &[&str]) -> Result<Value, String> {
+fn replay_all_reduce(machine: &Path, more: &[&str]) -> Result<Value, String> {
     let words: Vec<&str> = REDUCE.split(' ').collect();
     let file = machine.to_str().expect("it is text");
-    let output = chakram(&[&words[..], &[file], more].concat());
+    let output = run_chakram(&[&words[..], &[file], more].concat());
     match output.status.code() {
         Some(0) => Ok(serde_json::from_slice(&output.stdout).expect("it is JSON")),
         code => Err(format!(
@@ -50,25 +50,26 @@ fn reduce(machine: &Path, more: &[&str]) -> Result<Value, String> {
     }
 }
 
-fn makespan(report: &Value) -> u64 {
+fn makespan_of_report(report: &Value) -> u64 {
     report["makespan_ps"].as_u64().expect("a time")
 }
 
 #[test]
 fn a_link_that_fails_at_once_is_one_that_is_not_there() {
     let folder = TempDir::new().expect("a folder");
-    let ring = machine(&folder, "0-1,1-2,2-3,3-0", "");
-    let line = machine(&folder, "0-1,1-2,2-3", "");
-    let [ring_alone, line_alone] = [&ring, &line].map(|file| reduce(file, &[]).expect("it ends"));
-    let failed = reduce(&ring, &["--fail", "3-0@0ns", "--links"]).expect("it ends");
-    assert_eq!(makespan(&failed), makespan(&line_alone));
+    let ring = write_four_npu_machine(&folder, "0-1,1-2,2-3,3-0", "");
+    let line = write_four_npu_machine(&folder, "0-1,1-2,2-3", "");
+    let [ring_alone, line_alone] =
+        [&ring, &line].map(|file| replay_all_reduce(file, &[]).expect("it ends"));
+    let failed = replay_all_reduce(&ring, &["--fail", "3-0@0ns", "--links"]).expect("it ends");
+    assert_eq!(makespan_of_report(&failed), makespan_of_report(&line_alone));
     assert_eq!(
         failed["edits"]["unedited_makespan_ps"],
         ring_alone["makespan_ps"]
     );
-    assert!(makespan(&line_alone) > makespan(&ring_alone));
+    assert!(makespan_of_report(&line_alone) > makespan_of_report(&ring_alone));
     // Each direction of each link carries the same bytes as on a machine without the failed link.
-    let line_links = reduce(&line, &["--links"]).expect("it ends");
+    let line_links = replay_all_reduce(&line, &["--links"]).expect("it ends");
     let loads = |report: &Value| {
         let rows = report["links"]["links"].as_array().expect("rows").iter();
         let rows = rows.map(|row| {
@@ -86,9 +87,9 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
     assert_eq!(loads(&failed), loads(&line_links));
     // The machine file contains the same failure.
     let more = "[[failure]]\nlink = \"3-0\"\nat = \"0 ns\"\n";
-    let of_file = machine(&folder, "0-1,1-2,2-3,3-0", more);
-    let said = reduce(&of_file, &[]).expect("it ends");
-    assert_eq!(makespan(&said), makespan(&failed));
+    let of_file = write_four_npu_machine(&folder, "0-1,1-2,2-3,3-0", more);
+    let said = replay_all_reduce(&of_file, &[]).expect("it ends");
+    assert_eq!(makespan_of_report(&said), makespan_of_report(&failed));
     assert_eq!(said["edits"]["rows"], failed["edits"]["rows"]);
 }
 
@@ -97,8 +98,8 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
 #[test]
 fn bytes_on_a_link_that_fails_are_counted() {
     let folder = TempDir::new().expect("a folder");
-    let ring = machine(&folder, "0-1,1-2,2-3,3-0", "");
-    let late = reduce(&ring, &["--fail", "3-0@2ms"]).expect("it ends");
+    let ring = write_four_npu_machine(&folder, "0-1,1-2,2-3,3-0", "");
+    let late = replay_all_reduce(&ring, &["--fail", "3-0@2ms"]).expect("it ends");
     let row = &late["failures"][0];
     assert_eq!(row["links"], 2, "{late}");
     assert!(row["rerouted_messages"].as_u64() > Some(0), "{row}");
@@ -106,17 +107,17 @@ fn bytes_on_a_link_that_fails_are_counted() {
     // At most, the bytes in flight on two links of 1 GB/s with 1 us are sent again.
     assert!((1..=2000).contains(&resent), "{resent}");
     // A failure after the end changes nothing.
-    let alone = reduce(&ring, &[]).expect("it ends");
-    let after = reduce(&ring, &["--fail", "3-0@1s"]).expect("it ends");
-    assert_eq!(makespan(&after), makespan(&alone));
+    let alone = replay_all_reduce(&ring, &[]).expect("it ends");
+    let after = replay_all_reduce(&ring, &["--fail", "3-0@1s"]).expect("it ends");
+    assert_eq!(makespan_of_report(&after), makespan_of_report(&alone));
     assert_eq!(after["failures"][0]["rerouted_messages"], 0);
 }
 
 #[test]
 fn a_job_is_stuck_without_an_npu_or_a_way() {
     let folder = TempDir::new().expect("a folder");
-    let line = machine(&folder, "0-1,1-2,2-3", "");
-    let no_npu = reduce(&line, &["--fail", "2@2ms"]).expect_err("rank 2 does not end");
+    let line = write_four_npu_machine(&folder, "0-1,1-2,2-3", "");
+    let no_npu = replay_all_reduce(&line, &["--fail", "2@2ms"]).expect_err("rank 2 does not end");
     for part in [
         "Some(1)",
         "the replay is stuck: 0 of 4 nodes completed",
@@ -125,7 +126,7 @@ fn a_job_is_stuck_without_an_npu_or_a_way() {
     ] {
         assert!(no_npu.contains(part), "{part}: {no_npu}");
     }
-    let no_way = reduce(&line, &["--fail", "0-1@2ms"]).expect_err("NPU 0 is cut off");
+    let no_way = replay_all_reduce(&line, &["--fail", "0-1@2ms"]).expect_err("NPU 0 is cut off");
     for part in [
         "Some(1)",
         "link 0-1 failed at 2.000 ms: no route is left from NPU 0 to NPU",
@@ -133,13 +134,13 @@ fn a_job_is_stuck_without_an_npu_or_a_way() {
         assert!(no_way.contains(part), "{part}: {no_way}");
     }
     // An NPU that fails after its last node does not block other NPUs.
-    assert!(reduce(&line, &["--fail", "2@1s"]).is_ok());
+    assert!(replay_all_reduce(&line, &["--fail", "2@1s"]).is_ok());
 }
 
 #[test]
 fn failures_that_mean_nothing_are_refused() {
     let folder = TempDir::new().expect("a folder");
-    let line = machine(&folder, "0-1,1-2,2-3", "");
+    let line = write_four_npu_machine(&folder, "0-1,1-2,2-3", "");
     for (words, part) in [
         (
             &["--fail", "0-2@2ms"][..],
@@ -161,14 +162,14 @@ fn failures_that_mean_nothing_are_refused() {
             "no message crosses links",
         ),
     ] {
-        let error = reduce(&line, words).expect_err("it is refused");
+        let error = replay_all_reduce(&line, words).expect_err("it is refused");
         assert!(
             error.starts_with("Some(2)") && error.contains(part),
             "{part}: {error}"
         );
     }
     let words: Vec<&str> = REDUCE.split(' ').collect();
-    let unshared = chakram(&[&words[..], &["dgx-h100", "--fail", "0-1@2ms"]].concat());
+    let unshared = run_chakram(&[&words[..], &["dgx-h100", "--fail", "0-1@2ms"]].concat());
     let error = String::from_utf8_lossy(&unshared.stderr);
     assert!(error.contains("no message crosses links"), "{error}");
     for (table, part) in [
@@ -186,8 +187,8 @@ fn failures_that_mean_nothing_are_refused() {
         ),
         ("[[failure]]\nnpu = 1", "at"),
     ] {
-        let file = machine(&folder, "0-1,1-2,2-3", table);
-        let error = reduce(&file, &[]).expect_err("it is refused");
+        let file = write_four_npu_machine(&folder, "0-1,1-2,2-3", table);
+        let error = replay_all_reduce(&file, &[]).expect_err("it is refused");
         assert!(
             error.starts_with("Some(2)") && error.contains(part),
             "{part}: {error}"

@@ -91,26 +91,26 @@ impl Folder {
     pub fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
-        text(&output.stdout)
+        text_from_bytes(&output.stdout)
     }
 
     /// Runs the program, checks that it succeeds, and returns its standard error.
     pub fn errors(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
-        text(&output.stderr)
+        text_from_bytes(&output.stderr)
     }
 
     /// Runs the program, checks that it rejects its input, and returns its error message.
     pub fn refused(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
-        text(&output.stderr)
+        text_from_bytes(&output.stderr)
     }
 }
 
 /// Writes a text trace. The nodes are given as JSON without their ids.
-pub fn trace(folder: &Folder, name: &str, nodes: &[&str]) {
+pub fn write_text_trace(folder: &Folder, name: &str, nodes: &[&str]) {
     let mut lines = "{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_owned();
     for (id, node) in (1..).zip(nodes) {
         writeln!(lines, "{{\"id\":{id},{node}}}").expect("a string grows as needed");
@@ -118,12 +118,12 @@ pub fn trace(folder: &Folder, name: &str, nodes: &[&str]) {
     folder.write(name, lines.as_bytes());
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub fn text_from_bytes(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("it says text")
 }
 
 /// Returns the makespan of a replay, in picoseconds.
-pub fn makespan(folder: &Folder, args: &[&str]) -> u64 {
+pub fn replay_makespan(folder: &Folder, args: &[&str]) -> u64 {
     let json = folder.ok(&[args, &["--format", "json"]].concat());
     let report: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
     report["makespan_ps"].as_u64().expect("it is whole")

@@ -14,7 +14,7 @@ struct HostAndKinetoFiles {
     kineto: Value,
 }
 
-fn files(capture: &SimulatedJobCaptureWriter, rank: u32) -> HostAndKinetoFiles {
+fn generate_rank_capture(capture: &SimulatedJobCaptureWriter, rank: u32) -> HostAndKinetoFiles {
     let parsed = |write: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = Vec::new();
         write(&mut bytes);
@@ -26,7 +26,7 @@ fn files(capture: &SimulatedJobCaptureWriter, rank: u32) -> HostAndKinetoFiles {
     }
 }
 
-fn jobs() -> Vec<Options> {
+fn list_job_options() -> Vec<Options> {
     let new = Options::new;
     vec![
         Options {
@@ -62,12 +62,12 @@ fn jobs() -> Vec<Options> {
 }
 
 /// Returns the start and end in nanoseconds.
-fn interval(event: &Value) -> (i64, i64) {
+fn event_interval_ns(event: &Value) -> (i64, i64) {
     let ns = |key: &str| (event[key].as_f64().unwrap() * 1000.0).round() as i64;
     (ns("ts"), ns("ts") + ns("dur"))
 }
 
-fn of<'v>(kineto: &'v Value, categories: &[&str]) -> Vec<&'v Value> {
+fn list_events_in_categories<'v>(kineto: &'v Value, categories: &[&str]) -> Vec<&'v Value> {
     let events = kineto["traceEvents"].as_array().unwrap().iter();
     let wanted = |e: &&Value| {
         e["cat"]
@@ -77,7 +77,7 @@ fn of<'v>(kineto: &'v Value, categories: &[&str]) -> Vec<&'v Value> {
     events.filter(wanted).collect()
 }
 
-fn attribute(node: &Value, name: &str) -> u64 {
+fn integer_attribute(node: &Value, name: &str) -> u64 {
     let attrs = node["attrs"].as_array().unwrap();
     let found = attrs.iter().find(|attr| attr["name"] == name).unwrap();
     found["value"].as_u64().unwrap_or(u64::MAX)
@@ -85,7 +85,7 @@ fn attribute(node: &Value, name: &str) -> u64 {
 
 /// Checks that both files contain the same operators, and as many as promised.
 fn check_ids(files: &HostAndKinetoFiles, truth: &JobTruth, rank: usize) {
-    let ops = of(&files.kineto, &["cpu_op", "user_annotation"]);
+    let ops = list_events_in_categories(&files.kineto, &["cpu_op", "user_annotation"]);
     assert_eq!(ops.len() as u64, truth.ranks[rank].host_ops);
     let number = |e: &&Value| e["args"]["Record function id"].as_u64().unwrap();
     let mut in_kineto: BTreeSet<u64> = ops.iter().map(number).collect();
@@ -93,7 +93,10 @@ fn check_ids(files: &HostAndKinetoFiles, truth: &JobTruth, rank: usize) {
     // These are the roots, and the list of groups.
     in_kineto.extend([0, 1]);
     let nodes = files.host["nodes"].as_array().unwrap();
-    let in_host: BTreeSet<u64> = nodes.iter().map(|n| attribute(n, "rf_id")).collect();
+    let in_host: BTreeSet<u64> = nodes
+        .iter()
+        .map(|n| integer_attribute(n, "rf_id"))
+        .collect();
     assert_eq!(in_host, in_kineto);
     let ids: BTreeSet<u64> = nodes.iter().map(|n| n["id"].as_u64().unwrap()).collect();
     assert_eq!(ids.len(), nodes.len());
@@ -114,13 +117,16 @@ fn check_ids(files: &HostAndKinetoFiles, truth: &JobTruth, rank: usize) {
 /// do in time.
 fn check_nesting(files: &HostAndKinetoFiles, style: JobParallelism) {
     let nodes = files.host["nodes"].as_array().unwrap();
-    let by_rf: BTreeMap<u64, &Value> = nodes.iter().map(|n| (attribute(n, "rf_id"), n)).collect();
+    let by_rf: BTreeMap<u64, &Value> = nodes
+        .iter()
+        .map(|n| (integer_attribute(n, "rf_id"), n))
+        .collect();
     let mut threads: BTreeMap<u64, Vec<(i64, i64, &Value)>> = BTreeMap::new();
-    for op in of(&files.kineto, &["cpu_op", "user_annotation"]) {
+    for op in list_events_in_categories(&files.kineto, &["cpu_op", "user_annotation"]) {
         let message = ["gloo:send", "gloo:recv"].contains(&op["name"].as_str().unwrap());
         assert!(!message || style == JobParallelism::Pipeline);
         if !message {
-            let (start, end) = interval(op);
+            let (start, end) = event_interval_ns(op);
             let thread = threads.entry(op["tid"].as_u64().unwrap()).or_default();
             thread.push((start, end, op));
         }
@@ -145,18 +151,18 @@ fn check_nesting(files: &HostAndKinetoFiles, style: JobParallelism) {
 
 /// Checks that streams run one kernel at a time, and no kernel before its launch.
 fn check_streams(kineto: &Value, truth: &JobTruth, rank: usize) {
-    let calls = of(kineto, &["cuda_runtime"]);
+    let calls = list_events_in_categories(kineto, &["cuda_runtime"]);
     assert_eq!(calls.len() as u64, truth.ranks[rank].runtime_calls);
     let correlation = |e: &Value| e["args"]["correlation"].as_u64().unwrap();
     let calls: BTreeMap<u64, &Value> = calls.into_iter().map(|e| (correlation(e), e)).collect();
-    let count = |category| of(kineto, &[category]).len() as u64;
+    let count = |category| list_events_in_categories(kineto, &[category]).len() as u64;
     assert_eq!(count("kernel"), truth.ranks[rank].kernels);
     assert_eq!(count("gpu_memcpy"), truth.ranks[rank].copies);
     let mut streams: BTreeMap<u64, Vec<(i64, i64)>> = BTreeMap::new();
-    for event in of(kineto, &["kernel", "gpu_memcpy"]) {
-        let (start, end) = interval(event);
+    for event in list_events_in_categories(kineto, &["kernel", "gpu_memcpy"]) {
+        let (start, end) = event_interval_ns(event);
         let call = calls[&correlation(event)];
-        assert!(interval(call).1 <= start, "{event}");
+        assert!(event_interval_ns(call).1 <= start, "{event}");
         assert_eq!(call["args"]["External id"], event["args"]["External id"]);
         let stream = streams.entry(event["tid"].as_u64().unwrap()).or_default();
         stream.push((start, end));
@@ -167,11 +173,14 @@ fn check_streams(kineto: &Value, truth: &JobTruth, rank: usize) {
             assert!(pair[0].1 < pair[1].0, "{pair:?}");
         }
     }
-    for wait in of(kineto, &["cuda_sync"]) {
+    for wait in list_events_in_categories(kineto, &["cuda_sync"]) {
         if let Some(recorded) = wait["args"]["wait_on_cuda_event_record_corr_id"].as_u64() {
             let recorded = calls[&recorded];
             assert_eq!(recorded["name"], "cudaEventRecord");
-            assert!(interval(recorded).1 <= interval(wait).0, "{wait}");
+            assert!(
+                event_interval_ns(recorded).1 <= event_interval_ns(wait).0,
+                "{wait}"
+            );
         }
     }
 }
@@ -179,7 +188,7 @@ fn check_streams(kineto: &Value, truth: &JobTruth, rank: usize) {
 /// Checks that every flow arrow has one start and one end.
 fn check_flows(kineto: &Value) {
     let mut ends: BTreeMap<(&str, u64), [u32; 2]> = BTreeMap::new();
-    for flow in of(kineto, &["fwdbwd", "ac2g"]) {
+    for flow in list_events_in_categories(kineto, &["fwdbwd", "ac2g"]) {
         let key = (flow["cat"].as_str().unwrap(), flow["id"].as_u64().unwrap());
         ends.entry(key).or_default()[usize::from(flow["ph"] == "f")] += 1;
     }
@@ -192,14 +201,14 @@ fn check_times(kineto: &Value, truth: &JobTruth, rank: usize) {
     let known = &truth.ranks[rank];
     let base = kineto["baseTimeNanoseconds"].as_u64().unwrap();
     let zero = (truth.epoch_ns - base) as i64 + known.clock_offset_ns;
-    let shown = of(kineto, &["user_annotation", "kernel"])
+    let shown = list_events_in_categories(kineto, &["user_annotation", "kernel"])
         .into_iter()
         .filter(|event| {
             let name = event["name"].as_str().unwrap();
             name.starts_with("gloo:") || name.starts_with("ncclDev")
         });
     let on_clock = |event: &Value| {
-        let (start, end) = interval(event);
+        let (start, end) = event_interval_ns(event);
         ((start - zero) as u64, (end - zero) as u64)
     };
     let mut shown: Vec<_> = shown.map(on_clock).collect();
@@ -217,10 +226,13 @@ fn check_times(kineto: &Value, truth: &JobTruth, rank: usize) {
         "cuda_runtime",
         "cuda_sync",
     ];
-    let all: Vec<_> = of(kineto, &all).into_iter().map(on_clock).collect();
+    let all: Vec<_> = list_events_in_categories(kineto, &all)
+        .into_iter()
+        .map(on_clock)
+        .collect();
     assert_eq!(all.iter().map(|e| e.0).min(), Some(known.first_ns));
     assert_eq!(all.iter().map(|e| e.1).max(), Some(known.last_ns));
-    let steps = of(kineto, &["user_annotation"]).into_iter();
+    let steps = list_events_in_categories(kineto, &["user_annotation"]).into_iter();
     let steps = steps.filter(|e| e["name"].as_str().unwrap().starts_with("ProfilerStep#"));
     let steps: Vec<_> = steps.map(on_clock).map(|(a, b)| [a, b]).collect();
     assert_eq!(steps, known.steps);
@@ -254,12 +266,12 @@ fn check_truth(truth: &JobTruth, jitter: u32) {
 
 #[test]
 fn both_files_agree_with_the_truth() {
-    for options in jobs() {
+    for options in list_job_options() {
         let capture = generate_capture(&options).unwrap();
         let truth = capture.compute_truth();
         check_truth(&truth, options.jitter);
         for rank in 0..options.ranks as usize {
-            let files = files(&capture, rank as u32);
+            let files = generate_rank_capture(&capture, rank as u32);
             check_ids(&files, &truth, rank);
             check_nesting(&files, options.style);
             check_streams(&files.kineto, &truth, rank);
@@ -292,7 +304,7 @@ fn a_seed_decides_every_byte() {
 }
 
 /// Returns the type of a JSON value.
-fn kind(value: &Value) -> &'static str {
+fn json_type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
@@ -304,21 +316,21 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn kinds(value: &Value) -> BTreeMap<String, &'static str> {
+fn list_field_types(value: &Value) -> BTreeMap<String, &'static str> {
     let entries = value.as_object().unwrap().iter();
     entries
-        .map(|(key, value)| (key.clone(), kind(value)))
+        .map(|(key, value)| (key.clone(), json_type_name(value)))
         .collect()
 }
 
-fn real(file: &str) -> Option<Value> {
+fn load_corpus_capture(file: &str) -> Option<Value> {
     let packed = std::fs::read(corpus_path(format!("captures/{file}.json.zst"))?);
     let text = zstd::decode_all(&packed.expect("the corpus is there")[..]).expect("it is zstd");
     Some(serde_json::from_slice(&text).expect("it is JSON"))
 }
 
 /// Returns a node's keys in order, with the names and types of its attributes.
-fn shape(node: &Value) -> Vec<String> {
+fn describe_node_shape(node: &Value) -> Vec<String> {
     let mut shape: Vec<String> = node.as_object().unwrap().keys().cloned().collect();
     for side in ["inputs", "outputs"] {
         shape.extend(node[side].as_object().unwrap().keys().cloned());
@@ -328,7 +340,7 @@ fn shape(node: &Value) -> Vec<String> {
             "{} {} {}",
             attr["name"],
             attr["type"],
-            kind(&attr["value"])
+            json_type_name(&attr["value"])
         ));
     }
     shape
@@ -336,7 +348,7 @@ fn shape(node: &Value) -> Vec<String> {
 
 /// Returns, by operator name, each schema with the number and type of each argument. Lists of any
 /// length count as equal.
-fn signatures(host: &Value) -> BTreeMap<String, BTreeSet<String>> {
+fn collect_operator_signatures(host: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in host["nodes"].as_array().unwrap() {
         let name = node["name"].as_str().unwrap().to_owned();
@@ -364,7 +376,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
         (JobParallelism::Functional, "comm_zoo"),
     ];
     for (style, job) in jobs {
-        let Some(real) = real(&format!("pytorch/{job}/host.0")) else {
+        let Some(real) = load_corpus_capture(&format!("pytorch/{job}/host.0")) else {
             return;
         };
         let tensor_parallel = if style == JobParallelism::Pipeline {
@@ -376,21 +388,21 @@ fn host_nodes_look_as_pytorch_writes_them() {
             tensor_parallel,
             ..Options::new(Device::Cpu, style, 4)
         };
-        let host = files(&generate_capture(&options).unwrap(), 0).host;
-        assert_eq!(kinds(&host), kinds(&real));
+        let host = generate_rank_capture(&generate_capture(&options).unwrap(), 0).host;
+        assert_eq!(list_field_types(&host), list_field_types(&real));
         let shapes = |host: &Value| -> BTreeSet<Vec<String>> {
             let nodes = host["nodes"].as_array().unwrap();
-            nodes.iter().map(shape).collect()
+            nodes.iter().map(describe_node_shape).collect()
         };
         assert_eq!(shapes(&host), shapes(&real), "{job}");
-        for (name, signatures) in signatures(&real) {
+        for (name, signatures) in collect_operator_signatures(&real) {
             known.entry(name).or_default().extend(signatures);
         }
         own.push(host);
     }
     // Operators have the same schemas and argument types as in the real capture.
     let mut compared = 0;
-    for (name, found) in own.iter().flat_map(signatures) {
+    for (name, found) in own.iter().flat_map(collect_operator_signatures) {
         if let Some(known) = known.get(&name) {
             compared += 1;
             assert!(
@@ -406,7 +418,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
 type EventKeysAndArgumentTypes =
     BTreeMap<(String, String), (BTreeSet<Vec<String>>, BTreeMap<String, &'static str>)>;
 
-fn shapes(kineto: &Value) -> EventKeysAndArgumentTypes {
+fn collect_event_shapes(kineto: &Value) -> EventKeysAndArgumentTypes {
     let mut shapes = EventKeysAndArgumentTypes::new();
     for event in kineto["traceEvents"].as_array().unwrap() {
         let key = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
@@ -415,13 +427,13 @@ fn shapes(kineto: &Value) -> EventKeysAndArgumentTypes {
         own.sort();
         keys.insert(own);
         if event["args"].is_object() {
-            args.extend(kinds(&event["args"]));
+            args.extend(list_field_types(&event["args"]));
         }
     }
     shapes
 }
 
-fn compare(
+fn assert_event_shapes_known(
     found: &EventKeysAndArgumentTypes,
     real: &EventKeysAndArgumentTypes,
     newer: &[&str],
@@ -449,30 +461,30 @@ fn kineto_events_look_as_pytorch_writes_them() {
         (JobParallelism::Ddp, "ddp_gpt"),
         (JobParallelism::Pipeline, "pp_1f1b"),
     ] {
-        let Some(real) = real(&format!("pytorch/{job}/kineto.0")) else {
+        let Some(real) = load_corpus_capture(&format!("pytorch/{job}/kineto.0")) else {
             return;
         };
         let capture = generate_capture(&Options::new(Device::Cpu, style, 2)).unwrap();
-        let kineto = files(&capture, 0).kineto;
-        assert_eq!(kinds(&kineto), kinds(&real));
+        let kineto = generate_rank_capture(&capture, 0).kineto;
+        assert_eq!(list_field_types(&kineto), list_field_types(&real));
         assert_eq!(
-            kinds(&kineto["distributedInfo"]),
-            kinds(&real["distributedInfo"])
+            list_field_types(&kineto["distributedInfo"]),
+            list_field_types(&real["distributedInfo"])
         );
-        let (found, known) = (shapes(&kineto), shapes(&real));
-        compare(&found, &known, &[], &[]);
+        let (found, known) = (collect_event_shapes(&kineto), collect_event_shapes(&real));
+        assert_event_shapes_known(&found, &known, &[], &[]);
         assert_eq!(
             found.keys().collect::<Vec<_>>(),
             known.keys().collect::<Vec<_>>(),
             "{job}"
         );
     }
-    let Some(nccl) = real("gpu/hta_misc_kineto/nccl_parser_config.nccl_data") else {
+    let Some(nccl) = load_corpus_capture("gpu/hta_misc_kineto/nccl_parser_config.nccl_data") else {
         return;
     };
     let sync = "gpu/hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace";
     let capture = generate_capture(&Options::new(Device::Cuda, JobParallelism::Ddp, 2)).unwrap();
-    let kineto = files(&capture, 0).kineto;
+    let kineto = generate_rank_capture(&capture, 0).kineto;
     // The real file lacks these features, because it was captured in 2024 without shapes.
     let newer = [
         "Concrete Inputs",
@@ -482,13 +494,18 @@ fn kineto_events_look_as_pytorch_writes_them() {
         "Rank",
         "Seq",
     ];
-    let known = shapes(&nccl);
-    compare(&shapes(&kineto), &known, &newer, &["cuda_sync"]);
-    let device = |kineto: &Value| kinds(&kineto["deviceProperties"][0]);
+    let known = collect_event_shapes(&nccl);
+    assert_event_shapes_known(
+        &collect_event_shapes(&kineto),
+        &known,
+        &newer,
+        &["cuda_sync"],
+    );
+    let device = |kineto: &Value| list_field_types(&kineto["deviceProperties"][0]);
     assert_eq!(device(&kineto), device(&nccl));
-    let known =
-        &shapes(&real(sync).expect("it is beside the other"))[&("cuda_sync".into(), "X".into())];
-    let found = &shapes(&kineto)[&("cuda_sync".into(), "X".into())];
+    let known = &collect_event_shapes(&load_corpus_capture(sync).expect("it is beside the other"))
+        [&("cuda_sync".into(), "X".into())];
+    let found = &collect_event_shapes(&kineto)[&("cuda_sync".into(), "X".into())];
     assert_eq!(found.0, known.0);
     assert_eq!(found.1, known.1);
 }

@@ -1,47 +1,50 @@
 //! Tests host time on other machines, and reports of jobs captured on CPUs.
 
-use crate::files::{Folder, text, trace};
+use crate::files::{Folder, text_from_bytes, write_text_trace};
 use serde_json::Value;
 use testkit::capture::Device;
 
 /// Returns the text report of a replay on a DGX H100, or on several machines.
-fn report(folder: &Folder, args: &[&str]) -> String {
+fn replay_report(folder: &Folder, args: &[&str]) -> String {
     folder.ok(&[&["replay"], args, &["-m", "dgx-h100"]].concat())
 }
 
 /// Returns the same report as JSON.
-fn json(folder: &Folder, args: &[&str]) -> Value {
-    let report = report(folder, &[args, &["--format", "json"]].concat());
+fn replay_report_json(folder: &Folder, args: &[&str]) -> Value {
+    let report = replay_report(folder, &[args, &["--format", "json"]].concat());
     serde_json::from_str(&report).expect("it is JSON")
 }
 
-fn number(value: &Value) -> u64 {
+fn integer_from_json(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
 /// Returns the parts of the makespan, in picoseconds, divided by how they depend on the machine: `responds`, `fixed`
 /// and `follows`. These parts add up to the makespan.
-fn response(report: &Value) -> [u64; 3] {
+fn split_makespan_by_response(report: &Value) -> [u64; 3] {
     let parts = ["responds_ps", "fixed_ps", "follows_ps"];
-    let parts = parts.map(|part| number(&report["response"][part]));
-    assert_eq!(parts.iter().sum::<u64>(), number(&report["makespan_ps"]));
+    let parts = parts.map(|part| integer_from_json(&report["response"][part]));
+    assert_eq!(
+        parts.iter().sum::<u64>(),
+        integer_from_json(&report["makespan_ps"])
+    );
     parts
 }
 
 /// Writes a job with 10 us of host work, and then 4 us of host delay before a kernel of 5 us.
-fn dispatched(folder: &Folder) {
+fn write_dispatched_job(folder: &Folder) {
     let host = "\"name\":\"dispatch\",\"type\":\"COMP_NODE\",\"duration_micros\":10,\
                 \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":true}]";
     let kernel = "\"name\":\"kernel\",\"type\":\"COMP_NODE\",\"duration_micros\":5,\"data_deps\":[1],\
                   \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":false},\
                   {\"name\":\"delay_ns\",\"uint64_val\":4000}]";
-    trace(folder, "job.0.jsonl", &[host, kernel]);
+    write_text_trace(folder, "job.0.jsonl", &[host, kernel]);
 }
 
 #[test]
 fn host_time_is_scaled_and_nothing_else() {
     let folder = Folder::new();
-    dispatched(&folder);
+    write_dispatched_job(&folder);
     for (host, wanted) in [
         ("recorded", 19_000_000),
         // The sum is 5 + 2 + 5 us.
@@ -50,28 +53,31 @@ fn host_time_is_scaled_and_nothing_else() {
         ("scaled:2", 33_000_000),
         ("scaled:0", 5_000_000),
     ] {
-        let found = json(&folder, &["job.0.jsonl", "--host", host]);
-        assert_eq!(number(&found["makespan_ps"]), wanted, "{host}");
-        let host_time = number(&found["npus"][0]["time_ps"]["host"]);
+        let found = replay_report_json(&folder, &["job.0.jsonl", "--host", host]);
+        assert_eq!(integer_from_json(&found["makespan_ps"]), wanted, "{host}");
+        let host_time = integer_from_json(&found["npus"][0]["time_ps"]["host"]);
         assert_eq!(host_time, wanted - 5_000_000, "{host}");
         if host != "recorded" {
             assert_eq!(found["options"]["host"], host);
         }
     }
     // Kernels scale, but the host does not, so the sum is 10 + 4 + 2.5 us.
-    let found = json(&folder, &["job.0.jsonl", "--compute", "scaled:0.5"]);
-    assert_eq!(number(&found["makespan_ps"]), 16_500_000);
+    let found = replay_report_json(&folder, &["job.0.jsonl", "--compute", "scaled:0.5"]);
+    assert_eq!(integer_from_json(&found["makespan_ps"]), 16_500_000);
     // A delay that the user gives does not scale, so the sum is 1 + 5 + 2 + 5 us.
     let late = ["job.0.jsonl", "--host", "scaled:0.5", "--delay", "0=1us"];
-    assert_eq!(number(&json(&folder, &late)["makespan_ps"]), 13_000_000);
+    assert_eq!(
+        integer_from_json(&replay_report_json(&folder, &late)["makespan_ps"]),
+        13_000_000
+    );
 }
 
 #[test]
 fn a_job_of_mostly_host_time_says_so() {
     let folder = Folder::new();
-    dispatched(&folder);
+    write_dispatched_job(&folder);
     // Of 19 us, 14 us (73.7 %) are host time, and 26.3 % are a recorded kernel.
-    let found = report(&folder, &["job.0.jsonl"]).replace('\n', " ");
+    let found = replay_report(&folder, &["job.0.jsonl"]).replace('\n', " ");
     let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         found.contains(
@@ -81,7 +87,7 @@ fn a_job_of_mostly_host_time_says_so() {
         "{found}"
     );
     // Host time is 2 + 0.8 us of 7.8 us.
-    let found = report(&folder, &["job.0.jsonl", "--host", "scaled:0.2"]);
+    let found = replay_report(&folder, &["job.0.jsonl", "--host", "scaled:0.2"]);
     assert!(!found.contains("HOST-BOUND"), "{found}");
 }
 
@@ -98,15 +104,15 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
         &["--host", "scaled:0.25"],
     ] {
         let all = [&["job"], options].concat();
-        let found = report(&folder, &all);
+        let found = replay_report(&folder, &all);
         let first: Vec<&str> = found.lines().take(6).collect();
         assert!(
             first.iter().any(|line| line.starts_with("CPU CAPTURE  ")),
             "{options:?}: {first:#?}"
         );
-        let found = json(&folder, &all);
-        let [responds, fixed, _] = response(&found);
-        let mean = |part: &str| number(&found["mean_ps"][part]);
+        let found = replay_report_json(&folder, &all);
+        let [responds, fixed, _] = split_makespan_by_response(&found);
+        let mean = |part: &str| integer_from_json(&found["mean_ps"][part]);
         assert_eq!(found["response"]["kernels_on_cpu"], true);
         if options.contains(&"roofline") {
             assert_eq!(fixed, mean("host"));
@@ -119,7 +125,7 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
         }
     }
     // The warning also appears on another machine, and for jobs derived from this one.
-    let found = report(&folder, &["job", "-m", "mi300x"]);
+    let found = replay_report(&folder, &["job", "-m", "mi300x"]);
     assert!(
         found.contains("! on mi300x: the kernels ran on a CPU"),
         "{found}"
@@ -128,7 +134,7 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
     folder.ok(&["slice", "job", "--from", "0", "-o", "sliced/"]);
     folder.ok(&["convert", "trace", "job", "-o", "lines/a.jsonl"]);
     for made in ["hidden", "sliced", "lines"] {
-        let found = report(&folder, &[made]);
+        let found = replay_report(&folder, &[made]);
         assert!(found.contains("\nCPU CAPTURE  "), "{made}: {found}");
     }
 }
@@ -138,10 +144,10 @@ fn a_capture_on_gpus_is_none_on_cpus() {
     let folder = Folder::new();
     folder.capture_on(Device::Cuda, "cap");
     folder.ok(&["convert", "pytorch", "cap", "-o", "job/"]);
-    let found = json(&folder, &["job"]);
+    let found = replay_report_json(&folder, &["job"]);
     assert_eq!(found["response"]["kernels_on_cpu"], false);
-    response(&found);
-    assert!(!report(&folder, &["job"]).contains("CPU CAPTURE"));
+    split_makespan_by_response(&found);
+    assert!(!replay_report(&folder, &["job"]).contains("CPU CAPTURE"));
 }
 
 /// A generated model has no recorded times, so all its time except waiting depends on the machine.
@@ -151,8 +157,8 @@ fn a_generated_job_depends_on_the_machine() {
     let job = "generate gpt2-small --pipeline 2 --data 2 --batch 8 -m dgx-h100 --format json";
     let job: Vec<&str> = job.split(' ').collect();
     let output = folder.run(&job);
-    let found: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
-    let [responds, fixed, follows] = response(&found);
+    let found: Value = serde_json::from_str(&text_from_bytes(&output.stdout)).unwrap();
+    let [responds, fixed, follows] = split_makespan_by_response(&found);
     assert!(responds > follows && follows > 0 && fixed == 0, "{found}");
     let kernels_on_cpu = &found["response"]["kernels_on_cpu"];
     assert_eq!(*kernels_on_cpu, false);

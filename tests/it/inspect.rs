@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// Runs `chakram inspect`, and returns its output.
-pub fn inspect(args: &[&str]) -> Output {
+pub fn run_inspect(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .arg("inspect")
@@ -26,8 +26,8 @@ pub fn inspect(args: &[&str]) -> Output {
 }
 
 /// Runs the program, checks that it succeeds without warnings, and returns its standard output.
-pub fn said(args: &[&str]) -> String {
-    let output = inspect(args);
+pub fn run_inspect_ok(args: &[&str]) -> String {
+    let output = run_inspect(args);
     assert!(
         output.status.success() && output.stderr.is_empty(),
         "{output:?}"
@@ -36,8 +36,8 @@ pub fn said(args: &[&str]) -> String {
 }
 
 /// Returns the JSON that `chakram inspect` prints.
-pub fn json(args: &[&str]) -> Value {
-    let text = said(&[args, &["--format", "json"]].concat());
+pub fn inspect_json(args: &[&str]) -> Value {
+    let text = run_inspect_ok(&[args, &["--format", "json"]].concat());
     let document: Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(document["schema"], "chakram.inspection.1");
     assert_eq!(document["tool_version"], env!("CARGO_PKG_VERSION"));
@@ -45,13 +45,13 @@ pub fn json(args: &[&str]) -> Value {
 }
 
 /// Returns the rows of a list in a JSON document.
-pub fn rows<'v>(document: &'v Value, list: &str) -> &'v Vec<Value> {
+pub fn list_rows<'v>(document: &'v Value, list: &str) -> &'v Vec<Value> {
     document[list].as_array().expect("a list")
 }
 
 /// Returns the only row of a list with this value of the field.
-pub fn row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Value {
-    let found: Vec<_> = rows(document, list)
+pub fn find_only_row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Value {
+    let found: Vec<_> = list_rows(document, list)
         .iter()
         .filter(|row| row[field] == is)
         .collect();
@@ -60,14 +60,14 @@ pub fn row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Va
 }
 
 /// Returns the integer in a field.
-pub fn number(row: &Value, field: &str) -> u64 {
+pub fn integer_field(row: &Value, field: &str) -> u64 {
     row[field]
         .as_u64()
         .unwrap_or_else(|| panic!("{field} of {row:#}"))
 }
 
 /// Returns the records of a file under `traces/`, in the types generated from the schema.
-pub fn parsed(file: &str) -> (GlobalMetadata, Vec<Node>) {
+pub fn read_trace_records(file: &str) -> (GlobalMetadata, Vec<Node>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
         .join(file);
@@ -82,14 +82,14 @@ pub fn parsed(file: &str) -> (GlobalMetadata, Vec<Node>) {
 }
 
 /// Returns the value of an attribute.
-pub fn attribute<'n>(node: &'n Node, name: &str) -> Option<&'n Attribute> {
+pub fn attribute_value<'n>(node: &'n Node, name: &str) -> Option<&'n Attribute> {
     let found = node.attr.iter().find(|attr| attr.name == name);
     found.and_then(|attr| attr.value.as_ref())
 }
 
 /// Returns the value of an attribute of any integer type.
-pub fn whole(node: &Node, name: &str) -> Option<u64> {
-    match attribute(node, name)? {
+pub fn integer_attribute(node: &Node, name: &str) -> Option<u64> {
+    match attribute_value(node, name)? {
         Attribute::Int64Val(v) => Some(*v as u64),
         Attribute::Uint64Val(v) => Some(*v),
         Attribute::Int32Val(v) => Some(*v as u64),
@@ -99,7 +99,7 @@ pub fn whole(node: &Node, name: &str) -> Option<u64> {
 }
 
 /// Builds an attribute.
-pub fn with(name: &str, value: Attribute) -> AttributeProto {
+pub fn build_attribute(name: &str, value: Attribute) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -108,7 +108,7 @@ pub fn with(name: &str, value: Attribute) -> AttributeProto {
 }
 
 /// Returns a kernel of `micros` microseconds with data dependencies on `data`.
-pub fn kernel(id: u64, name: &str, micros: u64, data: &[u64]) -> Node {
+pub fn build_kernel_node(id: u64, name: &str, micros: u64, data: &[u64]) -> Node {
     Node {
         id,
         name: name.to_owned(),
@@ -120,16 +120,16 @@ pub fn kernel(id: u64, name: &str, micros: u64, data: &[u64]) -> Node {
 }
 
 /// Writes a trace file of these nodes into `folder`.
-pub fn write(folder: &Path, rank: u32, metadata: Vec<AttributeProto>, nodes: &[Node]) {
+pub fn write_rank_trace(folder: &Path, rank: u32, metadata: Vec<AttributeProto>, nodes: &[Node]) {
     std::fs::write(
         folder.join(format!("job.{rank}.et")),
-        encoded(metadata, nodes),
+        encode_trace_file(metadata, nodes),
     )
     .expect("there is room");
 }
 
 /// Returns the bytes of a trace file of these nodes.
-pub fn encoded(attr: Vec<AttributeProto>, nodes: &[Node]) -> Vec<u8> {
+pub fn encode_trace_file(attr: Vec<AttributeProto>, nodes: &[Node]) -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: "0.0.4".to_owned(),
         attr,

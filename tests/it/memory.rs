@@ -41,7 +41,7 @@ const BARRIER: Op<'static> = Op::Collective {
 };
 
 /// Returns changes that allocate and free these numbers of bytes of activations.
-pub fn activations(allocates: u64, frees: u64) -> MemoryChanges {
+pub fn activation_changes(allocates: u64, frees: u64) -> MemoryChanges {
     MemoryChanges {
         allocates: [0, 0, 0, allocates, 0],
         frees: [0, 0, 0, frees, 0],
@@ -49,7 +49,7 @@ pub fn activations(allocates: u64, frees: u64) -> MemoryChanges {
     }
 }
 
-pub fn contents(lines: &[TraceNodeWithMemoryChanges]) -> Vec<u8> {
+pub fn encode_trace_nodes(lines: &[TraceNodeWithMemoryChanges]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (id, TraceNodeWithMemoryChanges(op, lane, ns, memory, after)) in (1..).zip(lines) {
         let name = format!("n{id}");
@@ -64,11 +64,15 @@ pub fn contents(lines: &[TraceNodeWithMemoryChanges]) -> Vec<u8> {
     writer.into_inner()
 }
 
-fn job(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> Workload {
+fn build_workload(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in (0..).zip(ranks) {
-        let (graph, binding) =
-            Graph::read_graph(&contents(lines), rank, EnforcedDependencyKinds::Both).unwrap();
+        let (graph, binding) = Graph::read_graph(
+            &encode_trace_nodes(lines),
+            rank,
+            EnforcedDependencyKinds::Both,
+        )
+        .unwrap();
         let graph = builder.add_graph(graph);
         builder
             .add_rank(Rank(rank), graph, binding, Time::ZERO)
@@ -80,8 +84,10 @@ fn job(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> Workload {
 }
 
 /// Replays the ranks with recorded communication times, on NPUs of 80 GB.
-fn report(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> (Report, Vec<Vec<(Time, Time)>>) {
-    let workload = job(ranks);
+fn replay_with_node_times(
+    ranks: &[Vec<TraceNodeWithMemoryChanges>],
+) -> (Report, Vec<Vec<(Time, Time)>>) {
+    let workload = build_workload(ranks);
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let options = ReplayOptions::with_changes(|o| {
         o.comm = CommTiming::Recorded;
@@ -99,12 +105,12 @@ fn report(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> (Report, Vec<Vec<(Time, 
     (report, ran)
 }
 
-fn alone(lines: Vec<TraceNodeWithMemoryChanges>) -> MemoryRow {
-    let (report, _) = report(&[lines]);
+fn replay_memory_of_rank(lines: Vec<TraceNodeWithMemoryChanges>) -> MemoryRow {
+    let (report, _) = replay_with_node_times(&[lines]);
     report.memory.into_iter().next().unwrap()
 }
 
-fn peak(row: &MemoryRow) -> (u64, u64, Option<u64>) {
+fn peak_bytes_time_and_node(row: &MemoryRow) -> (u64, u64, Option<u64>) {
     (
         row.peak.0,
         row.at.0 / 1000,
@@ -125,7 +131,7 @@ fn remote_memory_is_a_part_of_the_memory_time() {
     let none = MemoryChanges::default;
     // On a machine of 100 GB/s to remote memory and 4,096 GB/s to the NPU's own, n1 loads 1 MB in 10 us, and at the
     // same time n2 loads 8.192 MB in 2 us. Then n3 alone loads 4.096 MB in 1 us.
-    let workload = job(&[vec![
+    let workload = build_workload(&[vec![
         TraceNodeWithMemoryChanges(
             access(MemoryLocation::Remote, 1_000_000),
             1,
@@ -165,13 +171,13 @@ fn kernels_that_overlap_hold_memory_together() {
     // to 15 with 4 bytes, and n4 runs from 15 to 16 with 6 bytes. All nodes except n3 free their memory at their end.
     // The memory in use is 9 bytes from 0, 7 + 4 from 10, and 7 + 4 + 6 = 17 from 15. At the end, n3's 4 bytes are
     // left.
-    let row = alone(vec![
-        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(5, 5), vec![]),
-        TraceNodeWithMemoryChanges(KERNEL, 1, 20, activations(7, 7), vec![1]),
-        TraceNodeWithMemoryChanges(KERNEL, 2, 15, activations(4, 0), vec![]),
-        TraceNodeWithMemoryChanges(KERNEL, 2, 1, activations(6, 6), vec![3]),
+    let row = replay_memory_of_rank(vec![
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(5, 5), vec![]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 20, activation_changes(7, 7), vec![1]),
+        TraceNodeWithMemoryChanges(KERNEL, 2, 15, activation_changes(4, 0), vec![]),
+        TraceNodeWithMemoryChanges(KERNEL, 2, 1, activation_changes(6, 6), vec![3]),
     ]);
-    assert_eq!(peak(&row), (17, 15, Some(4)));
+    assert_eq!(peak_bytes_time_and_node(&row), (17, 15, Some(4)));
     assert_eq!((row.classes, row.left), ([0, 0, 0, 17, 0], [0, 0, 0, 4, 0]));
     assert_eq!(
         (row.capacity, row.missing),
@@ -191,14 +197,14 @@ fn the_classes_are_those_of_the_peak() {
     last.frees[4] = 3;
     let mut fourth = class(3, 4);
     fourth.frees[3] = 4;
-    let row = alone(vec![
+    let row = replay_memory_of_rank(vec![
         TraceNodeWithMemoryChanges(Op::NoOp, 1, 0, class(0, 1), vec![]),
         TraceNodeWithMemoryChanges(KERNEL, 1, 10, class(1, 2), vec![1]),
         TraceNodeWithMemoryChanges(KERNEL, 1, 10, class(2, 3), vec![2]),
         TraceNodeWithMemoryChanges(KERNEL, 1, 10, fourth, vec![3]),
         TraceNodeWithMemoryChanges(KERNEL, 1, 10, last, vec![4]),
     ]);
-    assert_eq!(peak(&row), (10, 20, Some(4)));
+    assert_eq!(peak_bytes_time_and_node(&row), (10, 20, Some(4)));
     assert_eq!((row.classes, row.left), ([1, 2, 3, 4, 0], [1, 2, 3, 0, 0]));
 }
 
@@ -209,26 +215,27 @@ fn the_classes_are_those_of_the_peak() {
 fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates() {
     // A replay as recorded needs at least one recorded duration of communication, which this
     // barrier has.
-    let last = |after| TraceNodeWithMemoryChanges(BARRIER, 1, 1, activations(0, 0), vec![after]);
+    let last =
+        |after| TraceNodeWithMemoryChanges(BARRIER, 1, 1, activation_changes(0, 0), vec![after]);
     let ranks = [
         vec![
-            TraceNodeWithMemoryChanges(BARRIER, 1, 0, activations(8, 8), vec![]),
-            TraceNodeWithMemoryChanges(KERNEL, 2, 5, activations(0, 0), vec![]),
-            TraceNodeWithMemoryChanges(KERNEL, 2, 9, activations(6, 0), vec![2]),
+            TraceNodeWithMemoryChanges(BARRIER, 1, 0, activation_changes(8, 8), vec![]),
+            TraceNodeWithMemoryChanges(KERNEL, 2, 5, activation_changes(0, 0), vec![]),
+            TraceNodeWithMemoryChanges(KERNEL, 2, 9, activation_changes(6, 0), vec![2]),
             last(1),
         ],
         vec![
-            TraceNodeWithMemoryChanges(KERNEL, 2, 5, activations(0, 0), vec![]),
-            TraceNodeWithMemoryChanges(BARRIER, 1, 0, activations(0, 0), vec![1]),
+            TraceNodeWithMemoryChanges(KERNEL, 2, 5, activation_changes(0, 0), vec![]),
+            TraceNodeWithMemoryChanges(BARRIER, 1, 0, activation_changes(0, 0), vec![1]),
             last(2),
         ],
     ];
-    let (report, ran) = report(&ranks);
+    let (report, ran) = replay_with_node_times(&ranks);
     let ns = |i: usize| (ran[0][i].0.0 / 1000, ran[0][i].1.0 / 1000);
     assert_eq!([ns(0), ns(2)], [(0, 5), (5, 14)]);
     // Rank 1 has no memory changes, so it has no row.
     assert_eq!(report.memory.len(), 1);
-    assert_eq!(peak(&report.memory[0]), (8, 0, Some(1)));
+    assert_eq!(peak_bytes_time_and_node(&report.memory[0]), (8, 0, Some(1)));
     let warnings = report.warnings.join("\n");
     assert!(
         warnings.contains("1 ranks do not state their allocations"),
@@ -244,22 +251,24 @@ fn a_chain_without_duration_holds_one_link_at_a_time() {
         KERNEL,
         1,
         10,
-        activations(5, 0),
+        activation_changes(5, 0),
         vec![],
     )];
     lines.extend(
-        (1..=100).map(|id| TraceNodeWithMemoryChanges(Op::NoOp, 1, 0, activations(3, 3), vec![id])),
+        (1..=100).map(|id| {
+            TraceNodeWithMemoryChanges(Op::NoOp, 1, 0, activation_changes(3, 3), vec![id])
+        }),
     );
-    let row = alone(lines);
-    assert_eq!(peak(&row), (8, 10, Some(2)));
+    let row = replay_memory_of_rank(lines);
+    assert_eq!(peak_bytes_time_and_node(&row), (8, 10, Some(2)));
     assert_eq!((row.left, row.missing), ([0, 0, 0, 5, 0], None));
 }
 
 #[test]
 fn what_was_never_allocated_is_reported() {
-    let (report, _) = report(&[vec![
-        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(5, 7), vec![]),
-        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(1, 4), vec![1]),
+    let (report, _) = replay_with_node_times(&[vec![
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(5, 7), vec![]),
+        TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(1, 4), vec![1]),
     ]]);
     // The first node frees 7 bytes, of which 2 were never allocated, and the second frees 4, of which 3 were not.
     let missing = report.memory[0].missing.as_ref().unwrap();
@@ -277,11 +286,11 @@ fn what_was_never_allocated_is_reported() {
 
 #[test]
 fn nothing_is_said_where_no_node_changes_memory() {
-    let (report, _) = report(&[vec![TraceNodeWithMemoryChanges(
+    let (report, _) = replay_with_node_times(&[vec![TraceNodeWithMemoryChanges(
         KERNEL,
         1,
         10,
-        activations(0, 0),
+        activation_changes(0, 0),
         vec![],
     )]]);
     assert!(report.memory.is_empty() && report.fits_memory());

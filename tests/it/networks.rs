@@ -1,18 +1,18 @@
 //! Tests the network model: its selection on the command line, and its name in reports and
 //! machines.
 
-use super::commands::{chakram, code};
+use super::commands::{run_chakram, run_for_exit_code};
 use serde_json::Value;
 
-fn stdout(args: &[&str]) -> String {
-    let output = chakram(args);
+fn run_chakram_ok(args: &[&str]) -> String {
+    let output = run_chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {error}");
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-fn json(args: &[&str]) -> Value {
-    let text = stdout(&[args, &["--format", "json"]].concat());
+fn run_chakram_json(args: &[&str]) -> Value {
+    let text = run_chakram_ok(&[args, &["--format", "json"]].concat());
     serde_json::from_str(&text).expect("it is JSON")
 }
 
@@ -32,7 +32,7 @@ const INCAST: &[&str] = &[
 /// links of the switch. With contention, the messages enter one after another.
 #[test]
 fn the_flag_chooses_the_model_and_reports_name_it() {
-    let machine = json(&["machine", "show", "dgx-h100"]);
+    let machine = run_chakram_json(&["machine", "show", "dgx-h100"]);
     let latency = &machine["machine"]["dimensions"][0]["latency_ps"];
     let latency = 2 * latency.as_u64().unwrap();
     for (flag, name, entered) in [
@@ -43,7 +43,7 @@ fn the_flag_chooses_the_model_and_reports_name_it() {
     ] {
         let flag = flag.map_or(Vec::new(), |flag| vec!["--network", flag]);
         let args = [INCAST, &flag].concat();
-        let report = json(&args);
+        let report = run_chakram_json(&args);
         assert_eq!(report["network"], name);
         let asked = (!flag.is_empty()).then_some(name);
         assert_eq!(report["options"]["network"].as_str(), asked);
@@ -52,7 +52,7 @@ fn the_flag_chooses_the_model_and_reports_name_it() {
             latency + entered * 2_330_169,
             "{name}"
         );
-        let text = stdout(&args);
+        let text = run_chakram_ok(&args);
         let second = text.lines().nth(1).unwrap();
         let ending = match entered {
             1 => "   no kernels".to_owned(),
@@ -73,11 +73,11 @@ fn several_machines_take_the_same_model_and_say_so() {
         "dgx-h100",
     ];
     let named = |flag: &[&str]| {
-        let text = stdout(&[&job, flag].concat());
+        let text = run_chakram_ok(&[&job, flag].concat());
         text.matches("; network model links").count()
     };
     assert_eq!((named(&[]), named(&["--network", "links"])), (0, 2));
-    let both = json(&[&job[..], &["--network", "links"]].concat());
+    let both = run_chakram_json(&[&job[..], &["--network", "links"]].concat());
     for machine in both["machines"].as_array().unwrap() {
         assert_eq!(machine["network"], "links");
     }
@@ -86,8 +86,11 @@ fn several_machines_take_the_same_model_and_say_so() {
 #[test]
 fn a_model_without_a_network_is_refused() {
     let recorded = ["replay", "traces/ddp-resnet18", "--comm", "recorded"];
-    assert_eq!(json(&recorded)["network"], Value::Null);
-    assert_eq!(code(&[&recorded[..], &["--network", "ports"]].concat()), 2);
+    assert_eq!(run_chakram_json(&recorded)["network"], Value::Null);
+    assert_eq!(
+        run_for_exit_code(&[&recorded[..], &["--network", "ports"]].concat()),
+        2
+    );
 }
 
 #[test]
@@ -95,11 +98,11 @@ fn machines_say_what_is_not_so_by_default() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("my.toml");
     let path = path.to_str().unwrap();
-    let plain = stdout(&["machine", "show", "dgx-h100"]);
+    let plain = run_chakram_ok(&["machine", "show", "dgx-h100"]);
     let said = |table: &str| {
         std::fs::write(path, format!("{plain}\n{table}")).unwrap();
-        let line = stdout(&["machine", "check", path]);
-        let network = json(&["machine", "show", path])["machine"]["network"].clone();
+        let line = run_chakram_ok(&["machine", "check", path]);
+        let network = run_chakram_json(&["machine", "show", path])["machine"]["network"].clone();
         let end = line.trim_end().rsplit_once(" GB/s").unwrap().1.to_owned();
         (end, network)
     };

@@ -1,6 +1,6 @@
 //! Tests the table of nodes: the dependency for which each node waited, and the command that prints it.
 
-use super::commands::chakram;
+use super::commands::run_chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
@@ -12,7 +12,7 @@ use chakram::workload::{
 };
 
 /// Kernels of these durations in ns run on one lane, and an all-reduce follows the last kernel.
-fn rank(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
+fn add_rank_with_kernels(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
     let op = Op::Compute {
         flops: 0,
         bytes: 0,
@@ -48,8 +48,8 @@ fn rank(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
 #[test]
 fn rows_say_what_each_node_waited_for() {
     let mut builder = WorkloadBuilder::default();
-    rank(&mut builder, 0, &[1_000, 2_000]);
-    rank(&mut builder, 1, &[5_000]);
+    add_rank_with_kernels(&mut builder, 0, &[1_000, 2_000]);
+    add_rank_with_kernels(&mut builder, 1, &[5_000]);
     let workload = builder
         .finish_workload(None, MissingRankPolicy::Refuse)
         .unwrap();
@@ -91,11 +91,11 @@ fn rows_say_what_each_node_waited_for() {
 #[test]
 fn the_command_writes_comma_separated_values_or_parquet() {
     let case = "traces/tight-2";
-    let printed = chakram(&["replay", case, "--table", "nodes"]);
+    let printed = run_chakram(&["replay", case, "--table", "nodes"]);
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for name in ["nodes.csv", "nodes.parquet"] {
-        let written = chakram(&["replay", case, "--table", "nodes", "-o", &path(name)]);
+        let written = run_chakram(&["replay", case, "--table", "nodes", "-o", &path(name)]);
         assert!(written.status.success());
     }
     let csv = std::fs::read(path("nodes.csv")).unwrap();
@@ -111,7 +111,7 @@ fn the_command_writes_comma_separated_values_or_parquet() {
         ),
         (&["--table", "nodes", "--repeat", "2"], "one launch"),
     ] {
-        let refused = chakram(&[&["replay", case][..], wrong].concat());
+        let refused = run_chakram(&[&["replay", case][..], wrong].concat());
         let said = String::from_utf8(refused.stderr).unwrap();
         assert!(said.contains(expected), "{wrong:?}: {said}");
     }

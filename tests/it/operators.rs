@@ -1,7 +1,7 @@
 //! Compares operators summed over micro-batches, which are the default rows of reports, with the full list in every
 //! format.
 
-use crate::commands::{answer, chakram};
+use crate::commands::{run_chakram, run_for_output};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -20,14 +20,20 @@ const JOB: [&str; 11] = [
     "--format",
 ];
 
-fn run(more: &[&str]) -> String {
-    answer(&[&JOB[..], more].concat())
+fn replay_generated_job(more: &[&str]) -> String {
+    run_for_output(&[&JOB[..], more].concat())
 }
 
 /// Number of calls, and picoseconds, by name and kind.
 type CallsAndTimeByOperator = BTreeMap<(String, String), (u64, u64)>;
 
-fn add(sums: &mut CallsAndTimeByOperator, name: &str, kind: &str, calls: u64, ps: u64) {
+fn add_operator_call_sum(
+    sums: &mut CallsAndTimeByOperator,
+    name: &str,
+    kind: &str,
+    calls: u64,
+    ps: u64,
+) {
     let sum = sums.entry((name.to_owned(), kind.to_owned())).or_default();
     sum.0 += calls;
     sum.1 += ps;
@@ -40,7 +46,7 @@ fn of_json(report: &Value) -> (CallsAndTimeByOperator, usize) {
     for row in rows {
         let text = |key: &str| row[key].as_str().unwrap();
         let number = |key: &str| row[key].as_u64().unwrap();
-        add(
+        add_operator_call_sum(
             &mut sums,
             text("name"),
             text("kind"),
@@ -59,7 +65,7 @@ fn of_csv(table: &str) -> CallsAndTimeByOperator {
         let [name, kind, calls, ps, ..] = fields[..] else {
             panic!("{line}");
         };
-        add(
+        add_operator_call_sum(
             &mut sums,
             name,
             kind,
@@ -79,18 +85,18 @@ fn complete_sum(all: &CallsAndTimeByOperator) -> CallsAndTimeByOperator {
             Some((first, rest)) if first.starts_with("mb") => format!("mb*/{rest}"),
             _ => name.clone(),
         };
-        add(&mut sums, &name, kind, *calls, *ps);
+        add_operator_call_sum(&mut sums, &name, kind, *calls, *ps);
     }
     sums
 }
 
 #[test]
 fn rows_are_the_sums_of_the_list_of_all() {
-    let text = run(&["json", "--all-operators"]);
+    let text = replay_generated_job(&["json", "--all-operators"]);
     let all: Value = serde_json::from_str(&text).unwrap();
     // Writing rows one by one gives the same text as writing all rows at once.
     assert_eq!(text, format!("{all:#}\n"));
-    let few: Value = serde_json::from_str(&run(&["json"])).unwrap();
+    let few: Value = serde_json::from_str(&replay_generated_job(&["json"])).unwrap();
     let ((every, count), (rows, row_count)) = (of_json(&all), of_json(&few));
     assert_eq!(
         (every.len(), rows.len()),
@@ -133,9 +139,11 @@ fn rows_are_the_sums_of_the_list_of_all() {
     assert_eq!(rest(&all), rest(&few));
     // The table has the same rows.
     let table = ["csv", "--table", "operators"];
-    assert_eq!(of_csv(&run(&table)), rows);
+    assert_eq!(of_csv(&replay_generated_job(&table)), rows);
     assert_eq!(
-        of_csv(&run(&[&table[..], &["--all-operators"]].concat())),
+        of_csv(&replay_generated_job(
+            &[&table[..], &["--all-operators"]].concat()
+        )),
         every
     );
 }
@@ -149,10 +157,10 @@ fn reports_of_both_kinds_do_not_differ() {
     ];
     let paths = paths.map(|(name, more)| {
         let path = folder.path().join(name);
-        std::fs::write(&path, run(more)).unwrap();
+        std::fs::write(&path, replay_generated_job(more)).unwrap();
         path.to_str().unwrap().to_owned()
     });
-    answer(&[
+    run_for_output(&[
         "diff",
         &*paths[0],
         &*paths[1],
@@ -168,7 +176,7 @@ fn comparisons_have_the_same_rows() {
     let folder = tempfile::tempdir().unwrap();
     let job = folder.path().join("job");
     let job = job.to_str().unwrap();
-    answer(&[
+    run_for_output(&[
         "generate",
         "gpt2-small",
         "--pipeline",
@@ -187,12 +195,12 @@ fn comparisons_have_the_same_rows() {
         "roofline",
         "--format",
     ];
-    let several = |more: &[&str]| answer(&[&["replay", job], &machines[..], more].concat());
+    let several = |more: &[&str]| run_for_output(&[&["replay", job], &machines[..], more].concat());
     for more in [&["json"][..], &["json", "--all-operators"]] {
         let text = several(more);
         let report: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(text, format!("{report:#}\n"));
-        let one = answer(
+        let one = run_for_output(
             &[
                 &[
                     "replay",
@@ -224,7 +232,7 @@ fn comparisons_have_the_same_rows() {
 #[test]
 fn the_option_needs_a_list() {
     for more in [&["text"][..], &["csv"], &["csv", "--table", "npus"]] {
-        let output = chakram(&[&JOB[..], more, &["--all-operators"]].concat());
+        let output = run_chakram(&[&JOB[..], more, &["--all-operators"]].concat());
         assert_eq!(output.status.code(), Some(2));
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains("--all-operators needs"), "{error}");

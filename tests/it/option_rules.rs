@@ -19,20 +19,25 @@ const OPTIONS: [(&str, &[&str]); 6] = [
     ("network", &["contention_free", "links"]),
 ];
 
-fn chakram(folder: &Path, words: &[&str]) -> Output {
+fn run_chakram_in(folder: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.current_dir(folder).args(words).output().unwrap()
 }
 
 /// Returns an error's text without the notation that distinguishes keys from flags.
-fn plain(text: &str) -> String {
+fn remove_key_notation(text: &str) -> String {
     let text = text.replace('`', "").replace("--", "").replace(" = ", " ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Sweeps each option separately over `work`, which `command` replays. Returns the rejected keys
 /// and values.
-fn refused(folder: &Path, machine: &str, work: &str, command: &[&str]) -> Vec<String> {
+fn sweep_refused_options(
+    folder: &Path,
+    machine: &str,
+    work: &str,
+    command: &[&str],
+) -> Vec<String> {
     let mut refused = Vec::new();
     for (key, values) in OPTIONS {
         // In a study, an efficiency is a number and not a string.
@@ -48,7 +53,7 @@ fn refused(folder: &Path, machine: &str, work: &str, command: &[&str]) -> Vec<St
         );
         let out = format!("{machine}-{key}");
         std::fs::write(folder.join("study.toml"), study).unwrap();
-        let output = chakram(folder, &["sweep", "study.toml", "-o", &out]);
+        let output = run_chakram_in(folder, &["sweep", "study.toml", "-o", &out]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{machine} {key}: {error}");
         let rows = std::fs::read_to_string(folder.join(&out).join("rows.jsonl")).unwrap();
@@ -60,8 +65,8 @@ fn refused(folder: &Path, machine: &str, work: &str, command: &[&str]) -> Vec<St
             let of = format!("{machine}, {work}: {key} {value}");
             let (flag, word) = (format!("--{key}"), value.replace('_', "-"));
             let more = ["--machine", machine, &flag, &word, "--format", "json"];
-            let replay = chakram(folder, &[command, &more].concat());
-            let error = plain(&String::from_utf8_lossy(&replay.stderr));
+            let replay = run_chakram_in(folder, &[command, &more].concat());
+            let error = remove_key_notation(&String::from_utf8_lossy(&replay.stderr));
             if row["outcome"] == "replayed" {
                 let report: Value = serde_json::from_slice(&replay.stdout)
                     .unwrap_or_else(|_| panic!("{of}: {error}"));
@@ -75,7 +80,7 @@ fn refused(folder: &Path, machine: &str, work: &str, command: &[&str]) -> Vec<St
                     "{detail}"
                 );
                 assert!(!String::from_utf8_lossy(&replay.stderr).contains(&format!("`{key}")));
-                let detail = plain(detail);
+                let detail = remove_key_notation(detail);
                 assert!(error.contains(&detail), "{of}: {detail}\n{error}");
                 assert_eq!(row["reason"], key, "{of}");
                 refused.push(format!("{key} {value}"));
@@ -100,7 +105,8 @@ fn studies_and_command_lines_refuse_the_same_options() {
         "collectives curves",
     ];
     let recorded = ["efficiency 0.5", "efficiency 1"];
-    let found = MACHINES.map(|machine| refused(folder, machine, &work, &["replay", captured]));
+    let found = MACHINES
+        .map(|machine| sweep_refused_options(folder, machine, &work, &["replay", captured]));
     assert_eq!(found[0], [&without[..1], &recorded, &without[1..]].concat());
     assert_eq!(found[1], recorded);
     // A model's kernels are not recorded, and it has no host time.
@@ -116,15 +122,15 @@ fn studies_and_command_lines_refuse_the_same_options() {
         "2",
     ];
     let host = ["host scaled:0.5"];
-    let found = MACHINES.map(|machine| refused(folder, machine, work, &command));
+    let found = MACHINES.map(|machine| sweep_refused_options(folder, machine, work, &command));
     assert_eq!(found[0], [&without[..1], &host, &without[1..]].concat());
     assert_eq!(found[1], host);
     // A pattern's kernels have the durations that the pattern states.
     let pattern = ["generate", "data-parallel", "--ranks", "4", "-o", "pattern"];
-    assert!(chakram(folder, &pattern).status.success());
+    assert!(run_chakram_in(folder, &pattern).status.success());
     let found = MACHINES.map(|machine| {
         let work = "trace = \"pattern\"";
-        refused(folder, machine, work, &["replay", "pattern"])
+        sweep_refused_options(folder, machine, work, &["replay", "pattern"])
     });
     let idle = [&recorded[..], &host].concat();
     assert_eq!(found[0], [&without[..1], &idle, &without[1..]].concat());
@@ -138,7 +144,7 @@ fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
     let study = "name = \"options\"\nobjective = \"time\"\n[base]\nmodel = \"gpt2-small\"\ntokens = 16\nplan.batch = 2\n\
         collectives = \"curves\"\n[[axis]]\nkey = \"machine\"\nvalues = [\"mi300x\", \"dgx-h100\"]\n";
     std::fs::write(dir.path().join("study.toml"), study).unwrap();
-    let output = chakram(dir.path(), &["sweep", "study.toml", "-o", "out"]);
+    let output = run_chakram_in(dir.path(), &["sweep", "study.toml", "-o", "out"]);
     assert!(output.status.success());
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -148,7 +154,7 @@ fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
 }
 
 /// Returns a replay's results: its JSON without names, options, notes, and counters of methods.
-fn results(report: &Value) -> Value {
+fn replay_results_only(report: &Value) -> Value {
     let mut report = report.clone();
     let document = report.as_object_mut().unwrap();
     for label in [
@@ -183,8 +189,8 @@ fn results(report: &Value) -> Value {
 }
 
 /// Returns the report of `command`; `None` if the command rejects its options.
-fn report(folder: &Path, command: &[&str]) -> Option<Value> {
-    let output = chakram(folder, &[command, &["--format", "json"]].concat());
+fn try_report_json(folder: &Path, command: &[&str]) -> Option<Value> {
+    let output = run_chakram_in(folder, &[command, &["--format", "json"]].concat());
     let report = serde_json::from_slice(&output.stdout).ok();
     assert_eq!(output.status.success(), report.is_some(), "{command:?}");
     report
@@ -197,10 +203,10 @@ fn options_without_effect<'o>(
     command: &[&str],
     options: &[(&'o str, &[&str])],
 ) -> Vec<&'o str> {
-    let before = results(&report(folder, command).unwrap());
+    let before = replay_results_only(&try_report_json(folder, command).unwrap());
     let mut idle = Vec::new();
     for (key, words) in options {
-        let Some(after) = report(folder, &[command, words].concat()) else {
+        let Some(after) = try_report_json(folder, &[command, words].concat()) else {
             continue;
         };
         let named = &after["settings"]["without_effect"];
@@ -208,7 +214,7 @@ fn options_without_effect<'o>(
         let mut named = named.iter();
         let found = named.find(|one| one["key"] == *key);
         assert_eq!(
-            results(&after) == before,
+            replay_results_only(&after) == before,
             found.is_some(),
             "{words:?}: {after}"
         );
@@ -309,7 +315,7 @@ fn an_axis_acts_or_its_rows_name_it() {
     ];
     let study = study.to_owned() + &axes.concat();
     std::fs::write(dir.path().join("study.toml"), study).unwrap();
-    let output = chakram(dir.path(), &["sweep", "study.toml", "-o", "out"]);
+    let output = run_chakram_in(dir.path(), &["sweep", "study.toml", "-o", "out"]);
     let said = String::from_utf8(output.stdout).unwrap();
     let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
@@ -386,7 +392,7 @@ fn write_algorithm(folder: &Path) {
 
 /// Returns the values to try for an option. If there are only a few words, all of them are tried.
 /// The values of a new option follow from its syntax, or must be added here.
-fn values(option: &ReplayOptionDefinition) -> Vec<OptionValueAsStudyAndFlag> {
+fn list_values_to_try(option: &ReplayOptionDefinition) -> Vec<OptionValueAsStudyAndFlag> {
     let text = |word: &str| (format!("{word:?}"), vec![word.to_owned()]);
     let number = |word: &str| (word.to_owned(), vec![word.to_owned()]);
     let key = option.key.display_key().to_string();
@@ -458,11 +464,11 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
     let folder = dir.path();
     write_algorithm(folder);
     let alike = ["generate", "data-parallel", "--ranks", "8", "-o", "alike"];
-    assert!(chakram(folder, &alike).status.success());
+    assert!(run_chakram_in(folder, &alike).status.success());
     std::fs::write(folder.join("groups.json"), "{\"0\": [0, 1], \"1\": [1, 0]}").unwrap();
     let captured = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
     let captured = captured.to_str().unwrap();
-    let help = String::from_utf8(chakram(folder, &["replay", "--help"]).stdout).unwrap();
+    let help = String::from_utf8(run_chakram_in(folder, &["replay", "--help"]).stdout).unwrap();
     let (mut answered, mut tried) = (0, 0);
     for option in REPLAY_OPTIONS {
         let key = option.key.display_key().to_string();
@@ -479,7 +485,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
             "aggregate" => "alike",
             _ => captured,
         };
-        let values = values(option);
+        let values = list_values_to_try(option);
         let listed: Vec<&str> = values.iter().map(|(toml, _)| toml.as_str()).collect();
         let base: String = beside
             .iter()
@@ -491,7 +497,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
             listed.join(", ")
         );
         std::fs::write(folder.join("study.toml"), study).unwrap();
-        let output = chakram(folder, &["sweep", "study.toml", "-o", &key]);
+        let output = run_chakram_in(folder, &["sweep", "study.toml", "-o", &key]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{key}: {error}");
         let rows = std::fs::read_to_string(folder.join(&key).join("rows.jsonl")).unwrap();
@@ -511,7 +517,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
                 _ => command.extend(words.iter().flat_map(|word| [flag.clone(), word.clone()])),
             }
             let command: Vec<&str> = command.iter().map(String::as_str).collect();
-            let replay = chakram(folder, &command);
+            let replay = run_chakram_in(folder, &command);
             tried += 1;
             if row["outcome"] == "replayed" {
                 let error = String::from_utf8_lossy(&replay.stderr);
@@ -557,7 +563,7 @@ fn studies_refuse_options_that_cannot_be() {
     };
     let said = |study: &str| {
         std::fs::write(dir.path().join("study.toml"), study).unwrap();
-        let output = chakram(dir.path(), &["sweep", "study.toml"]);
+        let output = run_chakram_in(dir.path(), &["sweep", "study.toml"]);
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8(output.stderr).unwrap()
     };

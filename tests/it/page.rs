@@ -1,9 +1,9 @@
 //! Compares the numbers on the HTML page of a report with the JSON of the same replay, in the file
 //! and, if a browser is installed, in the rendered document.
 
-use super::commands::answer;
+use super::commands::run_for_output;
 use super::corpus::{corpus_path, count_test_as_skipped};
-use super::files::{Folder, trace};
+use super::files::{Folder, write_text_trace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,15 +32,15 @@ const JOBS: [&[&str]; 3] = [
 ];
 
 /// Returns the page of a job, and the report as JSON.
-fn page(job: &[&str], folder: &Path) -> (PathBuf, Value) {
+fn write_page_and_report(job: &[&str], folder: &Path) -> (PathBuf, Value) {
     let path = folder.join("page.html");
     let html = path.to_str().expect("the name is text");
-    let json = answer(&[job, &["--format", "json", "--html", html]].concat());
+    let json = run_for_output(&[job, &["--format", "json", "--html", html]].concat());
     (path, serde_json::from_str(&json).expect("it is JSON"))
 }
 
 /// Returns the values of the attribute `name="…"` in a page, and the text after each value.
-fn attributes<'p>(page: &'p str, name: &str) -> Vec<(String, &'p str)> {
+fn find_attribute_values<'p>(page: &'p str, name: &str) -> Vec<(String, &'p str)> {
     let begin = format!("{name}=\"");
     let mut found = Vec::new();
     let mut rest = page;
@@ -54,9 +54,9 @@ fn attributes<'p>(page: &'p str, name: &str) -> Vec<(String, &'p str)> {
 
 /// Compares the numbers of a page with the report, and returns their count.
 pub fn check_numbers(page: &str, report: &Value) -> usize {
-    let paths = attributes(page, "data-path");
+    let paths = find_attribute_values(page, "data-path");
     for (path, behind) in &paths {
-        let (value, _) = attributes(behind, "data-value").swap_remove(0);
+        let (value, _) = find_attribute_values(behind, "data-value").swap_remove(0);
         let expected = report
             .pointer(path)
             .unwrap_or_else(|| panic!("the JSON has no {path}"));
@@ -69,7 +69,7 @@ pub fn check_numbers(page: &str, report: &Value) -> usize {
 }
 
 /// Returns the browser that `CHAKRAM_BROWSER` names, or an installed Chromium.
-fn browser() -> Option<String> {
+fn find_browser() -> Option<String> {
     let named = std::env::var("CHAKRAM_BROWSER").ok();
     let known = [
         "chromium",
@@ -113,7 +113,7 @@ fn render_output(browser: &str, page: &Path, folder: &Path) -> String {
 fn numbers_of_the_page_are_those_of_the_report() {
     for (job, least) in JOBS.iter().zip([80, 40, 15]) {
         let folder = tempfile::tempdir().expect("there is room");
-        let (path, report) = page(job, folder.path());
+        let (path, report) = write_page_and_report(job, folder.path());
         let page = std::fs::read_to_string(path).expect("the page is there");
         let numbers = check_numbers(&page, &report);
         assert!(numbers >= least, "{job:?}: {numbers} numbers");
@@ -128,13 +128,13 @@ fn numbers_of_the_page_are_those_of_the_report() {
 }
 
 /// Collapses white space in `text` to single spaces.
-fn collapsed(text: &str) -> String {
+fn collapse_whitespace(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the visible words of HTML. Numbers are parts of words, and other elements separate
 /// words.
-fn words(html: &str) -> String {
+fn extract_visible_words(html: &str) -> String {
     let html = html.replace("</data>", "");
     let mut words = String::new();
     for part in html.split('<') {
@@ -154,12 +154,12 @@ fn words(html: &str) -> String {
     let plain = entities
         .iter()
         .fold(words, |words, (entity, c)| words.replace(entity, c));
-    collapsed(&plain)
+    collapse_whitespace(&plain)
 }
 
 /// Returns the rows of all tables, including headings. Cells do not contain the details below a
 /// name.
-fn rows(page: &str) -> Vec<String> {
+fn extract_table_rows(page: &str) -> Vec<String> {
     let rows = page.split("<tr").skip(1).map(|row| {
         let row = row.split("</tr>").next().unwrap_or_default();
         let row = &row[row.find('>').map_or(0, |end| end + 1)..];
@@ -169,7 +169,7 @@ fn rows(page: &str) -> Vec<String> {
             cells += cell;
             rest = below.split_once("</small>").map_or("", |(_, rest)| rest);
         }
-        words(&(cells + rest))
+        extract_visible_words(&(cells + rest))
     });
     rows.collect()
 }
@@ -192,15 +192,18 @@ fn begins_with(row: &str, line: &str) -> bool {
 /// Compares a page with the text of the same report, and returns the number of lines. Each sentence of the text is on
 /// the page, and each table row is a row of the page.
 pub fn check_facts(text: &str, page: &str) -> usize {
-    let all = words(page);
-    let rows: Vec<String> = rows(page).iter().map(|row| row.to_lowercase()).collect();
+    let all = extract_visible_words(page);
+    let rows: Vec<String> = extract_table_rows(page)
+        .iter()
+        .map(|row| row.to_lowercase())
+        .collect();
     let mut lines = 0;
     let mut body = text.lines();
     let head = body.next().expect("there is a headline");
     let (_, scope) = head.split_once(": ").expect("it has a title");
     assert!(all.contains(scope), "{scope}");
     for line in body {
-        let line = collapsed(line.trim_start().trim_start_matches("! "));
+        let line = collapse_whitespace(line.trim_start().trim_start_matches("! "));
         // Lines about omitted rows differ between the text and the page.
         if line.is_empty() || line.starts_with('…') || line == "WARNINGS" {
             continue;
@@ -250,10 +253,10 @@ const FACTS: [&str; 30] = [
 /// Compares a job's page with its text and its JSON.
 fn check_page(job: &[&str], folder: &Path) -> String {
     let html = folder.join("facts.html").display().to_string();
-    let text = answer(&[job, &["--html", &html]].concat());
+    let text = run_for_output(&[job, &["--html", &html]].concat());
     // If a page is written, the JSON also contains the data of its charts.
     let other = folder.join("other.html").display().to_string();
-    let json = answer(&[job, &["--format", "json", "--html", &other]].concat());
+    let json = run_for_output(&[job, &["--format", "json", "--html", &other]].concat());
     let report: Value = serde_json::from_str(&json).expect("it is JSON");
     let page = std::fs::read_to_string(&html).expect("the page is there");
     assert!(check_facts(&text, &page) >= 15, "{job:?}");
@@ -290,7 +293,7 @@ fn pages_have_all_that_the_text_has() {
                     \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":true}]";
     let kernel = "\"name\":\"kernel\",\"type\":\"COMP_NODE\",\"duration_micros\":5,\"data_deps\":[1],\
                   \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":false}]";
-    trace(&host, "job.0.jsonl", &[dispatch, kernel]);
+    write_text_trace(&host, "job.0.jsonl", &[dispatch, kernel]);
     let host = host.path().join("job.0.jsonl").display().to_string();
     let jobs: [(&[&str], &[&str]); 10] = [
         (
@@ -349,7 +352,7 @@ fn pages_of_captures_have_all_that_the_text_has() {
         let folder = tempfile::tempdir().expect("there is room");
         let job = folder.path().join("job").display().to_string();
         let capture = capture.display().to_string();
-        answer(&["convert", "pytorch", &capture, "-o", &job]);
+        run_for_output(&["convert", "pytorch", &capture, "-o", &job]);
         let text = check_page(&["replay", &job, "-m", "dgx-h100"], folder.path());
         assert!(text.contains(said), "{name}: {text}");
     }
@@ -382,7 +385,7 @@ fn memory_is_by_class_of_ranks_with_the_worst_first() {
     ];
     let folder = tempfile::tempdir().expect("there is room");
     let html = folder.path().join("oom.html").display().to_string();
-    let text = answer(&[&job[..], &["--html", &html]].concat());
+    let text = run_for_output(&[&job[..], &["--html", &html]].concat());
     assert!(text.contains("OUT OF MEMORY"), "{text}");
     let page = std::fs::read_to_string(&html).expect("the page is there");
     check_facts(&text, &page);
@@ -392,12 +395,15 @@ fn memory_is_by_class_of_ranks_with_the_worst_first() {
     let (memory, _) = memory.split_once("</section>").expect("it ends");
     let first = memory.split("<tr").nth(2).expect("there is a row");
     assert!(first.starts_with(" class=\"alarm\""), "{first}");
-    assert!(words(first).contains(" of 80.0 GB"), "{first}");
+    assert!(
+        extract_visible_words(first).contains(" of 80.0 GB"),
+        "{first}"
+    );
     // Every rank is in one of memory's rows.
     assert!(memory.contains("-1023<"), "{memory:.3000}");
     assert!(page.len() < 2_000_000, "{}", page.len());
     // The page shows one rank of each stage, which represents 64 ranks with equal work.
-    let all = words(&page);
+    let all = extract_visible_words(&page);
     assert!(
         all.contains("16 of 1,024 ranks are drawn, one for all"),
         "{all:.3000}"
@@ -411,11 +417,11 @@ fn names_cannot_leave_their_place_in_the_page() {
     let html = folder.path().join("page.html");
     let bad = folder.path().join("<b>&\"x");
     let bad = bad.to_str().expect("the name is text");
-    answer(&[
+    run_for_output(&[
         "generate", "p2p", "ring", "--size", "1MiB", "--ranks", "2", "-o", bad,
     ]);
     let html = html.to_str().expect("the name is text");
-    answer(&["replay", bad, "-m", "dgx-h100", "--html", html]);
+    run_for_output(&["replay", bad, "-m", "dgx-h100", "--html", html]);
     let page = std::fs::read_to_string(html).expect("the page is there");
     assert!(
         !page.contains("<b>&\"") && page.contains("&lt;b&gt;&amp;&quot;x"),
@@ -425,9 +431,11 @@ fn names_cannot_leave_their_place_in_the_page() {
 
 #[test]
 fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
-    let Some(browser) = browser() else { return };
+    let Some(browser) = find_browser() else {
+        return;
+    };
     let folder = tempfile::tempdir().expect("there is room");
-    let (path, report) = page(JOBS[0], folder.path());
+    let (path, report) = write_page_and_report(JOBS[0], folder.path());
     let page = std::fs::read_to_string(&path).expect("the page is there");
     // Writes measured sizes into the document, so that the dump shows them.
     let script = "<script>for (const mark of document.querySelectorAll('rect[data-key], data'))\
@@ -438,8 +446,8 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
     assert!(check_numbers(&seen, &report) >= 80);
     let makespan = report["makespan_ps"].as_f64().expect("it is a number");
     let mut rows: Vec<(String, f64, f64)> = Vec::new();
-    for (row, behind) in attributes(&seen, "data-row") {
-        let of = |name| attributes(behind, name).swap_remove(0).0;
+    for (row, behind) in find_attribute_values(&seen, "data-row") {
+        let of = |name| find_attribute_values(behind, name).swap_remove(0).0;
         let (key, value, width) = (of("data-key"), of("data-value"), of("data-seen"));
         let value: f64 = value.parse().expect("it is a number");
         let ranks = report["npus"].as_array().expect("there are ranks");
@@ -474,8 +482,9 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
         .sum();
     assert!((mean - makespan).abs() <= 5.0, "{mean} of {makespan}");
     // Every number is visible on the page.
-    let shown = attributes(&seen, "data-path").into_iter();
-    let widths = shown.map(|(_, behind)| attributes(behind, "data-seen").swap_remove(0).0);
+    let shown = find_attribute_values(&seen, "data-path").into_iter();
+    let widths =
+        shown.map(|(_, behind)| find_attribute_values(behind, "data-seen").swap_remove(0).0);
     assert!(
         widths
             .into_iter()
@@ -499,13 +508,13 @@ fn machines_side_by_side_keep_their_caveats() {
         "--compute",
         "roofline",
     ];
-    let text = answer(&job);
-    let json = answer(&[&job[..], &["--format", "json", "--html", &html]].concat());
+    let text = run_for_output(&job);
+    let json = run_for_output(&[&job[..], &["--format", "json", "--html", &html]].concat());
     let report: Value = serde_json::from_str(&json).expect("it is JSON");
     let page = std::fs::read_to_string(&html).expect("the page is there");
     assert!(check_numbers(&page, &report) >= 80);
-    let all = words(&page);
-    for line in text.lines().skip(1).map(collapsed) {
+    let all = extract_visible_words(&page);
+    for line in text.lines().skip(1).map(collapse_whitespace) {
         let known = line.trim_start_matches("! ").trim_start_matches("WHY ");
         let is_heading = known.starts_with(|c: char| c.is_uppercase());
         assert!(is_heading || all.contains(known), "`{known}` in\n{text}");
@@ -513,14 +522,15 @@ fn machines_side_by_side_keep_their_caveats() {
     // Each machine has its own charts.
     assert_eq!(page.matches("<h3>Activity by rank</h3>").count(), 2);
     for machine in ["dgx-a100", "dgx-h100"] {
-        let alone =
-            answer(&[&["replay", "traces/ddp-resnet18", "-m", machine], &job[6..]].concat());
+        let alone = run_for_output(
+            &[&["replay", "traces/ddp-resnet18", "-m", machine], &job[6..]].concat(),
+        );
         let captured = alone.lines().filter(|line| {
             ["PREDICTED", "CPU CAPTURE", "profiler"]
                 .iter()
                 .any(|lead| line.starts_with(lead))
         });
-        let lines: Vec<_> = captured.map(collapsed).collect();
+        let lines: Vec<_> = captured.map(collapse_whitespace).collect();
         assert!(lines.len() >= 2, "{alone}");
         for line in lines.iter().filter(|line| !line.starts_with("profiler")) {
             assert!(all.contains(line), "{machine}: `{line}`");
@@ -537,11 +547,11 @@ fn differences_of_reports_have_a_page() {
         let mut job = JOBS[0].to_vec();
         let place = job.iter().position(|word| *word == "--batch");
         job[place.expect("it has a batch") + 1] = batch;
-        let report = answer(&[&job[..], &["--format", "json"]].concat());
+        let report = run_for_output(&[&job[..], &["--format", "json"]].concat());
         std::fs::write(at(name), report).expect("there is room");
     }
     let html = at("diff.html");
-    let json = answer(&[
+    let json = run_for_output(&[
         "diff",
         &at("a.json"),
         &at("b.json"),
@@ -564,8 +574,13 @@ fn differences_of_reports_have_a_page() {
             "{pointer}"
         );
     }
-    let refused =
-        super::commands::chakram(&["diff", "traces/tight-2", "traces/tight-2", "--html", &html]);
+    let refused = super::commands::run_chakram(&[
+        "diff",
+        "traces/tight-2",
+        "traces/tight-2",
+        "--html",
+        &html,
+    ]);
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(error.contains("--html shows reports"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! Compares results for the machine files under `traces/` and for the presets with figures of the ASTRA-sim 2.0 paper.
 
-use super::commands::chakram;
+use super::commands::run_chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{
     CheckedWorkloadPattern, CollectivePattern, ModelAndParallelismPlan, ParallelismPlan,
@@ -25,19 +25,19 @@ fn all_reduce(machine: &Machine) -> f64 {
     outcome.makespan.0 as f64 / 1e6
 }
 
-fn file(case: &str, name: &str) -> Machine {
+fn load_case_machine(case: &str, name: &str) -> Machine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
     let path = path.join(case).join(format!("{name}.toml"));
     let text = std::fs::read_to_string(&path).unwrap();
     Machine::parse(&text, name).unwrap()
 }
 
-fn preset(name: &str) -> Machine {
+fn load_preset_machine(name: &str) -> Machine {
     Machine::load_preset(name).unwrap()
 }
 
 #[track_caller]
-fn within(found: f64, want: f64, part: f64) {
+fn assert_relative_error(found: f64, want: f64, part: f64) {
     let error = (found - want) / want;
     assert!(
         error.abs() <= part,
@@ -60,7 +60,7 @@ fn table_4_to_0_3_percent() {
         ("16_8_8_4", 1879.17),
     ];
     for (name, want) in rows {
-        within(all_reduce(&file("table-4", name)), want, 0.003);
+        assert_relative_error(all_reduce(&load_case_machine("table-4", name)), want, 0.003);
     }
 }
 
@@ -77,9 +77,9 @@ fn figure_9a_to_1_percent_and_its_claims_to_3() {
         ("w-1d-500", 500.0),
         ("w-1d-600", 600.0),
     ] {
-        let plain = all_reduce(&preset(name));
-        within(plain, wafer(rate), 0.001);
-        let themis = all_reduce(&file("fig-9a", name));
+        let plain = all_reduce(&load_preset_machine(name));
+        assert_relative_error(plain, wafer(rate), 0.001);
+        let themis = all_reduce(&load_case_machine("fig-9a", name));
         assert!(
             (plain - themis).abs() < 1e-9,
             "one dimension leaves nothing to choose"
@@ -93,18 +93,20 @@ fn figure_9a_to_1_percent_and_its_claims_to_3() {
         ("conv-4d", 4437.5, 3406.0, 600.0),
     ];
     for (name, plain, balanced, rate) in systems {
-        within(all_reduce(&preset(name)), plain, 0.01);
-        let themis = all_reduce(&file("fig-9a", name));
-        within(themis, balanced, 0.01);
-        within(themis, wafer(rate), 0.03);
+        assert_relative_error(all_reduce(&load_preset_machine(name)), plain, 0.01);
+        let themis = all_reduce(&load_case_machine("fig-9a", name));
+        assert_relative_error(themis, balanced, 0.01);
+        assert_relative_error(themis, wafer(rate), 0.03);
     }
-    assert!(all_reduce(&preset("conv-4d")) < all_reduce(&preset("w-1d-350")));
+    assert!(
+        all_reduce(&load_preset_machine("conv-4d")) < all_reduce(&load_preset_machine("w-1d-350"))
+    );
 }
 
 /// Table III's workloads: each model, and its number of model-parallel ranks. The table's data-parallel degrees need
 /// 1,024 NPUs, but the systems of Table II have 512. The test therefore keeps the model-parallel degree, and fills the
 /// system with replicas. Each replica has one sequence of 2,048 tokens.
-fn workloads() -> [(Model, u32); 2] {
+fn load_table_iii_workloads() -> [(Model, u32); 2] {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/paper/transformer-1t.toml");
     let mut gpt = Model::load_named("gpt3-175b").unwrap();
     gpt.sequence = 2048;
@@ -114,15 +116,15 @@ fn workloads() -> [(Model, u32); 2] {
 }
 
 /// Returns the milliseconds of a step of a workload that fills `machine`.
-fn step((model, tensor): &(Model, u32), machine: &Machine) -> f64 {
+fn replay_step_ms((model, tensor): &(Model, u32), machine: &Machine) -> f64 {
     let mut plan = ParallelismPlan::new();
     plan.tensor = *tensor;
     plan.data = machine.topology().npu_count() / tensor;
     plan.batch = plan.data.into();
-    milliseconds(model, plan, machine)
+    replay_plan_ms(model, plan, machine)
 }
 
-fn milliseconds(model: &Model, plan: ParallelismPlan, machine: &Machine) -> f64 {
+fn replay_plan_ms(model: &Model, plan: ParallelismPlan, machine: &Machine) -> f64 {
     let model = model.clone();
     let pattern = ModelAndParallelismPlan { model, plan };
     let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern))).unwrap();
@@ -138,12 +140,15 @@ fn milliseconds(model: &Model, plan: ParallelismPlan, machine: &Machine) -> f64 
 #[test]
 #[ignore = "long: 24 steps on 512 NPUs"]
 fn figure_9a_over_the_models_of_table_3() {
-    for workload in &workloads() {
-        let [plain, themis] = [preset, |name: &str| file("fig-9a", name)].map(|load| {
+    for workload in &load_table_iii_workloads() {
+        let [plain, themis] = [load_preset_machine, |name: &str| {
+            load_case_machine("fig-9a", name)
+        }]
+        .map(|load| {
             let systems = [
                 "w-1d-350", "w-1d-500", "w-1d-600", "w-2d", "conv-3d", "conv-4d",
             ];
-            systems.map(|name| step(workload, &load(name)))
+            systems.map(|name| replay_step_ms(workload, &load(name)))
         });
         println!(
             "{}: {plain:.1?} ms, with Themis {themis:.1?} ms",
@@ -169,8 +174,10 @@ fn figure_9a_over_the_models_of_table_3() {
 fn figure_9b_claims() {
     let scale_out = ["2_8_8_4", "2_8_8_8", "2_8_8_16", "2_8_8_32"];
     let wafer = ["2_8_8_4", "4_8_8_4", "8_8_8_4", "16_8_8_4"];
-    for (workload, growth) in workloads().iter().zip([0.001, 0.16]) {
-        let steps = |names: [&str; 4]| names.map(|name| step(workload, &file("table-4", name)));
+    for (workload, growth) in load_table_iii_workloads().iter().zip([0.001, 0.16]) {
+        let steps = |names: [&str; 4]| {
+            names.map(|name| replay_step_ms(workload, &load_case_machine("table-4", name)))
+        };
         let (out, up) = (steps(scale_out), steps(wafer));
         println!("{}: Dim 4 {out:.1?} ms, Dim 1 {up:.1?} ms", workload.0.name);
         assert!(out[3] <= out[0] * (1.0 + growth), "{out:?}");
@@ -183,9 +190,9 @@ fn figure_9b_claims() {
 #[test]
 fn figure_4_takes_the_time_of_its_rings() {
     for npus in [4, 16] {
-        let machine = file("fig-4", &format!("v100-{npus}"));
+        let machine = load_case_machine("fig-4", &format!("v100-{npus}"));
         let share = f64::from(npus - 1) / f64::from(npus);
-        within(all_reduce(&machine), 2.0 * share / 150.0 * 1e6, 1e-6);
+        assert_relative_error(all_reduce(&machine), 2.0 * share / 150.0 * 1e6, 1e-6);
     }
 }
 
@@ -200,7 +207,7 @@ fn dlrm_of_table_3_reduces_gradients_as_fast_as_on_wafers() {
             ["dlrm.toml", "dlrm-512.toml"].map(|name| root.join("table-3").join(name));
         let [model, plan, machine] = [&model, &plan, machine].map(|path| path.to_str().unwrap());
         let words = ["generate", model, "--plan", plan, "--machine", machine];
-        let output = chakram(&[&words[..], &["--format", "json"]].concat());
+        let output = run_chakram(&[&words[..], &["--format", "json"]].concat());
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["ranks"], 512);
         let collectives = report["collectives"].as_array().unwrap();
@@ -227,9 +234,9 @@ fn dlrm_of_table_3_reduces_gradients_as_fast_as_on_wafers() {
     ] {
         let ((reduce, exchange, step), (flat, flat_exchange, flat_step)) =
             (themis(name), parts(Path::new(wafer)));
-        within(reduce, flat, 0.03);
+        assert_relative_error(reduce, flat, 0.03);
         let others = [step - reduce - exchange, flat_step - flat - flat_exchange];
-        within(others[0], others[1], 1e-6);
+        assert_relative_error(others[0], others[1], 1e-6);
         assert!(exchange > flat_exchange);
     }
 }
@@ -246,7 +253,7 @@ fn figure_11_claims() {
     let step = |machine: &str, tokens: &str| {
         let words = ["generate", model.to_str().unwrap(), "--tokens", tokens];
         let plan: Vec<&str> = plan.split(' ').chain([machine]).collect();
-        let output = chakram(&[&words[..], &plan].concat());
+        let output = run_chakram(&[&words[..], &plan].concat());
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let ps = |value: &Value| value.as_u64().unwrap();
         let npus = report["npus"].as_array().unwrap();
@@ -278,7 +285,7 @@ fn figure_11_claims() {
             "ZeRO-Infinity {infinity:.1} ms, pool {baseline:.1} and {optimum:.1} ms, {:.2} times",
             baseline / optimum
         );
-        within(infinity, baseline, 0.002);
+        assert_relative_error(infinity, baseline, 0.002);
         assert!(infinity < baseline && optimum < baseline / 2.0);
     }
 }

@@ -1,7 +1,7 @@
 //! Tests arithmetic in a number format without a peak on the machine: an error that names the format, unless the
 //! duration is known from another source.
 
-use crate::commands::{chakram, code};
+use crate::commands::{run_chakram, run_for_exit_code};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::generate::{
     CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern,
@@ -18,7 +18,7 @@ use chakram::workload::{
 type RecordedKernel = (u64, u64, u64, Option<Dtype>);
 
 /// Returns a job in which each rank runs these kernels one after another.
-fn job(ranks: &[&[RecordedKernel]]) -> Workload {
+fn build_kernel_job(ranks: &[&[RecordedKernel]]) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for (rank, kernels) in (0..).zip(ranks) {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
@@ -48,17 +48,17 @@ fn job(ranks: &[&[RecordedKernel]]) -> Workload {
         .unwrap()
 }
 
-fn roofline() -> ReplayOptions {
+fn roofline_options() -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     })
 }
 
 /// Returns the makespan in picoseconds on a DGX A100, or the error message.
-fn replay(workload: &Workload) -> Result<u64, String> {
+fn replay_makespan(workload: &Workload) -> Result<u64, String> {
     let machine = Machine::load_preset("dgx-a100").unwrap();
     let prepared =
-        CompiledReplay::new(workload, &machine, &roofline()).map_err(|e| e.to_string())?;
+        CompiledReplay::new(workload, &machine, &roofline_options()).map_err(|e| e.to_string())?;
     Ok(prepared.run(()).unwrap().0.makespan.0)
 }
 
@@ -74,7 +74,7 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
     ];
     // The second kernel of rank 1 is the first kernel with FLOPs. With its third kernel and the
     // last kernel of rank 2, there are three such kernels.
-    let why = replay(&job(&ranks)).unwrap_err();
+    let why = replay_makespan(&build_kernel_job(&ranks)).unwrap_err();
     let expected = "rank 1 node 2 `k2`: the kernel computes in fp8, but class `a100` of machine `dgx-a100` computes in fp64, \
                     fp32, tf32, fp16, bf16, int8; kernels of the job without a time: 3 in fp8, 1 in fp4\n  try: ";
     assert!(why.starts_with(expected), "{why}");
@@ -90,19 +90,24 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
 #[test]
 fn what_has_bytes_or_a_duration_is_not_refused() {
     let bytes = [(0, 0, 2_039_000, FP8), (0, 0, 2_039_000, None)];
-    assert_eq!(replay(&job(&[&bytes])), Ok(2_000_000));
+    assert_eq!(replay_makespan(&build_kernel_job(&[&bytes])), Ok(2_000_000));
     let recorded = [(5000, 7, 0, FP8), (0, 0, 0, FP8), (0, 312_000_000, 0, None)];
-    let workload = job(&[&recorded]);
-    assert_eq!(replay(&workload), Ok(6_000_000));
+    let workload = build_kernel_job(&[&recorded]);
+    assert_eq!(replay_makespan(&workload), Ok(6_000_000));
     let machine = Machine::load_preset("dgx-a100").unwrap();
-    let basis = CompiledReplay::new(&workload, &machine, &roofline())
+    let basis = CompiledReplay::new(&workload, &machine, &roofline_options())
         .unwrap()
         .duration_source_counts();
     assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));
     // As recorded, the format does not matter if most kernels have a recorded duration. A kernel
     // without a duration is still an error.
     let ok = |kernels: &[RecordedKernel]| {
-        CompiledReplay::new(&job(&[kernels]), &machine, &ReplayOptions::default()).is_ok()
+        CompiledReplay::new(
+            &build_kernel_job(&[kernels]),
+            &machine,
+            &ReplayOptions::default(),
+        )
+        .is_ok()
     };
     assert!(ok(&[(5, 7, 0, FP8)]));
     assert!(ok(&[(5, 7, 0, FP8), (5, 7, 0, FP8), (0, 7, 0, FP8)]));
@@ -131,7 +136,7 @@ fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
         count += graph.nodes().filter(lacks).count();
     }
     assert!(count > 100, "{count}");
-    let why = replay(&workload).unwrap_err();
+    let why = replay_makespan(&workload).unwrap_err();
     assert!(
         why.contains(&format!(
             "kernels of the job without a time: {count} in fp8\n"
@@ -154,7 +159,7 @@ fn the_program_refuses_it_and_a_machine_file_may_answer() {
     let run = |machine: &str| {
         let args = on(machine);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let output = chakram(&args);
+        let output = run_chakram(&args);
         (
             output.status.code(),
             String::from_utf8(output.stderr).unwrap(),
@@ -169,7 +174,7 @@ fn the_program_refuses_it_and_a_machine_file_may_answer() {
     assert_eq!(run("dgx-h100").0, Some(0));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a100.toml");
-    let text = String::from_utf8(chakram(&["machine", "show", "dgx-a100"]).stdout).unwrap();
+    let text = String::from_utf8(run_chakram(&["machine", "show", "dgx-a100"]).stdout).unwrap();
     let text = text.replace("\nint8 =", "\nfp8 = \"312 TFLOP/s\"\nint8 =");
     std::fs::write(&file, text).unwrap();
     assert_eq!(run(file.to_str().unwrap()), (Some(0), String::new()));
@@ -180,7 +185,10 @@ fn of_several_machines_the_one_that_lacks_it_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().unwrap();
-    assert_eq!(code(&[&FP8_JOB[..], &["-o", prefix]].concat()), 0);
+    assert_eq!(
+        run_for_exit_code(&[&FP8_JOB[..], &["-o", prefix]].concat()),
+        0
+    );
     let path = folder.path().to_str().unwrap();
     let args = [
         "replay",
@@ -192,7 +200,7 @@ fn of_several_machines_the_one_that_lacks_it_is_named() {
         "--compute",
         "roofline",
     ];
-    let output = chakram(&args);
+    let output = run_chakram(&args);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("on dgx-a100: rank 0 node "), "{error}");

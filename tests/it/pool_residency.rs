@@ -1,7 +1,7 @@
 //! Tests plans that move data to remote memory if NPUs cannot hold it, and the capacity against which each kind of data
 //! counts.
 
-use super::commands::chakram;
+use super::commands::run_chakram;
 use chakram::machine::PRESETS;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const STATE: u64 = 16 * 124_439_808;
 
 /// Returns the preset `hiermem` with these capacities of an NPU and of the pool, in bytes.
-fn machine(folder: &Path, own: u64, pool: u64) -> PathBuf {
+fn write_hiermem_machine(folder: &Path, own: u64, pool: u64) -> PathBuf {
     let preset = PRESETS.iter().find(|preset| preset.name == "hiermem");
     let mut text = preset.unwrap().text.to_owned();
     for (old, new) in [
@@ -35,17 +35,17 @@ fn machine(folder: &Path, own: u64, pool: u64) -> PathBuf {
 
 const PLAN: &str = "generate gpt2-small --tokens 64 --data 2 --batch 2 --fit require --machine";
 
-fn generate(machine: &Path, more: &[&str]) -> Output {
+fn run_generate(machine: &Path, more: &[&str]) -> Output {
     let machine = [machine.to_str().unwrap()];
     let words: Vec<&str> = PLAN
         .split(' ')
         .chain(machine)
         .chain(more.iter().copied())
         .collect();
-    chakram(&words)
+    run_chakram(&words)
 }
 
-fn text(output: &Output) -> String {
+fn join_output_text(output: &Output) -> String {
     let [out, error] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     format!("{out}{error}")
 }
@@ -57,13 +57,13 @@ fn a_pool_holds_what_npus_do_not() {
     let folder = TempDir::new().unwrap();
     let own = 1_000_000_000;
     let json = |machine: &Path| -> (Value, Option<i32>) {
-        let output = generate(machine, &[&CORRECTED[..], &["--format", "json"]].concat());
+        let output = run_generate(machine, &[&CORRECTED[..], &["--format", "json"]].concat());
         (
             serde_json::from_slice(&output.stdout).unwrap(),
             output.status.code(),
         )
     };
-    let (report, code) = json(&machine(folder.path(), own, 1 << 40));
+    let (report, code) = json(&write_hiermem_machine(folder.path(), own, 1 << 40));
     assert_eq!(code, Some(0));
     let bytes = |of: &Value| of.as_u64().unwrap_or_else(|| panic!("{of}"));
     let npus = report["memory"]["npus"].as_array().unwrap();
@@ -91,30 +91,34 @@ fn a_pool_holds_what_npus_do_not() {
     };
     pools(&report, 1 << 40);
     // The pool has exactly the needed size, and then one byte less.
-    let (report, code) = json(&machine(folder.path(), own, beyond));
+    let (report, code) = json(&write_hiermem_machine(folder.path(), own, beyond));
     assert_eq!(code, Some(0));
     pools(&report, beyond);
-    let less = machine(folder.path(), own, beyond - 1);
+    let less = write_hiermem_machine(folder.path(), own, beyond - 1);
     let (report, code) = json(&less);
     assert_eq!((code, &report["memory"]["fits"]), (Some(3), &false.into()));
     assert_eq!(
-        generate(&less, &[&CORRECTED[..], &["--dry-run"]].concat())
+        run_generate(&less, &[&CORRECTED[..], &["--dry-run"]].concat())
             .status
             .code(),
         Some(3)
     );
-    let said = text(&generate(&less, &CORRECTED));
+    let said = join_output_text(&run_generate(&less, &CORRECTED));
     assert!(said.contains("in remote memory"), "{said}");
     // Plans that never use the pool have only their NPUs' memory.
-    let machine = machine(folder.path(), own, 1 << 40);
-    let output = generate(&machine, &[]);
+    let machine = write_hiermem_machine(folder.path(), own, 1 << 40);
+    let output = run_generate(&machine, &[]);
     assert_eq!(output.status.code(), Some(3));
     // Notes may mention remote memory, but the report does not.
-    let said = text(&output);
+    let said = join_output_text(&output);
     let report = said.split("\n  !").next().unwrap_or_default();
-    assert!(!report.contains("remote memory"), "{}", text(&output));
+    assert!(
+        !report.contains("remote memory"),
+        "{}",
+        join_output_text(&output)
+    );
     // A dry run gives the same numbers without a replay.
-    let dry = |more: &[&str]| generate(&machine, &[more, &["--dry-run"]].concat());
+    let dry = |more: &[&str]| run_generate(&machine, &[more, &["--dry-run"]].concat());
     assert_eq!(dry(&CORRECTED).status.code(), Some(0));
     assert_eq!(dry(&[]).status.code(), Some(3));
 }
@@ -126,14 +130,14 @@ fn offloaded_state_is_in_the_pool() {
     let folder = TempDir::new().unwrap();
     let zero = ["--zero", "3", "--format", "json"];
     let json = |machine: &Path, more: &[&str]| -> (Value, Option<i32>) {
-        let output = generate(machine, &[&zero[..], more].concat());
+        let output = run_generate(machine, &[&zero[..], more].concat());
         let report = serde_json::from_slice(&output.stdout);
         (
-            report.unwrap_or_else(|_| panic!("{}", text(&output))),
+            report.unwrap_or_else(|_| panic!("{}", join_output_text(&output))),
             output.status.code(),
         )
     };
-    let large = machine(folder.path(), 8_000_000_000, 1 << 40);
+    let large = write_hiermem_machine(folder.path(), 8_000_000_000, 1 << 40);
     let peak = |report: &Value| report["memory"]["npus"][0]["peak_bytes"].as_u64().unwrap();
     let (resident, _) = json(&large, &[]);
     let (report, code) = json(&large, &["--offload", "all"]);
@@ -154,16 +158,16 @@ fn offloaded_state_is_in_the_pool() {
     );
     let needed = peak(&report);
     let (_, code) = json(
-        &machine(folder.path(), needed, 2 * own),
+        &write_hiermem_machine(folder.path(), needed, 2 * own),
         &["--offload", "all"],
     );
     assert_eq!(code, Some(0));
     for (npu, pool) in [(needed - 1, 1 << 40), (needed, 2 * own - 1)] {
-        let small = machine(folder.path(), npu, pool);
+        let small = write_hiermem_machine(folder.path(), npu, pool);
         let (report, code) = json(&small, &["--offload", "all"]);
         assert_eq!((code, &report["memory"]["fits"]), (Some(3), &false.into()));
-        let dry = generate(&small, &["--zero", "3", "--offload", "all", "--dry-run"]);
-        assert_eq!(dry.status.code(), Some(3), "{}", text(&dry));
+        let dry = run_generate(&small, &["--zero", "3", "--offload", "all", "--dry-run"]);
+        assert_eq!(dry.status.code(), Some(3), "{}", join_output_text(&dry));
     }
 }
 
@@ -172,17 +176,21 @@ fn offloaded_state_is_in_the_pool() {
 #[test]
 fn recomputation_counts_the_pool() {
     let folder = TempDir::new().unwrap();
-    let machine = machine(folder.path(), 1_000_000_000, 1 << 40);
+    let machine = write_hiermem_machine(folder.path(), 1_000_000_000, 1 << 40);
     let needed = ["--recompute", "as-needed", "--dry-run"];
-    let output = generate(&machine, &[&CORRECTED[..], &needed].concat());
+    let output = run_generate(&machine, &[&CORRECTED[..], &needed].concat());
     assert!(
-        text(&output).contains("RECOMPUTE none"),
+        join_output_text(&output).contains("RECOMPUTE none"),
         "{}",
-        text(&output)
+        join_output_text(&output)
     );
-    let output = generate(&machine, &needed);
+    let output = run_generate(&machine, &needed);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output).contains("as-needed"), "{}", text(&output));
+    assert!(
+        join_output_text(&output).contains("as-needed"),
+        "{}",
+        join_output_text(&output)
+    );
 }
 
 /// Studies limited to points that fit keep those that fit with the pool, both before and after the replay.
@@ -190,7 +198,7 @@ fn recomputation_counts_the_pool() {
 fn limits_of_studies_count_the_pool() {
     let folder = TempDir::new().unwrap();
     let rows = |pool: u64| -> Vec<Value> {
-        machine(folder.path(), 1_000_000_000, pool);
+        write_hiermem_machine(folder.path(), 1_000_000_000, pool);
         let study = "name = \"pool\"\nobjective = \"time\"\n[base]\nmachine = \"./pool.toml\"\nmodel = \"gpt2-small\"\n\
             tokens = 64\nplan.data = 2\nplan.batch = 2\ncompute = \"roofline\"\n[limits]\nfits = true\n[[axis]]\n\
             key = \"plan.residency\"\nvalues = [\"none\", \"corrected\"]\n";
@@ -203,7 +211,7 @@ fn limits_of_studies_count_the_pool() {
             .output()
             .unwrap();
         let rows = std::fs::read_to_string(folder.path().join(into).join("rows.jsonl"));
-        let rows = rows.unwrap_or_else(|error| panic!("{error}: {}", text(&output)));
+        let rows = rows.unwrap_or_else(|error| panic!("{error}: {}", join_output_text(&output)));
         rows.lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
@@ -247,8 +255,8 @@ fn generate_large(more: &[&str]) -> String {
     let words = "--data 256 --expert 64 --zero 1 --batch 256 --machine hiermem --residency corrected --fit require";
     let model = ["generate", root.to_str().unwrap()];
     let words: Vec<&str> = model.into_iter().chain(words.split(' ')).collect();
-    let output = chakram(&[&words, more].concat());
-    let said = text(&output);
+    let output = run_chakram(&[&words, more].concat());
+    let said = join_output_text(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(!said.contains("OUT OF MEMORY"), "{said}");
     said

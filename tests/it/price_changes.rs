@@ -1,32 +1,32 @@
 //! Compares makespans after changes to kernels, collectives, ranks and machine keys with sums by hand, and with jobs
 //! and machines that have the changed values from the start.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use serde_json::Value;
 
-fn report(words: &[&str]) -> Value {
-    let output = chakram(&[words, &["--format", "json"]].concat());
+fn run_for_json(words: &[&str]) -> Value {
+    let output = run_chakram(&[words, &["--format", "json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:?}: {error}");
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-fn makespan(report: &Value) -> u64 {
+fn read_makespan_ps(report: &Value) -> u64 {
     report["makespan_ps"].as_u64().expect("a time")
 }
 
 /// Each of 2 independent ranks runs three kernels of 7 us, one after another.
 const CHAIN: &str = "generate chain --ranks 2 --nodes 3 --duration 7us --machine dgx-h100";
 
-fn chain(more: &[&str]) -> Value {
+fn run_chain_job(more: &[&str]) -> Value {
     let words: Vec<&str> = CHAIN.split(' ').collect();
-    report(&[&words, more].concat())
+    run_for_json(&[&words, more].concat())
 }
 
 #[test]
 fn kernels_last_as_they_are_told() {
     let us = 1_000_000;
-    assert_eq!(makespan(&chain(&[])), 21 * us);
+    assert_eq!(read_makespan_ps(&run_chain_job(&[])), 21 * us);
     for (words, expected) in [
         (&["--kernel", "*=2"][..], 42 * us),
         (&["--kernel", "*=0.5x"], 21 * us / 2),
@@ -37,8 +37,8 @@ fn kernels_last_as_they_are_told() {
         (&["--slow", "1=1.5"], 63 * us / 2),
         (&["--slow", "1=0.5"], 21 * us),
     ] {
-        let report = chain(words);
-        assert_eq!(makespan(&report), expected, "{words:?}");
+        let report = run_chain_job(words);
+        assert_eq!(read_makespan_ps(&report), expected, "{words:?}");
         assert_eq!(report["edits"]["unedited_makespan_ps"], 21 * us);
         let row = &report["edits"]["rows"][0];
         let nodes = if words[0] == "--slow" { 3 } else { 6 };
@@ -48,15 +48,18 @@ fn kernels_last_as_they_are_told() {
         );
     }
     // A slow rank takes as long as a rank with slower kernels.
-    let slow = chain(&["--slow", "0=1.25", "--slow", "1=1.25"]);
-    assert_eq!(makespan(&slow), makespan(&chain(&["--kernel", "*=1.25"])));
+    let slow = run_chain_job(&["--slow", "0=1.25", "--slow", "1=1.25"]);
+    assert_eq!(
+        read_makespan_ps(&slow),
+        read_makespan_ps(&run_chain_job(&["--kernel", "*=1.25"]))
+    );
 }
 
 /// Kernels of 7 us become up to a tenth longer or shorter, so a chain of three takes 18.9 to 23.1 us. The same seed
 /// always gives the same time.
 #[test]
 fn jitter_is_drawn_by_its_seed() {
-    let draw = |words: &str| makespan(&chain(&["--jitter", words]));
+    let draw = |words: &str| read_makespan_ps(&run_chain_job(&["--jitter", words]));
     let (first, again, other) = (draw("10%"), draw("0.1,seed=0"), draw("10%,seed=1"));
     assert_eq!(first, again);
     assert_ne!(first, other);
@@ -75,17 +78,17 @@ const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 100MB --ma
 #[test]
 fn collectives_last_as_they_are_told() {
     let words: Vec<&str> = REDUCE.split(' ').collect();
-    let with = |more: &[&str]| report(&[&words, more].concat());
-    let plain = makespan(&with(&[]));
+    let with = |more: &[&str]| run_for_json(&[&words, more].concat());
+    let plain = read_makespan_ps(&with(&[]));
     assert!(plain > 0);
-    let factor = |text: &str| makespan(&with(&["--collective", text]));
+    let factor = |text: &str| read_makespan_ps(&with(&["--collective", text]));
     assert_eq!(factor("all-reduce=1"), plain);
     assert_eq!(factor("all_reduce=2"), 2 * plain);
     assert_eq!(factor("*=5ms"), 5_000_000_000);
     // If several changes match, the last one applies.
     let twice = with(&["--collective", "*=5ms", "--collective", "all-reduce=2"]);
-    assert_eq!(makespan(&twice), 2 * plain);
-    let none = chakram(&[&words[..], &["--collective", "all-gather=2"]].concat());
+    assert_eq!(read_makespan_ps(&twice), 2 * plain);
+    let none = run_chakram(&[&words[..], &["--collective", "all-gather=2"]].concat());
     assert_eq!(none.status.code(), Some(2));
     let error = String::from_utf8(none.stderr).expect("it is text");
     assert!(error.contains("matches none of the collectives"), "{error}");
@@ -96,22 +99,22 @@ fn collectives_last_as_they_are_told() {
 fn keys_of_machines_are_set_as_in_their_files() {
     let folder = tempfile::tempdir().expect("there is room");
     let file = folder.path().join("slow.toml");
-    let shown = chakram(&["machine", "show", "dgx-h100"]);
+    let shown = run_chakram(&["machine", "show", "dgx-h100"]);
     let text = String::from_utf8(shown.stdout).expect("it is text");
     let halved = text.replacen("450 GB/s", "225 GB/s", 1);
     assert_ne!(text, halved);
     std::fs::write(&file, halved).expect("there is room");
     let words: Vec<&str> = REDUCE.split(' ').collect();
     let (job, machine) = words.split_at(words.len() - 2);
-    let of_file = report(&[job, &["--machine", &file.display().to_string()]].concat());
+    let of_file = run_for_json(&[job, &["--machine", &file.display().to_string()]].concat());
     let key = "machine.dimension.nvlink.bandwidth=225 GB/s";
-    let set = report(&[job, machine, &["--set", key]].concat());
-    assert_eq!(makespan(&set), makespan(&of_file));
-    let plain = report(&[job, machine].concat());
+    let set = run_for_json(&[job, machine, &["--set", key]].concat());
+    assert_eq!(read_makespan_ps(&set), read_makespan_ps(&of_file));
+    let plain = run_for_json(&[job, machine].concat());
     assert_eq!(set["edits"]["unedited_makespan_ps"], plain["makespan_ps"]);
     assert_eq!(set["edits"]["rows"][0]["notes"][0], "was \"450 GB/s\"");
     // The report names a changed key that the job does not use.
-    let idle = report(
+    let idle = run_for_json(
         &[
             job,
             machine,
@@ -135,7 +138,7 @@ fn keys_of_machines_are_set_as_in_their_files() {
 #[test]
 fn patterns_mean_what_tables_show() {
     let job = ["replay", "traces/ddp-resnet18", "--machine", "dgx-h100"];
-    let plain = report(&job);
+    let plain = run_for_json(&job);
     let operators = plain["operators"].as_array().expect("a list").iter();
     let kernels = operators.filter(|row| row["kind"] == "compute");
     let (mut all, mut convolutions) = (0, 0);
@@ -151,7 +154,7 @@ fn patterns_mean_what_tables_show() {
     }
     assert!(convolutions > 0 && convolutions < all);
     let matched = |pattern: &str| {
-        let changed = report(&[&job[..], &["--kernel", &format!("{pattern}=0.9")]].concat());
+        let changed = run_for_json(&[&job[..], &["--kernel", &format!("{pattern}=0.9")]].concat());
         changed["edits"]["rows"][0]["matched"]
             .as_u64()
             .expect("a count")

@@ -15,13 +15,13 @@ use crate::corpus::corpus_path;
 use std::collections::BTreeMap;
 
 /// Returns the rows of a CSV file without quotes.
-fn rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
+fn read_validation_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
     let text =
         std::fs::read_to_string(corpus_path("validation")?.join(name)).expect("it can be read");
-    Some(table(&text))
+    Some(parse_csv_rows(&text))
 }
 
-fn table(text: &str) -> Vec<BTreeMap<String, String>> {
+fn parse_csv_rows(text: &str) -> Vec<BTreeMap<String, String>> {
     let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
     let heads: Vec<String> = lines.next().expect("there are headings").collect();
     lines
@@ -35,5 +35,5 @@ fn packed_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
     let mut text = String::new();
     let mut unpacked = flate2::read::GzDecoder::new(file);
     std::io::Read::read_to_string(&mut unpacked, &mut text).expect("it is sound");
-    Some(table(&text))
+    Some(parse_csv_rows(&text))
 }

@@ -1,17 +1,17 @@
 //! Tests large jobs that use only part of each rack, and groups that span domains.
 
-use super::commands::{chakram, code};
+use super::commands::{run_chakram, run_for_exit_code};
 use serde_json::Value;
 
-fn stdout(args: &[&str]) -> String {
-    let output = chakram(args);
+fn run_for_stdout(args: &[&str]) -> String {
+    let output = run_chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {error}");
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-fn json(args: &[&str]) -> Value {
-    let text = stdout(&[args, &["--format", "json"]].concat());
+fn run_for_json(args: &[&str]) -> Value {
+    let text = run_for_stdout(&[args, &["--format", "json"]].concat());
     serde_json::from_str(&text).expect("it is JSON")
 }
 
@@ -34,17 +34,17 @@ fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
         ];
         [&args[..], more].concat()
     };
-    let npu_of_rank_64 = |args: &[&str]| json(args)["npus"][64]["npu"].clone();
+    let npu_of_rank_64 = |args: &[&str]| run_for_json(args)["npus"][64]["npu"].clone();
     assert_eq!(npu_of_rank_64(&job("65", &[])), 64);
     assert_eq!(npu_of_rank_64(&job("73", &[])), 72);
     assert_eq!(npu_of_rank_64(&job("73", &["--fill-domains"])), 64);
-    let refused = chakram(&job("144", &[]));
+    let refused = run_chakram(&job("144", &[]));
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2));
     for part in ["takes at most 128", "64 of the 72", "--fill-domains"] {
         assert!(error.contains(part), "{error}");
     }
-    assert_eq!(json(&job("144", &["--fill-domains"]))["ranks"], 144);
+    assert_eq!(run_for_json(&job("144", &["--fill-domains"]))["ranks"], 144);
     let useless = [
         "generate",
         "chain",
@@ -52,7 +52,7 @@ fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
         "dgx-h100",
         "--fill-domains",
     ];
-    assert_eq!(code(&useless), 2);
+    assert_eq!(run_for_exit_code(&useless), 2);
 }
 
 /// There are three groups of four on nodes of eight. NPUs 6 to 9 and 14 to 17 span two nodes, and 10 to 13 are in one
@@ -60,7 +60,7 @@ fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
 #[test]
 fn groups_that_straddle_nodes_are_named_with_what_that_costs() {
     let job = |map: &'static str| {
-        json(&[
+        run_for_json(&[
             "generate",
             "gpt2-small",
             "--tensor",

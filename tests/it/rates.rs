@@ -1,7 +1,7 @@
 //! Compares samples and tokens per second, and how much of the peak is used, with their formulas. Includes jobs read
 //! back from disk, and parts of jobs, whose rates are unknown.
 
-use super::commands::answer;
+use super::commands::run_for_output;
 use serde_json::Value;
 
 const MODEL: [&str; 10] = [
@@ -17,15 +17,15 @@ const MODEL: [&str; 10] = [
     "2",
 ];
 
-fn report(args: &[&str]) -> Value {
-    let text = answer(&[args, &["--format", "json"]].concat());
+fn run_for_json(args: &[&str]) -> Value {
+    let text = run_for_output(&[args, &["--format", "json"]].concat());
     serde_json::from_str(&text).expect("it is JSON")
 }
 
 #[test]
 fn rates_are_amounts_over_the_makespan() {
-    let report = report(&[&MODEL[..], &["-m", "dgx-h100"]].concat());
-    let plan = self::report(&[&MODEL[..], &["--dry-run"]].concat());
+    let report = run_for_json(&[&MODEL[..], &["-m", "dgx-h100"]].concat());
+    let plan = run_for_json(&[&MODEL[..], &["--dry-run"]].concat());
     let rates = &report["throughput"];
     let seconds = report["makespan_ps"].as_f64().unwrap() / 1e12;
     // The job has two steps of 8 samples of 1,024 tokens, on 4 NPUs.
@@ -67,7 +67,7 @@ fn utilization_of_the_model_is_within_that_of_the_hardware() {
         ("unfused", "full", 0.0),
     ] {
         let job = [&MODEL[..], &["--attention", attention, "-m", "dgx-h100"]].concat();
-        let rates = report(&job)["throughput"].clone();
+        let rates = run_for_json(&job)["throughput"].clone();
         let [model, flops, mfu, hfu] = ["model_flops", "flops", "mfu", "hfu"].map(|key| {
             rates[key]
                 .as_f64()
@@ -76,7 +76,7 @@ fn utilization_of_the_model_is_within_that_of_the_hardware() {
         assert!((flops / (model + again) - 1.0).abs() < 1e-12, "{rates}");
         assert!((hfu / mfu / (flops / model) - 1.0).abs() < 1e-12, "{rates}");
         assert_eq!(rates["attention"], counted);
-        let text = answer(&job);
+        let text = run_for_output(&job);
         assert!(
             text.contains(&format!("over peak ({counted} attention)")),
             "{text}"
@@ -91,7 +91,7 @@ fn more_model_flops_than_kernels_carry_out_are_a_warning() {
     let folder = tempfile::tempdir().expect("there is room");
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().expect("the name is text");
-    answer(&[&MODEL[..], &["-m", "dgx-h100", "-o", prefix]].concat());
+    run_for_output(&[&MODEL[..], &["-m", "dgx-h100", "-o", prefix]].concat());
     for rank in 0..4 {
         let path = format!("{prefix}.{rank}.et");
         let mut bytes = std::fs::read(&path).expect("the trace is there");
@@ -100,7 +100,7 @@ fn more_model_flops_than_kernels_carry_out_are_a_warning() {
         bytes[at.expect("it states them") + name.len()] = b'9';
         std::fs::write(&path, bytes).expect("there is room");
     }
-    let text = answer(&["replay", prefix, "-m", "dgx-h100", "--no-verify"]);
+    let text = run_for_output(&["replay", prefix, "-m", "dgx-h100", "--no-verify"]);
     assert!(text.contains("is above HFU: the job states 9."), "{text}");
 }
 
@@ -109,14 +109,14 @@ fn jobs_that_come_back_from_disk_have_the_same_rates() {
     let folder = tempfile::tempdir().expect("there is room");
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().expect("the name is text");
-    let direct = report(&[&MODEL[..], &["-m", "dgx-h100", "-o", prefix]].concat());
+    let direct = run_for_json(&[&MODEL[..], &["-m", "dgx-h100", "-o", prefix]].concat());
     let job = ["replay", prefix, "-m", "dgx-h100"];
-    let back = report(&job);
+    let back = run_for_json(&job);
     assert_eq!(back["throughput"], direct["throughput"]);
     assert_ne!(back["throughput"], Value::Null);
     let part = folder.path().join("part");
     let part = part.to_str().expect("the name is text");
-    answer(&[
+    run_for_output(&[
         "slice",
         prefix,
         "--from",
@@ -128,6 +128,6 @@ fn jobs_that_come_back_from_disk_have_the_same_rates() {
         "-o",
         part,
     ]);
-    let part = report(&["replay", part, "-m", "dgx-h100", "--compute", "roofline"]);
+    let part = run_for_json(&["replay", part, "-m", "dgx-h100", "--compute", "roofline"]);
     assert_eq!(part["throughput"], Value::Null);
 }

@@ -1,17 +1,17 @@
 //! Tests machines written by `chakram machine new`.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use serde_json::Value;
 
-fn made(words: &[&str]) -> (String, String) {
-    let output = chakram(&[&["machine", "new", "x", "--from"], words].concat());
+fn run_machine_new(words: &[&str]) -> (String, String) {
+    let output = run_chakram(&[&["machine", "new", "x", "--from"], words].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{words:?}: {error}");
     (String::from_utf8(output.stdout).expect("it is text"), error)
 }
 
 /// Returns the report of a step on a machine.
-fn step(machine: &str, more: &[&str]) -> Value {
+fn report_training_step(machine: &str, more: &[&str]) -> Value {
     let job = [
         "generate",
         "gpt3-1.3b",
@@ -26,7 +26,7 @@ fn step(machine: &str, more: &[&str]) -> Value {
         "--machine",
         machine,
     ];
-    let output = chakram(&[&job[..], more].concat());
+    let output = run_chakram(&[&job[..], more].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
     serde_json::from_slice(&output.stdout).expect("it is JSON")
@@ -43,11 +43,11 @@ fn without_numbers_it_predicts_as_its_machine_to_the_picosecond() {
         ("dgx-a100x4", "dgx-a100x4"),
     ] {
         let path = folder.path().join("x.toml");
-        std::fs::write(&path, made(&[from]).0).expect("there is room");
+        std::fs::write(&path, run_machine_new(&[from]).0).expect("there is room");
         let path = path.to_str().expect("UTF-8");
-        let checked = chakram(&["machine", "check", path]);
+        let checked = run_chakram(&["machine", "check", path]);
         assert!(checked.status.success(), "{checked:?}");
-        let [ours, theirs] = [path, preset].map(|machine| step(machine, &[]));
+        let [ours, theirs] = [path, preset].map(|machine| report_training_step(machine, &[]));
         for field in ["/makespan_ps", "/interval", "/mean_ps", "/collectives"] {
             assert_eq!(ours.pointer(field), theirs.pointer(field), "{from} {field}");
         }
@@ -61,7 +61,7 @@ fn numbers_move_the_step_and_widen_its_interval() {
     let folder = tempfile::tempdir().expect("there is room");
     let path = folder.path().join("twice.toml");
     let path = path.to_str().expect("UTF-8");
-    let (_, notes) = made(&[
+    let (_, notes) = run_machine_new(&[
         "dgx-h100",
         "--peak",
         "bf16=1978.8TFLOPs",
@@ -80,7 +80,7 @@ fn numbers_move_the_step_and_widen_its_interval() {
         notes.contains("peaks of fp64, fp32, tf32, fp16, fp8, int8 are those of dgx-h100"),
         "{notes}"
     );
-    let [ours, theirs] = [path, "dgx-h100"].map(|machine| step(machine, &[]));
+    let [ours, theirs] = [path, "dgx-h100"].map(|machine| report_training_step(machine, &[]));
     let time = |report: &Value, path: &str| {
         report
             .pointer(path)
@@ -130,11 +130,11 @@ fn wrong_keys_and_units_are_answered_with_what_was_meant() {
         ),
         (&["h100", "--npus-per-node", "0"], "0 is not in 1"),
     ] {
-        let output = chakram(&[&["machine", "new", "x", "--from"], words].concat());
+        let output = run_chakram(&[&["machine", "new", "x", "--from"], words].concat());
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(error.contains(part), "{words:?}: {error}");
     }
-    let output = chakram(&["machine", "new", "two words", "--from", "h100"]);
+    let output = run_chakram(&["machine", "new", "two words", "--from", "h100"]);
     assert_eq!(output.status.code(), Some(2));
 }

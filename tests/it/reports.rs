@@ -1,7 +1,7 @@
 //! Tests that a report is a single value: JSON and text show the same facts, and writing and reading it back gives the
 //! same bytes.
 
-use super::commands::answer;
+use super::commands::run_for_output;
 use chakram::report::json::{ReportOrComparisonJson, write_json};
 use chakram::report::report_csv::ReportCsvTable;
 use chakram::report::text::TextStyleWidthAndDetail;
@@ -23,11 +23,11 @@ const SINGLE: [&[&str]; 6] = [
     &["traces/tight-2"],
 ];
 
-fn replayed(asked: &[&str], format: &[&str]) -> String {
-    answer(&[&["replay"], asked, format].concat())
+fn run_replay(asked: &[&str], format: &[&str]) -> String {
+    run_for_output(&[&["replay"], asked, format].concat())
 }
 
-fn read(text: &str) -> ReportOrComparisonJson {
+fn parse_and_check_report(text: &str) -> ReportOrComparisonJson {
     let document = ReportOrComparisonJson::parse_report(text).expect("it is a document");
     let mut again = Vec::new();
     write_json(&mut again, &document).expect("it is a vector");
@@ -35,8 +35,8 @@ fn read(text: &str) -> ReportOrComparisonJson {
     document
 }
 
-fn single(text: &str) -> Report {
-    match read(text) {
+fn parse_single_report(text: &str) -> Report {
+    match parse_and_check_report(text) {
         ReportOrComparisonJson::Report(report) => *report,
         ReportOrComparisonJson::Comparison(_) => panic!("it is of one machine"),
     }
@@ -45,21 +45,21 @@ fn single(text: &str) -> Report {
 #[test]
 fn reports_read_back_say_the_same() {
     for asked in SINGLE {
-        let report = single(&replayed(asked, &["--format", "json"]));
+        let report = parse_single_report(&run_replay(asked, &["--format", "json"]));
         for (table, name) in [
             (ReportCsvTable::Npus, "npus"),
             (ReportCsvTable::Collectives, "collectives"),
             (ReportCsvTable::Operators, "operators"),
             (ReportCsvTable::Memory, "memory"),
         ] {
-            let direct = replayed(asked, &["--format", "csv", "--table", name]);
+            let direct = run_replay(asked, &["--format", "csv", "--table", name]);
             assert_eq!(
                 report_csv::render_report(&report, table),
                 direct,
                 "{asked:?}"
             );
         }
-        let direct = replayed(asked, &[]);
+        let direct = run_replay(asked, &[]);
         let read = report_text::render_text(
             &report,
             "title",
@@ -87,7 +87,7 @@ fn all_cases_read_back_are_the_same_bytes() {
         let name = format!("traces/{}", case.file_name().unwrap().display());
         if case.join("machine.toml").is_file() && name != "traces/deadlock-2" {
             found += 1;
-            single(&replayed(
+            parse_single_report(&run_replay(
                 &[&name, "--all-operators"],
                 &["--format", "json"],
             ));
@@ -104,8 +104,8 @@ fn comparisons_read_back_are_the_same_bytes() {
         &machines[..],
     ]
     .concat();
-    let text = replayed(&asked, &["--format", "json"]);
-    let ReportOrComparisonJson::Comparison(comparison) = read(&text) else {
+    let text = run_replay(&asked, &["--format", "json"]);
+    let ReportOrComparisonJson::Comparison(comparison) = parse_and_check_report(&text) else {
         panic!("it is of several machines");
     };
     assert_eq!(comparison.machines.len(), 3);

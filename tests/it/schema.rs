@@ -169,7 +169,7 @@ impl<'a> RemainingSchemaTokens<'a> {
             ..FieldDescriptorProto::default()
         };
         field.set_label(label);
-        match scalar(kind) {
+        match parse_scalar_type(kind) {
             Some(scalar) => field.set_type(scalar),
             None => field.type_name = Some(kind.to_owned()),
         }
@@ -177,7 +177,7 @@ impl<'a> RemainingSchemaTokens<'a> {
     }
 }
 
-fn scalar(kind: &str) -> Option<Type> {
+fn parse_scalar_type(kind: &str) -> Option<Type> {
     Some(match kind {
         "double" => Type::Double,
         "float" => Type::Float,

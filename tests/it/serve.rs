@@ -34,7 +34,7 @@ pub fn build_scenario(text: &str) -> Scenario {
 }
 
 /// Serves a scenario; returns the report, and its requests by id.
-pub fn served(
+pub fn serve_scenario(
     scenario: &Scenario,
     platform: Option<&Platform>,
 ) -> (ServeReport, Vec<CompletedRequest>) {

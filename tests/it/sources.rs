@@ -21,7 +21,7 @@ mod simai;
 mod text;
 mod xplane;
 
-use super::commands::chakram;
+use super::commands::run_chakram;
 use std::path::Path;
 
 /// The exit code and the output of a run.
@@ -31,8 +31,8 @@ struct RunExitAndOutput {
     error: String,
 }
 
-fn run(args: &[&str]) -> RunExitAndOutput {
-    let output = chakram(args);
+fn run_for_exit_and_text(args: &[&str]) -> RunExitAndOutput {
+    let output = run_chakram(args);
     let text = |bytes| String::from_utf8(bytes).expect("it is text");
     RunExitAndOutput {
         code: output.status.code().expect("it ends by itself"),
@@ -42,15 +42,15 @@ fn run(args: &[&str]) -> RunExitAndOutput {
 }
 
 /// Runs the program, which must succeed, and returns its output.
-fn done(args: &[&str]) -> String {
-    let RunExitAndOutput { code, out, error } = run(args);
+fn run_for_stdout(args: &[&str]) -> String {
+    let RunExitAndOutput { code, out, error } = run_for_exit_and_text(args);
     assert_eq!((code, error.as_str()), (0, ""), "{args:?}");
     out
 }
 
 /// Runs the program, which must fail with exit code 2, and returns its error.
-fn refused(args: &[&str]) -> String {
-    let RunExitAndOutput { code, out, error } = run(args);
+fn expect_cli_error(args: &[&str]) -> String {
+    let RunExitAndOutput { code, out, error } = run_for_exit_and_text(args);
     assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {error}");
     error
 }
@@ -81,11 +81,11 @@ impl TemporaryTestFolder {
 
     /// Returns the names of all files, sorted.
     fn names(&self) -> Vec<String> {
-        names(self.0.path())
+        list_file_names(self.0.path())
     }
 }
 
-fn names(folder: &Path) -> Vec<String> {
+fn list_file_names(folder: &Path) -> Vec<String> {
     let listing = std::fs::read_dir(folder).expect("the folder is there");
     let name = |entry: std::io::Result<std::fs::DirEntry>| {
         let name = entry.expect("it can be listed").file_name();

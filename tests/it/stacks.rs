@@ -1,6 +1,6 @@
 //! Tests software stacks: `--stack` of `generate` and `score`, and the studies' key for it.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use serde_json::Value;
 use std::path::Path;
 
@@ -17,18 +17,18 @@ const JOB: [&str; 10] = [
     "json",
 ];
 
-fn report(more: &[&str]) -> Value {
-    let output = chakram(&[&JOB[..], more].concat());
+fn run_job_for_json(more: &[&str]) -> Value {
+    let output = run_chakram(&[&JOB[..], more].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-fn makespan(report: &Value) -> u64 {
+fn read_makespan_ps(report: &Value) -> u64 {
     report["makespan_ps"].as_u64().expect("it ends")
 }
 
-fn decided(report: &Value, part: &str) -> Value {
+fn find_decided_value(report: &Value, part: &str) -> Value {
     let rows = report["stack"]["decided"].as_array().expect("rows");
     let found = rows.iter().find(|row| row["part"] == part);
     found.map_or(Value::Null, |row| row["value"].clone())
@@ -36,24 +36,27 @@ fn decided(report: &Value, part: &str) -> Value {
 
 #[test]
 fn a_stack_sets_prices_and_options_and_the_report_says_which() {
-    let own = report(&[]);
+    let own = run_job_for_json(&[]);
     assert_eq!(own["stack"]["name"], "reference");
     assert_eq!(own["stack"]["given"], false);
-    assert_eq!(decided(&own, "attention"), "FlashAttention-3");
-    let stack = report(&["--stack", "pytorch-eager"]);
-    assert_eq!(decided(&stack, "attention"), "FlashAttention-2");
-    assert_eq!(decided(&stack, "elementwise"), "eager");
-    assert!(makespan(&stack) > makespan(&own));
+    assert_eq!(find_decided_value(&own, "attention"), "FlashAttention-3");
+    let stack = run_job_for_json(&["--stack", "pytorch-eager"]);
+    assert_eq!(find_decided_value(&stack, "attention"), "FlashAttention-2");
+    assert_eq!(find_decided_value(&stack, "elementwise"), "eager");
+    assert!(read_makespan_ps(&stack) > read_makespan_ps(&own));
     // An option given with its default value replaces the stack's, and the rest of the stack stays.
-    let fused = report(&["--stack", "pytorch-eager", "--elementwise", "fused"]);
-    assert!(makespan(&fused) < makespan(&stack));
-    assert_eq!(decided(&fused, "elementwise"), Value::Null);
+    let fused = run_job_for_json(&["--stack", "pytorch-eager", "--elementwise", "fused"]);
+    assert!(read_makespan_ps(&fused) < read_makespan_ps(&stack));
+    assert_eq!(find_decided_value(&fused, "elementwise"), Value::Null);
     assert_eq!(fused["stack"]["left"][0]["part"], "elementwise");
     // The options are the stack's, given by hand, except for kernel times.
-    let by_hand = report(&["--elementwise", "eager"]);
-    assert!(makespan(&by_hand) > makespan(&own) && makespan(&by_hand) < makespan(&stack));
-    let reference = report(&["--stack", "reference"]);
-    assert_eq!(makespan(&reference), makespan(&own));
+    let by_hand = run_job_for_json(&["--elementwise", "eager"]);
+    assert!(
+        read_makespan_ps(&by_hand) > read_makespan_ps(&own)
+            && read_makespan_ps(&by_hand) < read_makespan_ps(&stack)
+    );
+    let reference = run_job_for_json(&["--stack", "reference"]);
+    assert_eq!(read_makespan_ps(&reference), read_makespan_ps(&own));
     let unused = &reference["settings"]["without_effect"][0]["key"];
     assert_eq!(unused, "stack");
 }
@@ -77,7 +80,7 @@ fn scores_and_studies_take_stacks_as_generate_does() {
         "stack,mb,s\npytorch-eager,2,0.1\nllm-foundry,2,0.1\n-,2,0.1\n",
     );
     let score = ["score", &runs, "--columns", &columns, "--format", "csv"];
-    let output = chakram(&score);
+    let output = run_chakram(&score);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).expect("it is text");
     let column = |name: &str| {
@@ -90,7 +93,7 @@ fn scores_and_studies_take_stacks_as_generate_does() {
         rows.map(|row| row.split(',').nth(at).unwrap_or_default().to_owned())
             .collect::<Vec<_>>()
     };
-    let seconds = |more: &[&str]| makespan(&report(more)) as f64 / 1e12;
+    let seconds = |more: &[&str]| read_makespan_ps(&run_job_for_json(more)) as f64 / 1e12;
     let found: Vec<f64> = column("predicted_s")
         .iter()
         .map(|s| s.parse().unwrap())
@@ -105,7 +108,7 @@ fn scores_and_studies_take_stacks_as_generate_does() {
         assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
     }
     // A command-line option applies to all rows.
-    let all = chakram(&[&score[..], &["--stack", "llm-foundry"]].concat());
+    let all = run_chakram(&[&score[..], &["--stack", "llm-foundry"]].concat());
     let text = String::from_utf8(all.stdout).expect("it is text");
     assert_eq!(text.matches("llm-foundry").count(), 3);
     let study = put(
@@ -114,12 +117,12 @@ fn scores_and_studies_take_stacks_as_generate_does() {
          \"plan.micro_batch\" = 2\n[[axis]]\nkey = \"stack\"\nvalues = [\"pytorch-eager\", \"llm-foundry\", \"reference\"]\n",
     );
     let out = folder.path().join("out").display().to_string();
-    let output = chakram(&["sweep", &study, "-o", &out]);
+    let output = run_chakram(&["sweep", &study, "-o", &out]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
     let table = std::fs::read_to_string(Path::new(&out).join("rows.jsonl")).expect("rows");
     for stack in stacks {
-        let makespan = makespan(&report(stack)).to_string();
+        let makespan = read_makespan_ps(&run_job_for_json(stack)).to_string();
         assert!(table.contains(&makespan), "{makespan}\n{table}");
     }
 }
@@ -127,7 +130,7 @@ fn scores_and_studies_take_stacks_as_generate_does() {
 #[test]
 fn stacks_that_cannot_be_had_are_refused_by_name() {
     let said = |words: &[&str]| {
-        let output = chakram(words);
+        let output = run_chakram(words);
         assert!(!output.status.success(), "{words:?}");
         String::from_utf8(output.stderr).expect("it is text")
     };
@@ -157,9 +160,9 @@ fn measured_steps(folder: &Path, steps: &str, name: &str) -> [String; 2] {
     [put(name, &format!("width,mb,s\n{steps}")), columns]
 }
 
-fn score(runs: &str, columns: &str, more: &[&str]) -> Value {
+fn run_score_for_json(runs: &str, columns: &str, more: &[&str]) -> Value {
     let score = ["score", runs, "--columns", columns, "--format", "json"];
-    let output = chakram(&[&score[..], more].concat());
+    let output = run_chakram(&[&score[..], more].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
     serde_json::from_slice(&output.stdout).expect("it is JSON")
@@ -173,7 +176,7 @@ fn runs_are_corrected_by_runs_of_other_models() {
     let line = |seconds: f64, width: u64| format!("{width},4,{seconds}\n");
     let guess: String = widths.iter().map(|&width| line(1.0, width)).collect();
     let [runs, columns] = measured_steps(folder.path(), &guess, "guess.csv");
-    let plain = score(&runs, &columns, &[]);
+    let plain = run_score_for_json(&runs, &columns, &[]);
     assert!(plain.get("correction").is_none() && plain["runs"][0].get("corrected").is_none());
     let second = |run: &Value| run["predicted_s"].as_f64().expect("it is predicted");
     let predicted = plain["runs"].as_array().expect("runs").iter().map(second);
@@ -181,7 +184,7 @@ fn runs_are_corrected_by_runs_of_other_models() {
         .map(|(seconds, width)| line(1.2 * seconds, width))
         .collect();
     let [runs, columns] = measured_steps(folder.path(), &rows.concat(), "runs.csv");
-    let found = score(&runs, &columns, &["--leave-out", "hidden"]);
+    let found = run_score_for_json(&runs, &columns, &["--leave-out", "hidden"]);
     let scores = &found["correction"]["scores"];
     let mean = |pointer: &str| {
         found
@@ -197,7 +200,7 @@ fn runs_are_corrected_by_runs_of_other_models() {
     // The first run gets the same correction when the others are given as a table of steps.
     let [one, columns] = measured_steps(folder.path(), &rows[0], "one.csv");
     let [others, _] = measured_steps(folder.path(), &rows[1..].concat(), "others.csv");
-    let by_steps = score(&one, &columns, &["--steps", &others]);
+    let by_steps = run_score_for_json(&one, &columns, &["--steps", &others]);
     assert_eq!(
         by_steps["runs"][0]["corrected"],
         found["runs"][0]["corrected"]
@@ -211,7 +214,7 @@ fn runs_are_corrected_by_runs_of_other_models() {
         })
         .collect();
     let [runs, columns] = measured_steps(folder.path(), &unlike.concat(), "unlike.csv");
-    let found = score(&runs, &columns, &["--leave-out", "model"]);
+    let found = run_score_for_json(&runs, &columns, &["--leave-out", "model"]);
     for run in found["runs"].as_array().expect("runs") {
         assert_eq!(run["corrected"]["predicted_s"], run["predicted_s"]);
         assert_eq!(run["corrected"]["low_s"], run["low_s"]);
@@ -225,7 +228,7 @@ fn runs_are_corrected_by_runs_of_other_models() {
         ),
         (["--steps", "nowhere.csv"], "cannot read nowhere.csv"),
     ] {
-        let output = chakram(&[&score[..], &more].concat());
+        let output = run_chakram(&[&score[..], &more].concat());
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(expected), "{error}");
@@ -239,7 +242,7 @@ fn pairs_that_differ_in_one_option_are_counted_by_their_order() {
     // in the third row contradicts this.
     let rows = "512,1,0.4\n512,4,0.1\n768,1,0.1\n768,4,0.4\n";
     let [runs, columns] = measured_steps(folder.path(), rows, "runs.csv");
-    let found = score(&runs, &columns, &["--signs"]);
+    let found = run_score_for_json(&runs, &columns, &["--signs"]);
     let signs = &found["signs"];
     // Two pairs of rows differ in micro-batches, and two differ in widths. Rows with equal measurements differ in both
     // options, so they form no pair.
@@ -251,13 +254,13 @@ fn pairs_that_differ_in_one_option_are_counted_by_their_order() {
         (&2.into(), &1.into()),
         "{signs}"
     );
-    let text = chakram(&["score", &runs, "--columns", &columns, "--signs"]);
+    let text = run_chakram(&["score", &runs, "--columns", &columns, "--signs"]);
     let text = String::from_utf8(text.stdout).expect("it is text");
     assert!(
         text.contains("micro-batch: 1 of 2 pairs in order"),
         "{text}"
     );
-    let refused = chakram(&[
+    let refused = run_chakram(&[
         "score",
         &runs,
         "--columns",
@@ -269,13 +272,13 @@ fn pairs_that_differ_in_one_option_are_counted_by_their_order() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
-fn seconds(command: &str) -> f64 {
+fn run_for_seconds(command: &str) -> f64 {
     let words: Vec<&str> = command.split_whitespace().collect();
-    let output = chakram(&[&words[..], &["--format", "json"]].concat());
+    let output = run_chakram(&[&words[..], &["--format", "json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
     let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
-    makespan(&report) as f64 / 1e12
+    read_makespan_ps(&report) as f64 / 1e12
 }
 
 /// Publications state the signs of these differences for A100: Korthikanti et al. (2022), Tables 4 and 5, for the 22B
@@ -284,23 +287,25 @@ fn seconds(command: &str) -> f64 {
 fn published_signs_are_predicted() {
     let step = "generate megatron-22b --tensor 8 --batch 4 --micro-batch 4 --dtype fp16 --attention unfused \
                 --tensor-overlap false --machine selene";
-    let full = seconds(&format!("{step} --recompute full"));
-    let selective = seconds(&format!("{step} --recompute selective"));
-    let both = seconds(&format!("{step} --recompute selective --sequence-parallel"));
+    let full = run_for_seconds(&format!("{step} --recompute full"));
+    let selective = run_for_seconds(&format!("{step} --recompute selective"));
+    let both = run_for_seconds(&format!("{step} --recompute selective --sequence-parallel"));
     // The paper states 1.42 and 1.10 s; with sequence parallelism, a layer takes 0.6 of 19.6 ms less.
     assert!((full / both - 1.42 / 1.10).abs() < 0.05, "{full} {both}");
     let less = 1.0 - both / selective;
     assert!(less > 0.002 && less < 0.05, "{less}");
     // There are 48 blocks, and recomputing half of them costs half.
-    let none = seconds(&format!("{step} --recompute none"));
-    let half = seconds(&format!("{step} --recompute full --recompute-blocks 24"));
+    let none = run_for_seconds(&format!("{step} --recompute none"));
+    let half = run_for_seconds(&format!("{step} --recompute full --recompute-blocks 24"));
     let part = (half - none) / (full - none);
     assert!((part - 0.5).abs() < 0.02, "{part}");
     // With few micro-batches interleaving gains more than a tenth; with more of them it gains less.
     let stages = "generate megatron-3.6b --pipeline 5 --micro-batch 1 --dtype fp16 --attention unfused --machine selene";
     let gain = |batch: u32| {
         let step = format!("{stages} --batch {batch}");
-        seconds(&step) / seconds(&format!("{step} --schedule interleaved --chunks 2")) - 1.0
+        run_for_seconds(&step)
+            / run_for_seconds(&format!("{step} --schedule interleaved --chunks 2"))
+            - 1.0
     };
     let [few, many] = [10, 40].map(gain);
     assert!(few > many && many > 0.0 && few > 0.1, "{few} {many}");

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-fn chakram(folder: &Path, words: &[&str]) -> Output {
+fn run_chakram_in_folder(folder: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.current_dir(folder).args(words).output().unwrap()
 }
 
-fn sweep(folder: &Path, words: &[&str]) -> String {
-    let output = chakram(folder, &[&["sweep"], words].concat());
+fn run_sweep(folder: &Path, words: &[&str]) -> String {
+    let output = run_chakram_in_folder(folder, &[&["sweep"], words].concat());
     assert!(
         output.status.success(),
         "{words:?}: {}",
@@ -21,7 +21,7 @@ fn sweep(folder: &Path, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn rows(folder: &Path) -> Vec<Value> {
+fn read_sweep_rows(folder: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(folder.join("rows.jsonl")).unwrap();
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -29,7 +29,7 @@ fn rows(folder: &Path) -> Vec<Value> {
 }
 
 /// Returns a study of all plans of a small GPT on 8 NPUs, with two micro-batch sizes.
-fn plans(strategy: &str) -> String {
+fn format_plans_study(strategy: &str) -> String {
     format!(
         "name = \"plans\"\nobjective = \"time\"\n{strategy}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\n\
          tokens = 64\n\"model.layers\" = 4\nplan.batch = 16\ncompute = \"roofline\"\n[limits]\nfits = true\n[[axis]]\nplans = 8\n\
@@ -38,7 +38,7 @@ fn plans(strategy: &str) -> String {
 }
 
 /// Returns a short study: two ranks exchange a message, for several bandwidths and latencies.
-fn wires(tail: &str) -> String {
+fn format_wires_study(tail: &str) -> String {
     format!(
         "name = \"wires\"\nseed = 5\n{tail}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\ntokens = 16\n\
          \"model.layers\" = 2\nplan.data = 2\nplan.batch = 2\ncompute = \"roofline\"\n[[axis]]\nkey = \"machine.dimension.nvlink.bandwidth\"\n\
@@ -64,7 +64,7 @@ impl StudyFolder {
 
     /// Runs the study into the folder `into` and returns the output.
     fn run(&self, into: &str, more: &[&str]) -> String {
-        sweep(self.dir.path(), &[&["s.toml", "-o", into], more].concat())
+        run_sweep(self.dir.path(), &[&["s.toml", "-o", into], more].concat())
     }
 
     /// Returns the rows as JSON lines, rows as CSV, and the Pareto front, from the folder `of`.
@@ -74,21 +74,24 @@ impl StudyFolder {
     }
 }
 
-fn time(row: &Value) -> Option<u64> {
+fn read_time_ps(row: &Value) -> Option<u64> {
     row["time_ps"].as_u64()
 }
 
 #[test]
 fn branch_and_bound_finds_the_optimum_without_replaying_all() {
-    let all = StudyFolder::new(&plans("strategy = \"grid\""));
+    let all = StudyFolder::new(&format_plans_study("strategy = \"grid\""));
     all.run("out", &[]);
-    let bounded = StudyFolder::new(&plans("strategy = \"branch-and-bound\""));
+    let bounded = StudyFolder::new(&format_plans_study("strategy = \"branch-and-bound\""));
     bounded.run("out", &[]);
-    let (all, bounded) = (rows(&all.path("out")), rows(&bounded.path("out")));
+    let (all, bounded) = (
+        read_sweep_rows(&all.path("out")),
+        read_sweep_rows(&bounded.path("out")),
+    );
     assert_eq!(all.len(), bounded.len());
     let best = |rows: &[Value]| {
         rows.iter()
-            .filter_map(|row| Some((time(row)?, row["row"].as_u64()?)))
+            .filter_map(|row| Some((read_time_ps(row)?, row["row"].as_u64()?)))
             .min()
     };
     assert_eq!(best(&all), best(&bounded));
@@ -100,7 +103,10 @@ fn branch_and_bound_finds_the_optimum_without_replaying_all() {
                 excluded += 1;
                 // No replay is faster than its lower bound, and no excluded row has a bound below the best time.
                 let bound = other["bound_ps"].as_u64().unwrap();
-                assert!(time(one).is_none_or(|time| time >= bound), "{one} {other}");
+                assert!(
+                    read_time_ps(one).is_none_or(|time| time >= bound),
+                    "{one} {other}"
+                );
                 assert!(bound >= best(&all).unwrap().0);
             }
             // Rows close to the best have intervals. Other rows decide which rows do, so intervals are not compared.
@@ -127,19 +133,19 @@ fn first_command(page: &str) -> Vec<&str> {
 /// A row's interval equals that of its replay, and the text names the rows within the interval of the best.
 #[test]
 fn rows_have_the_interval_of_their_replay() {
-    let text = plans("strategy = \"grid\"").replace("compute = \"roofline\"\n", "");
+    let text = format_plans_study("strategy = \"grid\"").replace("compute = \"roofline\"\n", "");
     let study = StudyFolder::new(&text.replace("\"model.layers\" = 4\n", ""));
     let text = study.run("out", &[]);
-    let rows = rows(&study.path("out"));
+    let rows = read_sweep_rows(&study.path("out"));
     let known = rows.iter().filter(|row| row["interval_ps"].is_array());
     assert!((10..=20).contains(&known.count()), "{rows:?}");
     let best = rows
         .iter()
-        .filter(|row| time(row).is_some())
-        .min_by_key(|row| time(row))
+        .filter(|row| read_time_ps(row).is_some())
+        .min_by_key(|row| read_time_ps(row))
         .unwrap();
     let page = std::fs::read_to_string(study.path("out/index.html")).unwrap();
-    let report = chakram(
+    let report = run_chakram_in_folder(
         study.dir.path(),
         &[&first_command(&page)[..], &["--format", "json"]].concat(),
     );
@@ -149,7 +155,7 @@ fn rows_have_the_interval_of_their_replay() {
     assert_eq!(best["interval_ps"], serde_json::json!(ends));
     let inside = rows
         .iter()
-        .filter_map(time)
+        .filter_map(read_time_ps)
         .filter(|time| (ends[0]..=ends[1]).contains(time));
     let others = inside.count() - 1;
     assert!(others > 1, "{rows:?}");
@@ -175,11 +181,11 @@ fn rows_have_the_interval_of_their_replay() {
 fn rows_do_not_depend_on_the_number_of_threads() {
     let nested = "[[layer]]\naxes = [\"machine.dimension.nvlink.latency\"]\nstrategy = \"random\"\ndraws = 2\n\
                   [[layer]]\naxes = [\"machine.dimension.nvlink.bandwidth\"]\nstrategy = \"coordinate\"\n";
-    let flat = wires("");
+    let flat = format_wires_study("");
     for text in [
-        plans("strategy = \"branch-and-bound\""),
-        wires("strategy = \"random\"\ndraws = 9"),
-        wires("strategy = \"coordinate\""),
+        format_plans_study("strategy = \"branch-and-bound\""),
+        format_wires_study("strategy = \"random\"\ndraws = 9"),
+        format_wires_study("strategy = \"coordinate\""),
         format!("{flat}{nested}"),
     ] {
         let study = StudyFolder::new(&text);
@@ -208,26 +214,26 @@ fn strategies_visit_what_they_say() {
     let study = |text: &str| {
         let study = StudyFolder::new(text);
         study.run("out", &[]);
-        rows(&study.path("out"))
+        read_sweep_rows(&study.path("out"))
     };
-    let all = study(&wires(""));
+    let all = study(&format_wires_study(""));
     assert_eq!(all.len(), 20);
-    let best = |rows: &[Value]| rows.iter().filter_map(time).min().unwrap();
+    let best = |rows: &[Value]| rows.iter().filter_map(read_time_ps).min().unwrap();
     // Equal points have equal answers, and the latency 1 us occurs twice.
     assert_eq!(all[0]["time_ps"], all[3]["time_ps"]);
-    let random = study(&wires("strategy = \"random\"\ndraws = 9"));
+    let random = study(&format_wires_study("strategy = \"random\"\ndraws = 9"));
     assert_eq!(random.len(), 9);
     assert!(random.iter().all(|row| {
         all.iter()
-            .any(|one| one["point"] == row["point"] && time(one) == time(row))
+            .any(|one| one["point"] == row["point"] && read_time_ps(one) == read_time_ps(row))
     }));
     // The time decreases along both axes, so searching one axis after the other finds the best.
-    let descent = study(&wires("strategy = \"coordinate\""));
+    let descent = study(&format_wires_study("strategy = \"coordinate\""));
     assert!(descent.len() < 20);
     assert_eq!(best(&descent), best(&all));
     let fastest = descent
         .iter()
-        .find(|row| time(row) == Some(best(&all)))
+        .find(|row| read_time_ps(row) == Some(best(&all)))
         .unwrap();
     assert_eq!(
         fastest["point"]["machine.dimension.nvlink.bandwidth"],
@@ -241,21 +247,24 @@ fn strategies_visit_what_they_say() {
 
 #[test]
 fn shards_together_are_one_run_byte_for_byte() {
-    for text in [wires(""), plans("strategy = \"branch-and-bound\"")] {
+    for text in [
+        format_wires_study(""),
+        format_plans_study("strategy = \"branch-and-bound\""),
+    ] {
         let study = StudyFolder::new(&text);
         let whole = study.run("whole", &[]);
         for shard in ["0/3", "1/3", "2/3"] {
             study.run(&format!("part{}", &shard[..1]), &["--shard", shard]);
         }
         let folder = study.dir.path();
-        let merged = sweep(
+        let merged = run_sweep(
             folder,
             &["merge", "s.toml", "part0", "part1", "part2", "-o", "all"],
         );
         assert_eq!(merged, whole);
         assert_eq!(study.files("all"), study.files("whole"));
         // If a shard is missing, its rows are missing, and a note says so.
-        let output = chakram(
+        let output = run_chakram_in_folder(
             folder,
             &["sweep", "merge", "s.toml", "part0", "part2", "-o", "two"],
         );
@@ -267,7 +276,7 @@ fn shards_together_are_one_run_byte_for_byte() {
 }
 
 /// Kills a sweep repeatedly, and resumes it until it ends. Returns the number of kills.
-fn kill(study: &StudyFolder, mut pause: impl FnMut(u64) -> Duration) -> u64 {
+fn kill_and_resume_sweep(study: &StudyFolder, mut pause: impl FnMut(u64) -> Duration) -> u64 {
     let mut kills = 0;
     loop {
         let mut child = Command::new(env!("CARGO_BIN_EXE_chakram"))
@@ -290,7 +299,7 @@ fn kill(study: &StudyFolder, mut pause: impl FnMut(u64) -> Duration) -> u64 {
 }
 
 /// Returns the number of points with answers in a journal, and its number of lines.
-fn answers(study: &StudyFolder, of: &str) -> (usize, usize) {
+fn count_answered_points(study: &StudyFolder, of: &str) -> (usize, usize) {
     let text = std::fs::read_to_string(study.path(of).join("journal.jsonl")).unwrap();
     let lines = text
         .lines()
@@ -306,16 +315,16 @@ fn answers(study: &StudyFolder, of: &str) -> (usize, usize) {
 
 #[test]
 fn sweeps_that_are_killed_lose_nothing_and_answer_nothing_twice() {
-    let text = wires("").replace("step = \"100 GB/s\"", "step = \"20 GB/s\"");
+    let text = format_wires_study("").replace("step = \"100 GB/s\"", "step = \"20 GB/s\"");
     let study = StudyFolder::new(&text);
-    let kills = kill(&study, |kills| {
+    let kills = kill_and_resume_sweep(&study, |kills| {
         Duration::from_secs_f64(0.004 * 1.25_f64.powi(kills as i32))
     });
     assert!(kills > 1, "{kills}");
     study.run("whole", &[]);
     assert_eq!(study.files("killed"), study.files("whole"));
     // The study has 21 bandwidths and three different latencies.
-    assert_eq!(answers(&study, "killed"), (63, 63));
+    assert_eq!(count_answered_points(&study, "killed"), (63, 63));
 }
 
 /// A machine of two NPUs, whose file is read very quickly.
@@ -327,7 +336,7 @@ const PAIR: &str = "name = \"pair\"\n[npu.a]\nmemory_bandwidth = \"2000 GB/s\"\n
 #[test]
 #[ignore = "100,000 points, a minute: cargo test --release --test it -- --ignored a_hundred_thousand"]
 fn a_hundred_thousand_points_survive_kills_and_three_shards_are_one_run() {
-    let text = wires("")
+    let text = format_wires_study("")
         .replace("\"dgx-h100\"", "\"./pair.toml\"")
         .replace("step = \"100 GB/s\"", "step = \"0.02 GB/s\"")
         .replace(
@@ -338,21 +347,21 @@ fn a_hundred_thousand_points_survive_kills_and_three_shards_are_one_run() {
     std::fs::write(study.path("pair.toml"), PAIR).unwrap();
     let mut state = 7_u64;
     // Kills come after random times that grow, so that even a slow machine makes progress.
-    let kills = kill(&study, |kills| {
+    let kills = kill_and_resume_sweep(&study, |kills| {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
         Duration::from_millis(50 + (state >> 33) % 500 + 50 * kills)
     });
     assert!(kills > 3, "{kills}");
-    assert_eq!(answers(&study, "killed"), (100_005, 100_005));
+    assert_eq!(count_answered_points(&study, "killed"), (100_005, 100_005));
     study.run("whole", &[]);
     assert_eq!(study.files("killed"), study.files("whole"));
     for shard in ["0/3", "1/3", "2/3"] {
         study.run(&format!("part{}", &shard[..1]), &["--shard", shard]);
     }
     let merge = ["merge", "s.toml", "part0", "part1", "part2", "-o", "merged"];
-    sweep(study.dir.path(), &merge);
+    run_sweep(study.dir.path(), &merge);
     assert_eq!(study.files("merged"), study.files("whole"));
 }
 
@@ -402,10 +411,10 @@ fn studies_with_errors_are_refused_before_anything_runs() {
             "expected one of contention_free, ports, links",
         ),
     ] {
-        let text = wires("");
+        let text = format_wires_study("");
         assert!(text.contains(from), "{from}");
         let study = StudyFolder::new(&text.replace(from, to));
-        let output = chakram(study.dir.path(), &["sweep", "s.toml", "-o", "out"]);
+        let output = run_chakram_in_folder(study.dir.path(), &["sweep", "s.toml", "-o", "out"]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{to}: {error}");
         assert!(
@@ -414,12 +423,16 @@ fn studies_with_errors_are_refused_before_anything_runs() {
         );
         assert!(!study.path("out").exists(), "{to}");
     }
-    let study = StudyFolder::new(&wires(""));
+    let study = StudyFolder::new(&format_wires_study(""));
     study.run("out", &[]);
-    let output = chakram(study.dir.path(), &["sweep", "s.toml", "-o", "out"]);
+    let output = run_chakram_in_folder(study.dir.path(), &["sweep", "s.toml", "-o", "out"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("try: --resume to resume the run"));
-    std::fs::write(study.path("s.toml"), wires("strategy = \"coordinate\"")).unwrap();
-    let output = chakram(
+    std::fs::write(
+        study.path("s.toml"),
+        format_wires_study("strategy = \"coordinate\""),
+    )
+    .unwrap();
+    let output = run_chakram_in_folder(
         study.dir.path(),
         &["sweep", "s.toml", "-o", "out", "--resume"],
     );
@@ -439,7 +452,7 @@ fn traces_are_swept_over_machines_networks_and_factors() {
         traces.to_str().unwrap()
     ));
     study.run("out", &[]);
-    let rows = rows(&study.path("out"));
+    let rows = read_sweep_rows(&study.path("out"));
     assert_eq!(rows.len(), 8);
     for row in [0, 3, 6].map(|i| &rows[i]) {
         let words = ["machine", "network", "compute"]
@@ -458,7 +471,8 @@ fn traces_are_swept_over_machines_networks_and_factors() {
             "json",
         ];
         let report: Value =
-            serde_json::from_slice(&chakram(study.dir.path(), &replay).stdout).unwrap();
+            serde_json::from_slice(&run_chakram_in_folder(study.dir.path(), &replay).stdout)
+                .unwrap();
         assert_eq!(report["makespan_ps"], row["time_ps"], "{words:?}");
         // Each rank costs 2.5 an hour.
         let seconds = row["time_ps"].as_f64().unwrap() / 1e12;
@@ -481,7 +495,7 @@ fn traces_are_swept_over_machines_networks_and_factors() {
 #[test]
 fn pages_carry_commands_that_give_the_same_answer() {
     let study = StudyFolder::new(
-        &plans("strategy = \"grid\"")
+        &format_plans_study("strategy = \"grid\"")
             .replace("\"model.layers\" = 4\n", "")
             .replace("\"time\"", "[\"time\", \"memory\"]"),
     );
@@ -492,13 +506,13 @@ fn pages_carry_commands_that_give_the_same_answer() {
         "it needs nothing else"
     );
     let command = first_command(&page);
-    let output = chakram(
+    let output = run_chakram_in_folder(
         study.dir.path(),
         &[&command[..], &["--format", "json"]].concat(),
     );
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = rows(&study.path("out"));
-    let best = rows.iter().filter_map(time).min();
+    let rows = read_sweep_rows(&study.path("out"));
+    let best = rows.iter().filter_map(read_time_ps).min();
     assert_eq!(report["makespan_ps"].as_u64(), best, "{command:?}");
     // The fastest row is in the front, in which no row is dominated by another.
     let front = std::fs::read_to_string(study.path("out/front.csv")).unwrap();
@@ -507,7 +521,7 @@ fn pages_carry_commands_that_give_the_same_answer() {
         .skip(1)
         .map(|line| line.split(',').next().unwrap().parse().unwrap())
         .collect();
-    let value = |row: &Value| Some((time(row)?, row["memory_bytes"].as_u64()?));
+    let value = |row: &Value| Some((read_time_ps(row)?, row["memory_bytes"].as_u64()?));
     for row in &rows {
         let Some((time, memory)) = value(row) else {
             continue;
@@ -530,7 +544,7 @@ fn pages_carry_commands_that_give_the_same_answer() {
     }
     let explained = study.run("out", &["--resume", "--explain", &front[0].to_string()]);
     assert!(explained.contains("AGAINST ITS NEIGHBOURS"), "{explained}");
-    let output = chakram(
+    let output = run_chakram_in_folder(
         study.dir.path(),
         &[
             "sweep",
@@ -561,7 +575,7 @@ fn layers_nest_in_either_order_to_the_same_best() {
             layers.concat()
         ));
         study.run("out", &["--threads", "1"]);
-        rows(&study.path("out"))
+        read_sweep_rows(&study.path("out"))
     };
     let plans_first = study(["accelerator.scratchpad", "plans", "machine"]);
     let chips_first = study(["accelerator.scratchpad", "machine", "plans"]);
@@ -585,7 +599,7 @@ fn layers_nest_in_either_order_to_the_same_best() {
     let best = |rows: &[Value]| {
         let best = rows
             .iter()
-            .filter_map(|row| Some((time(row)?, row["point"].to_string())));
+            .filter_map(|row| Some((read_time_ps(row)?, row["point"].to_string())));
         best.min().unwrap()
     };
     assert_eq!(best(&plans_first), best(&chips_first));
@@ -611,19 +625,19 @@ fn plans_of_large_models_have_the_optimum_of_replaying_all() {
         let of = |strategy: &str| {
             let study = StudyFolder::new(&text(strategy));
             study.run("out", &[]);
-            rows(&study.path("out"))
+            read_sweep_rows(&study.path("out"))
         };
         let (all, bounded) = (of("grid"), of("branch-and-bound"));
         let best = |rows: &[Value]| {
             rows.iter()
-                .filter_map(|row| Some((time(row)?, row["row"].as_u64()?)))
+                .filter_map(|row| Some((read_time_ps(row)?, row["row"].as_u64()?)))
                 .min()
         };
         assert_eq!(best(&all), best(&bounded));
         assert_eq!(all.len(), bounded.len());
         for (one, other) in all.iter().zip(&bounded) {
             match other["bound_ps"].as_u64() {
-                Some(bound) => assert!(time(one).is_none_or(|time| time >= bound)),
+                Some(bound) => assert!(read_time_ps(one).is_none_or(|time| time >= bound)),
                 None if other["outcome"] == "infeasible" => {
                     // A row whose bound overflows has fewer facts than it has after a replay, so only reasons are
                     // compared.
@@ -673,9 +687,9 @@ fn layers_in_turns_end_with_a_round_that_finds_nothing() {
     let nested = study("");
     nested.run("out", &[]);
     let best = |of: &StudyFolder| {
-        let rows = rows(&of.path("out"));
+        let rows = read_sweep_rows(&of.path("out"));
         assert_eq!(rows.len(), 4);
-        rows.iter().filter_map(time).min()
+        rows.iter().filter_map(read_time_ps).min()
     };
     assert_eq!(best(&nested), best(&turns));
     // A second run resumes from the results of the first, and writes the same bytes.

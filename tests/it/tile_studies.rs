@@ -51,11 +51,11 @@ impl StudiedModelAndPlan<'_> {
 
     /// Returns how many samples per second a step processes.
     fn rate(&self, folder: &Folder) -> f64 {
-        f64::from(self.batch) / seconds(&self.report(folder))
+        f64::from(self.batch) / read_makespan_seconds(&self.report(folder))
     }
 }
 
-fn seconds(report: &Value) -> f64 {
+fn read_makespan_seconds(report: &Value) -> f64 {
     let makespan = &report["makespan_ps"];
     let makespan = makespan.as_f64().unwrap_or_else(|| panic!("{report}"));
     makespan / 1e12

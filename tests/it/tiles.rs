@@ -29,29 +29,29 @@ const PLAN: [&str; 13] = [
     "--machine",
 ];
 
-fn args<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+fn build_plan_arguments<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&PLAN[..], &[machine], more].concat()
 }
 
-/// Returns the arguments of [`args`] with die-by-die placement, and with loads and stores of data that does not fit in
-/// SRAM.
+/// Returns the arguments of [`build_plan_arguments`] with die-by-die placement, and with loads and stores of data that
+/// does not fit in SRAM.
 fn with_loads<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let placed = ["--place", "s_shape", "--residency", "corrected"];
-    args("wafer-5x4", &[&placed[..], more].concat())
+    build_plan_arguments("wafer-5x4", &[&placed[..], more].concat())
 }
 
-fn json(folder: &Folder, args: &[&str]) -> Value {
+fn run_for_json(folder: &Folder, args: &[&str]) -> Value {
     let report = folder.ok(&[args, &["--format", "json"]].concat());
     serde_json::from_str(&report).expect("it is JSON")
 }
 
-fn makespan(report: &Value) -> u64 {
+fn read_makespan_ps(report: &Value) -> u64 {
     let makespan = &report["makespan_ps"];
     makespan.as_u64().unwrap_or_else(|| panic!("{report}"))
 }
 
 /// Asserts that two reports of the same step agree in all results, however the step was replayed.
-fn agree(one: &Value, other: &Value, what: &str) {
+fn assert_reports_agree(one: &Value, other: &Value, what: &str) {
     for key in [
         "makespan_ps",
         "nodes",

@@ -1,7 +1,7 @@
 //! Parses the timeline and tests that every node is a slice, that slices of a track do not overlap,
 //! and that every arrow has both ends.
 
-use super::commands::chakram;
+use super::commands::run_chakram;
 use chakram::engine::{CommTiming, CompiledReplay, KernelDurationSource, ReplayOptions};
 use chakram::generate::{
     CheckedWorkloadPattern, DataParallelPattern, P2pPattern, TrafficPattern, WorkloadPattern,
@@ -19,16 +19,16 @@ use std::collections::BTreeMap;
 
 mod perfetto;
 
-fn events(pattern: WorkloadPattern) -> Vec<Value> {
+fn draw_pattern_events(pattern: WorkloadPattern) -> Vec<Value> {
     let workload = CheckedWorkloadPattern::new(pattern)
         .unwrap()
         .build_workload()
         .unwrap();
-    drawn(&workload, &ReplayOptions::default())
+    draw_timeline_events(&workload, &ReplayOptions::default())
 }
 
 /// Returns the timeline in `format`, and the replay's number of nodes.
-fn written(
+fn write_timeline(
     workload: &Workload,
     options: &ReplayOptions,
     format: TimelineFormat,
@@ -41,9 +41,9 @@ fn written(
     (timeline.finish_timeline().unwrap(), report.outcome.nodes)
 }
 
-fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
+fn draw_timeline_events(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
     let all = TimelineSelection::default();
-    let (file, count) = written(workload, options, TimelineFormat::Chrome, all);
+    let (file, count) = write_timeline(workload, options, TimelineFormat::Chrome, all);
     let parsed: Value = serde_json::from_slice(&file).unwrap();
     let events = parsed["traceEvents"].as_array().unwrap().clone();
     let ranks = workload.rank_count();
@@ -118,7 +118,7 @@ fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
 
 #[test]
 fn training_is_drawn_with_named_collectives() {
-    let events = events(WorkloadPattern::DataParallel(DataParallelPattern {
+    let events = draw_pattern_events(WorkloadPattern::DataParallel(DataParallelPattern {
         layers: 3,
         ..DataParallelPattern::new(4)
     }));
@@ -134,7 +134,7 @@ fn training_is_drawn_with_named_collectives() {
 
 /// Returns a job of successive kernels that belong to two steps' paths. Their durations are not whole nanoseconds, and
 /// the middle kernel's is 0.
-fn odd() -> Workload {
+fn build_fractional_ns_job() -> Workload {
     let mut builder = WorkloadBuilder::default();
     let mut graph = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
     for id in 0..600 {
@@ -170,7 +170,7 @@ fn odd() -> Workload {
 
 #[test]
 fn slices_of_odd_picoseconds_meet_and_nest() {
-    let events = drawn(&odd(), &ReplayOptions::default());
+    let events = draw_timeline_events(&build_fractional_ns_job(), &ReplayOptions::default());
     check_tracks(&events);
     let phase = |phase: &str, name: &str| {
         let of = events
@@ -197,7 +197,7 @@ fn messages_are_drawn_with_arrows() {
         TrafficPattern::Incast,
         TrafficPattern::PingPong,
     ] {
-        let events = events(WorkloadPattern::P2p(P2pPattern {
+        let events = draw_pattern_events(WorkloadPattern::P2p(P2pPattern {
             count: 5,
             ..P2pPattern::new(traffic, 1 << 20, 6)
         }));
@@ -278,7 +278,7 @@ fn two_kernels_and_an_all_reduce(ranks: u32) -> Workload {
 }
 
 /// Returns the values of a rank's counter, with their times in microseconds.
-fn counted(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64)> {
+fn list_counter_values(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64)> {
     let own = events
         .iter()
         .filter(|event| event["ph"] == "C" && event["pid"] == rank && event["name"] == name);
@@ -293,14 +293,15 @@ fn counted(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64)> {
 /// x 3/4 x 8 MB. In a message of 1 MiB, the sender sends 1 MiB and the receiver sends 0.
 #[test]
 fn counters_say_what_waits_and_what_is_sent() {
-    let events = drawn(&two_kernels_and_an_all_reduce(4), &ReplayOptions::default());
+    let events = draw_timeline_events(&two_kernels_and_an_all_reduce(4), &ReplayOptions::default());
     for rank in 0..4 {
-        let slices = slices(&events, rank);
+        let slices = list_rank_slices(&events, rank);
         let first = slices[0].2;
         assert!(first == 10.0 || first == 20.0, "{slices:?}");
-        let waiting = counted(&events, rank, "waiting nodes");
+        let waiting = list_counter_values(&events, rank, "waiting nodes");
         assert_eq!(waiting, [(0.0, 1), (first, 0)]);
-        let [(from, rate), (to, 0)] = counted(&events, rank, "sending, bytes/s")[..] else {
+        let [(from, rate), (to, 0)] = list_counter_values(&events, rank, "sending, bytes/s")[..]
+        else {
             panic!("{events:?}")
         };
         assert_eq!(from, 30.0);
@@ -308,13 +309,13 @@ fn counters_say_what_waits_and_what_is_sent() {
         // Times are rounded to 1/1024 us.
         assert!((sent / 12e6 - 1.0).abs() < 1e-4, "{sent}");
     }
-    let events = self::events(WorkloadPattern::P2p(P2pPattern::new(
+    let events = draw_pattern_events(WorkloadPattern::P2p(P2pPattern::new(
         TrafficPattern::Incast,
         1 << 20,
         2,
     )));
     let areas = [0, 1].map(|rank| {
-        let values = counted(&events, rank, "sending, bytes/s");
+        let values = list_counter_values(&events, rank, "sending, bytes/s");
         let area = values
             .windows(2)
             .map(|two| two[0].1 as f64 * (two[1].0 - two[0].0) / 1e6);
@@ -327,7 +328,7 @@ fn counters_say_what_waits_and_what_is_sent() {
 
 /// Rank 0 sends at 30 us, which takes 5 us. Rank 1 posts the receive at 0, and the receive lasts 7 us. Then both ranks
 /// enter a barrier, rank 0 after a delay of 20 us; the barrier takes 11 us on each.
-fn delayed() -> Workload {
+fn build_delayed_job() -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();
     for rank in 0..2 {
@@ -377,7 +378,7 @@ fn delayed() -> Workload {
 }
 
 /// Returns the slices of `rank` as (name, start, duration) in microseconds.
-fn slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
+fn list_rank_slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
     let own = events.iter().filter(|e| e["pid"] == rank);
     let at = |e: &Value| e["ts"].as_f64().unwrap();
     // A node ends at the next end event of a node on its track.
@@ -405,39 +406,39 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     let arrows = |events: &[Value]| events.iter().filter(|e| e["cat"] == "message").count();
     let named = |start, name: &str, duration| (name.to_owned(), start, duration);
 
-    let events = drawn(&delayed(), &options(CommTiming::Recorded));
+    let events = draw_timeline_events(&build_delayed_job(), &options(CommTiming::Recorded));
     check_tracks(&events);
     // The receive waits from 0 to 30 and ends at 37. The send ends at 35, and 20 us later, at 55,
     // rank 0 enters the barrier, where rank 1 has waited since 37.
     let barrier = "barrier of 0 B, all 2 ranks, as recorded";
     let (sent, received) = ("send 64 B to rank 1", "receive 64 B from rank 0");
     let wanted = [named(30.0, sent, 5.0), named(55.0, barrier, 11.0)];
-    assert_eq!(slices(&events, 0), wanted);
+    assert_eq!(list_rank_slices(&events, 0), wanted);
     let wanted = [named(0.0, received, 37.0), named(37.0, barrier, 29.0)];
-    assert_eq!(slices(&events, 1), wanted);
+    assert_eq!(list_rank_slices(&events, 1), wanted);
     assert_eq!(arrows(&events), 2);
 
     // As captured, the receive would end at 3 + 7, before the send starts, so there is no arrow.
-    let events = drawn(&delayed(), &options(CommTiming::Captured));
+    let events = draw_timeline_events(&build_delayed_job(), &options(CommTiming::Captured));
     check_tracks(&events);
     let barrier = "barrier of 0 B, all 2 ranks, as captured";
     let wanted = [named(0.0, received, 10.0), named(10.0, barrier, 11.0)];
-    assert_eq!(slices(&events, 1), wanted);
+    assert_eq!(list_rank_slices(&events, 1), wanted);
     assert_eq!(arrows(&events), 0);
 }
 
 #[test]
 fn parts_of_a_replay_are_drawn_by_rank_and_time() {
-    let workload = delayed();
+    let workload = build_delayed_job();
     let options = ReplayOptions::with_changes(|o| o.comm = CommTiming::Recorded);
     let us = |us| Time::ZERO + Span::from_us(us);
     let drawn = |selection| {
-        let (file, _) = written(&workload, &options, TimelineFormat::Chrome, selection);
+        let (file, _) = write_timeline(&workload, &options, TimelineFormat::Chrome, selection);
         let parsed: Value = serde_json::from_slice(&file).unwrap();
         parsed["traceEvents"].as_array().unwrap().clone()
     };
     let names = |events: &[Value], rank| {
-        let slices = slices(events, rank).into_iter();
+        let slices = list_rank_slices(events, rank).into_iter();
         slices.map(|(name, ..)| name).collect::<Vec<_>>()
     };
     let one = drawn(TimelineSelection {
@@ -479,7 +480,7 @@ fn parts_that_are_none_are_refused() {
             "3.000 ms is not before --timeline-to 1.000 ms",
         ),
     ] {
-        let output = chakram(&[&replay[..], &asked].concat());
+        let output = run_chakram(&[&replay[..], &asked].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{asked:?}");
         assert!(error.contains(found), "{error}");

@@ -35,7 +35,7 @@ mod volumes;
 mod without;
 
 /// Returns a model of four blocks.
-fn transformer(
+fn build_transformer(
     name: &str,
     block: TransformerBlock,
     positions: PositionEncoding,
@@ -78,13 +78,13 @@ const GPT: TransformerBlock = TransformerBlock {
     experts: None,
 };
 
-fn gpt() -> Model {
-    transformer("gpt", GPT, PositionEncoding::Learned(8), true)
+fn build_gpt_model() -> Model {
+    build_transformer("gpt", GPT, PositionEncoding::Learned(8), true)
 }
 
 /// Returns a model with fewer key heads than query heads, gates, no biases and no shared
 /// parameters.
-fn llama() -> Model {
+fn build_llama_model() -> Model {
     let block = TransformerBlock {
         kv_heads: 2,
         ffn: 48,
@@ -96,12 +96,12 @@ fn llama() -> Model {
         rotary: true,
         ..GPT
     };
-    transformer("llama", block, PositionEncoding::Rotary, false)
+    build_transformer("llama", block, PositionEncoding::Rotary, false)
 }
 
 /// Returns a model with four blocks of experts, where each sequence has `tokens` tokens and each
 /// token chooses `chosen` of `experts` experts.
-fn experts(tokens: u64, experts: u64, chosen: u64) -> Model {
+fn build_experts_model(tokens: u64, experts: u64, chosen: u64) -> Model {
     let block = TransformerBlock {
         tokens,
         hidden: 128,
@@ -116,20 +116,23 @@ fn experts(tokens: u64, experts: u64, chosen: u64) -> Model {
         experts: Some(ExpertRoutingCounts { experts, chosen }),
         ..GPT
     };
-    transformer("experts", block, PositionEncoding::Rotary, false)
+    build_transformer("experts", block, PositionEncoding::Rotary, false)
 }
 
 /// Returns a model with norms after the residual sums, and with bidirectional attention.
-fn bert() -> Model {
+fn build_bert_model() -> Model {
     let block = TransformerBlock {
         norm_after: true,
         causal: false,
         ..GPT
     };
-    transformer("bert", block, PositionEncoding::Learned(8), true)
+    build_transformer("bert", block, PositionEncoding::Learned(8), true)
 }
 
-fn job(model: &Model, plan: &ParallelismPlan) -> Result<CheckedWorkloadPattern, String> {
+fn build_training_job(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> Result<CheckedWorkloadPattern, String> {
     let training = ModelAndParallelismPlan {
         model: model.clone(),
         plan: plan.clone(),
@@ -138,7 +141,7 @@ fn job(model: &Model, plan: &ParallelismPlan) -> Result<CheckedWorkloadPattern, 
         .map_err(|error| error.to_string())
 }
 
-fn replay(job: &CheckedWorkloadPattern, machine: &Machine) -> CompletedReplayTotals {
+fn replay_training_job(job: &CheckedWorkloadPattern, machine: &Machine) -> CompletedReplayTotals {
     replay_with(job, machine, ()).0
 }
 
@@ -229,7 +232,7 @@ impl Sink for RankNodeSums {
 
 /// Returns a model of blocks of one square matrix product each, between two layers that take no time without kernels
 /// that only move bytes.
-fn products(blocks: usize, side: u64) -> Model {
+fn build_product_chain_model(blocks: usize, side: u64) -> Model {
     let norm = |name: &str, role| {
         let work = OperatorKind::Norm {
             rows: 1,

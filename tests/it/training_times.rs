@@ -15,9 +15,9 @@
 mod rows;
 mod table;
 
-use super::commands::chakram;
+use super::commands::run_chakram;
 use super::corpus::sample_every_nth;
-use rows::{MeasuredTrainingRun, rows};
+use rows::{MeasuredTrainingRun, read_measured_rows};
 use serde_json::Value;
 
 /// The fraction of the peak that kernels reach.
@@ -65,7 +65,7 @@ const EFFECTS: [(&str, &str, f64); 6] = [
 ];
 
 /// Returns how many seconds a step of `row` takes with `more` options.
-fn predicted(row: &MeasuredTrainingRun, more: &[&str]) -> f64 {
+fn predict_step_seconds(row: &MeasuredTrainingRun, more: &[&str]) -> f64 {
     let nodes = format!("selenex{}", row.npus.div_ceil(8));
     predicted_on(&nodes, row, more)
 }
@@ -76,7 +76,7 @@ fn predicted_on(machine: &str, row: &MeasuredTrainingRun, more: &[&str]) -> f64 
     args.extend(["--machine", machine, "--format", "json"]);
     args.extend(["--compute", "roofline", "--efficiency", EFFICIENCY]);
     args.extend(more);
-    let output = chakram(&args);
+    let output = run_chakram(&args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
@@ -88,18 +88,18 @@ fn predicted_on(machine: &str, row: &MeasuredTrainingRun, more: &[&str]) -> f64 
 }
 
 /// Returns the error of the prediction in per cent.
-fn error(row: &MeasuredTrainingRun, seconds: f64) -> f64 {
+fn compute_error_percent(row: &MeasuredTrainingRun, seconds: f64) -> f64 {
     100.0 * (seconds / row.measured - 1.0)
 }
 
 /// Returns the row of this name.
-fn named<'r>(rows: &'r [MeasuredTrainingRun], name: &str) -> &'r MeasuredTrainingRun {
+fn find_row_by_name<'r>(rows: &'r [MeasuredTrainingRun], name: &str) -> &'r MeasuredTrainingRun {
     let found = rows.iter().find(|row| row.name == name);
     found.unwrap_or_else(|| panic!("there is no row {name}"))
 }
 
 /// Checks that the error of a row equals its value in [`ERRORS`].
-fn check(name: &str, off: f64) {
+fn check_row_error(name: &str, off: f64) {
     let expected = ERRORS.iter().find(|(row, _)| *row == name);
     let (_, expected) = expected.unwrap_or_else(|| panic!("{name} has no error yet"));
     assert!(
@@ -110,28 +110,37 @@ fn check(name: &str, off: f64) {
 
 #[test]
 fn the_constant_is_that_of_its_row() {
-    let Some(rows) = rows() else { return };
-    let row = named(&rows, ANCHOR);
-    let off = error(row, predicted(row, &[]));
+    let Some(rows) = read_measured_rows() else {
+        return;
+    };
+    let row = find_row_by_name(&rows, ANCHOR);
+    let off = compute_error_percent(row, predict_step_seconds(row, &[]));
     assert!(off.abs() < 0.2, "{off:.2} %");
 }
 
 #[test]
 fn small_rows_are_predicted() {
-    let Some(rows) = rows() else { return };
+    let Some(rows) = read_measured_rows() else {
+        return;
+    };
     for (name, _) in sample_every_nth(2, &ERRORS[..SMALL]) {
-        let row = named(&rows, name);
-        check(name, error(row, predicted(row, &[])));
+        let row = find_row_by_name(&rows, name);
+        check_row_error(
+            name,
+            compute_error_percent(row, predict_step_seconds(row, &[])),
+        );
     }
 }
 
 #[test]
 fn small_rows_notice_what_is_left_out() {
-    let Some(rows) = rows() else { return };
+    let Some(rows) = read_measured_rows() else {
+        return;
+    };
     for (effect, name, worth) in sample_every_nth(2, EFFECTS) {
-        let row = named(&rows, name);
-        let [all, less] =
-            [&[][..], &["--without", effect]].map(|more| error(row, predicted(row, more)));
+        let row = find_row_by_name(&rows, name);
+        let [all, less] = [&[][..], &["--without", effect]]
+            .map(|more| compute_error_percent(row, predict_step_seconds(row, more)));
         assert!(
             all - less > worth,
             "{name} without {effect}: {all:.1} % to {less:.1} %"

@@ -10,7 +10,7 @@ mod program;
 use chakram::validate::{DefectKind, DefectLog};
 
 /// Returns all defects in short form, for assertion messages.
-fn told(findings: &DefectLog) -> String {
+fn format_defects(findings: &DefectLog) -> String {
     let kinds = DefectKind::iter_all().filter(|&kind| findings.count_of_kind(kind) > 0);
     let lines = kinds.map(|kind| {
         let first = findings.first_defects_of_kind(kind).first();

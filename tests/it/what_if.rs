@@ -1,7 +1,7 @@
 //! Tests transforms of jobs: compares transformed jobs with jobs generated with the target plan, with the results of
 //! inverse transforms, and with measured runs.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use tempfile::TempDir;
 mod plan_grid;
 
 /// Returns a transformer with this many layers, small enough for a test.
-fn model(layers: u32) -> String {
-    let shown = chakram(&["model", "show", "gpt2-small", "--toml"]);
+fn format_small_model(layers: u32) -> String {
+    let shown = run_chakram(&["model", "show", "gpt2-small", "--toml"]);
     let text = String::from_utf8(shown.stdout).expect("it is text");
     let mut model = String::new();
     for line in text.lines() {
@@ -27,15 +27,15 @@ fn model(layers: u32) -> String {
     model
 }
 
-fn done(words: &[&str]) -> String {
-    let output = chakram(words);
+fn run_for_stdout(words: &[&str]) -> String {
+    let output = run_chakram(words);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{words:?}: {error}");
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-fn refused(words: &[&str]) -> String {
-    let output = chakram(words);
+fn expect_cli_error(words: &[&str]) -> String {
+    let output = run_chakram(words);
     assert_eq!(output.status.code(), Some(2), "{words:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -57,7 +57,7 @@ impl Jobs {
     /// Generates a job with these options.
     fn generate(&self, name: &str, layers: u32, options: &str) -> String {
         let file = self.0.path().join(format!("of-{layers}.toml"));
-        std::fs::write(&file, model(layers)).expect("there is room");
+        std::fs::write(&file, format_small_model(layers)).expect("there is room");
         let to = format!("{}/job", self.path(name));
         let mut words = vec![
             "generate",
@@ -71,7 +71,7 @@ impl Jobs {
         if !options.contains("--tokens") {
             words.extend(["--tokens", "64"]);
         }
-        done(&words);
+        run_for_stdout(&words);
         self.path(name)
     }
 
@@ -81,21 +81,21 @@ impl Jobs {
         // Tests may have added recorded times to the kernels since the job was written.
         let mut words = vec!["edit", job, "--no-verify", "-o", &to];
         edits.iter().for_each(|edit| words.extend(["--edit", edit]));
-        done(&words);
+        run_for_stdout(&words);
         self.path(name)
     }
 }
 
-fn report(job: &str, options: &[&str]) -> Value {
+fn replay_for_json(job: &str, options: &[&str]) -> Value {
     let machine: &[&str] = match options.contains(&"-m") {
         true => &[],
         false => &["-m", "dgx-h100"],
     };
     let words = [&["replay", job, "--format", "json"], machine, options].concat();
-    serde_json::from_str(&done(&words)).expect("it is JSON")
+    serde_json::from_str(&run_for_stdout(&words)).expect("it is JSON")
 }
 
-fn traces(folder: &str) -> Vec<(String, Vec<u8>)> {
+fn read_trace_files(folder: &str) -> Vec<(String, Vec<u8>)> {
     let files = std::fs::read_dir(folder).expect("it is a folder");
     let paths = files.map(|file| file.expect("it is there").path());
     let traces = paths.filter(|path| path.extension().is_some_and(|end| end == "et"));
@@ -141,14 +141,14 @@ fn edited_jobs_are_those_that_are_generated_with_the_plan() {
                 continue;
             }
             let generated = jobs.generate("generated", layers, &options);
-            let expected = report(&generated, &[]);
-            let edited = report(&base, &["--edit", edit]);
+            let expected = replay_for_json(&generated, &[]);
+            let edited = replay_for_json(&base, &["--edit", edit]);
             assert_eq!(edited["nodes"], expected["nodes"], "{edit} of {own}");
             let times =
                 [&edited, &expected].map(|report| report["makespan_ps"].as_f64().expect("a time"));
             let off = times[0] / times[1] - 1.0;
             assert!(off.abs() < 0.01, "{edit} of {own}: {:+.2} %", off * 100.0);
-            let unedited = report(&base, &[])["makespan_ps"].clone();
+            let unedited = replay_for_json(&base, &[])["makespan_ps"].clone();
             assert_eq!(edited["edits"]["unedited_makespan_ps"], unedited, "{edit}");
             std::fs::remove_dir_all(&generated).expect("it is there");
         }
@@ -190,7 +190,7 @@ fn jobs_of_a_few_ranks_are_completed_by_roles() {
         }
         let replay = |job: &str, more: &[&str]| {
             let words = [&["replay", job, "--format", "json"], &machine[..], more].concat();
-            let report: Value = serde_json::from_str(&done(&words)).expect("it is JSON");
+            let report: Value = serde_json::from_str(&run_for_stdout(&words)).expect("it is JSON");
             (
                 report["nodes"].clone(),
                 report["makespan_ps"].as_f64().expect("a time"),
@@ -216,7 +216,7 @@ fn jobs_of_a_few_ranks_are_completed_by_roles() {
                 declared,
             ]
             .concat();
-            let found = refused(&words);
+            let found = expect_cli_error(&words);
             assert!(
                 found.contains("no captured rank is of the last stage"),
                 "{found}"
@@ -234,7 +234,7 @@ fn edits_and_their_inverses_give_the_same_bytes() {
     let generated = jobs.generate("base", 3, "--data 2 --batch 8 --micro-batch 2");
     let captured = jobs.path("captured");
     let capture = ["convert", "pytorch", "traces/ddp-resnet18/capture", "-o"];
-    done(&[&capture[..], &[&format!("{captured}/job")]].concat());
+    run_for_stdout(&[&capture[..], &[&format!("{captured}/job")]].concat());
     for (job, there, back) in [
         (&generated, "layers=+2", "layers=-2"),
         (&generated, "layers=-1", "layers=+1"),
@@ -243,11 +243,20 @@ fn edits_and_their_inverses_give_the_same_bytes() {
         (&captured, "sequence=3x", "sequence=1/3x"),
     ] {
         let edited = jobs.edit(job, "there", &[there]);
-        assert!(traces(job) != traces(&edited), "{there} changes something");
+        assert!(
+            read_trace_files(job) != read_trace_files(&edited),
+            "{there} changes something"
+        );
         let again = jobs.edit(&edited, "again", &[back]);
-        assert!(traces(job) == traces(&again), "{there} and {back}");
+        assert!(
+            read_trace_files(job) == read_trace_files(&again),
+            "{there} and {back}"
+        );
         let together = jobs.edit(job, "together", &[there, back]);
-        assert!(traces(job) == traces(&together), "{there} with {back}");
+        assert!(
+            read_trace_files(job) == read_trace_files(&together),
+            "{there} with {back}"
+        );
         for folder in [edited, again, together] {
             std::fs::remove_dir_all(folder).expect("it is there");
         }
@@ -262,13 +271,14 @@ fn a_delay_lengthens_a_rank_that_does_one_thing_at_a_time_by_itself() {
     for at in ["forward", "backward", "optimizer"] {
         // Without launches no node runs ahead of the delay.
         let launch = ["--launch", "none"];
-        let before = report(&job, &launch)["makespan_ps"]
+        let before = replay_for_json(&job, &launch)["makespan_ps"]
             .as_u64()
             .expect("a time");
         let edit = format!("delay=3ms,at={at}");
-        let after = report(&job, &[&launch[..], &["--edit", &edit]].concat())["makespan_ps"]
-            .as_u64()
-            .expect("a time");
+        let after =
+            replay_for_json(&job, &[&launch[..], &["--edit", &edit]].concat())["makespan_ps"]
+                .as_u64()
+                .expect("a time");
         assert_eq!(after - before, 3_000_000_000, "{at}");
     }
 }
@@ -280,8 +290,8 @@ fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
     let plan = "--pipeline 2 --batch 8 --micro-batch 4";
     let job = jobs.generate("base", 4, plan);
     let generated = jobs.generate("generated", 4, "--pipeline 2 --batch 8 --micro-batch 2");
-    let edited = report(&job, &["--edit", "microbatches=2x"]);
-    let expected = report(&generated, &[]);
+    let edited = replay_for_json(&job, &["--edit", "microbatches=2x"]);
+    let expected = replay_for_json(&generated, &[]);
     assert_eq!(edited["nodes"], expected["nodes"]);
     assert_eq!(edited["messages"], expected["messages"]);
 }
@@ -314,7 +324,10 @@ fn overlap_and_schedules_are_those_of_the_plan() {
     ] {
         let base = jobs.generate("base", 4, &from);
         let generated = jobs.generate("generated", 4, &to);
-        let [edited, expected] = [report(&base, &["--edit", edit]), report(&generated, &[])];
+        let [edited, expected] = [
+            replay_for_json(&base, &["--edit", edit]),
+            replay_for_json(&generated, &[]),
+        ];
         assert_eq!(edited["makespan_ps"], expected["makespan_ps"], "{edit}");
         // The peak of activations distinguishes 1F1B from GPipe, which take equally long.
         assert_eq!(edited["memory"], expected["memory"], "{edit}");
@@ -330,7 +343,7 @@ fn overlap_and_schedules_are_those_of_the_plan() {
 #[test]
 fn edits_without_an_effect_or_an_answer_are_refused_by_name() {
     let job = "traces/ddp-resnet18";
-    let edit = |edit: &str| refused(&["replay", job, "-m", "dgx-h100", "--edit", edit]);
+    let edit = |edit: &str| expect_cli_error(&["replay", job, "-m", "dgx-h100", "--edit", edit]);
     for (wrong, says) in [
         (
             "tensor=2",
@@ -360,10 +373,10 @@ fn jobs_that_exchange_nothing_are_not_scaled_in_silence() {
     let job = jobs.generate("base", 2, "--batch 2 --micro-batch 2");
     let to = format!("{}/job", jobs.path("scaled"));
     let scale = ["scale", &job, "--grid", "dp=1", "--to", "dp=8", "-o", &to];
-    let found = refused(&scale);
+    let found = expect_cli_error(&scale);
     assert!(found.contains("exchange nothing"), "{found}");
-    done(&[&scale[..], &["--side-by-side"]].concat());
-    let inserted = refused(&["replay", &job, "-m", "dgx-h100", "--edit", "data=8"]);
+    run_for_stdout(&[&scale[..], &["--side-by-side"]].concat());
+    let inserted = expect_cli_error(&["replay", &job, "-m", "dgx-h100", "--edit", "data=8"]);
     assert!(
         inserted.contains("no hook of a parameter is captured"),
         "{inserted}"
@@ -377,8 +390,8 @@ fn a_file_of_edits_is_read_as_words_are() {
     let file = jobs.0.path().join("edits.toml");
     std::fs::write(&file, "edits = [\"batch=2x\", \"layers=+1\"]\n").expect("there is room");
     let file = file.to_str().expect("UTF-8");
-    let by_file = report(&job, &["--edit", file]);
-    let by_words = report(&job, &["--edit", "batch=2x", "--edit", "layers=+1"]);
+    let by_file = replay_for_json(&job, &["--edit", file]);
+    let by_words = replay_for_json(&job, &["--edit", "batch=2x", "--edit", "layers=+1"]);
     assert_eq!(by_file["makespan_ps"], by_words["makespan_ps"]);
     assert_eq!(by_file["edits"], by_words["edits"]);
 }
@@ -418,7 +431,7 @@ fn measured_pairs_are_predicted_by_edits() {
             }
         }
         let job = jobs.path(name);
-        done(&["convert", "pytorch", &side, "-o", &format!("{job}/job")]);
+        run_for_stdout(&["convert", "pytorch", &side, "-o", &format!("{job}/job")]);
         let pair =
             std::fs::read_to_string(pairs.join(name).join("pair.json")).expect("it is there");
         let pair: Value = serde_json::from_str(&pair).expect("it is JSON");
@@ -436,9 +449,11 @@ fn measured_pairs_are_predicted_by_edits() {
     let path = jobs.0.path().join("pairs.toml");
     std::fs::write(&path, file).expect("there is room");
     let path = path.to_str().expect("UTF-8");
-    print!("{}", done(&["score", "--pairs", path]));
-    let scores: Value =
-        serde_json::from_str(&done(&["score", "--pairs", path, "--format", "json"])).expect("JSON");
+    print!("{}", run_for_stdout(&["score", "--pairs", path]));
+    let scores: Value = serde_json::from_str(&run_for_stdout(&[
+        "score", "--pairs", path, "--format", "json",
+    ]))
+    .expect("JSON");
     let median = scores["chakram"]["median_percent"]
         .as_f64()
         .expect("a number");

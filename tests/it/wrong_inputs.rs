@@ -1,7 +1,7 @@
 //! Tests typical wrong inputs by class. The error names the place, what was found, what was
 //! expected or exists, and what to try. The exit code is 2, and standard output is empty.
 
-use super::commands::chakram;
+use super::commands::run_chakram;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -10,9 +10,9 @@ type RejectedCommandLine = (&'static [&'static str], &'static [&'static str]);
 
 const DDP: &str = "traces/ddp-resnet18";
 
-fn check(inputs: &[RejectedCommandLine]) {
+fn check_rejections(inputs: &[RejectedCommandLine]) {
     for (args, parts) in inputs {
-        let output = chakram(args);
+        let output = run_chakram(args);
         let error = String::from_utf8(output.stderr).expect("errors are text");
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert!(
@@ -28,7 +28,7 @@ fn check(inputs: &[RejectedCommandLine]) {
 
 #[test]
 fn commands_and_options() {
-    check(&[
+    check_rejections(&[
         (
             &["reply", DDP],
             &["'reply'", "similar subcommand exists: 'replay'"],
@@ -87,7 +87,7 @@ fn words_of_other_tools() {
         ("--json", Some("'--format'")),
         ("--zzzz", None),
     ] {
-        let output = chakram(&[&collective[..], &[given]].concat());
+        let output = run_chakram(&[&collective[..], &[given]].concat());
         let error = String::from_utf8(output.stderr).expect("errors are text");
         assert_eq!(output.status.code(), Some(2), "{given}: {error}");
         assert!(
@@ -102,8 +102,8 @@ fn words_of_other_tools() {
 }
 
 #[test]
-fn values() {
-    check(&[
+fn reject_wrong_option_values() {
+    check_rejections(&[
         (
             &["replay", DDP, "--compute", "fast"],
             &[
@@ -198,7 +198,7 @@ fn values() {
 
 #[test]
 fn files_and_folders() {
-    check(&[
+    check_rejections(&[
         (
             &["replay", "nosuch"],
             &["nosuch", "PREFIX.RANK.et", "try: give a folder"],
@@ -272,7 +272,7 @@ fn files_and_folders() {
 
 #[test]
 fn machines_and_models() {
-    check(&[
+    check_rejections(&[
         (
             &["replay", DDP, "--machine", "dgx-h10"],
             &[
@@ -348,7 +348,7 @@ fn plans_and_jobs_that_do_not_go_with_one_another() {
         (plan(&["--batch", "0"]), &["`batch` is 0", "1 or more"]),
         (plan(&["--zero", "4"]), &["'4'", "0, 1, 2, 3"]),
     ] {
-        let output = chakram(&args);
+        let output = run_chakram(&args);
         let error = String::from_utf8(output.stderr).expect("errors are text");
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert!(
@@ -356,7 +356,7 @@ fn plans_and_jobs_that_do_not_go_with_one_another() {
             "{args:?}: {error}"
         );
     }
-    check(&[
+    check_rejections(&[
         (
             &[
                 "generate",
@@ -397,7 +397,7 @@ fn plans_and_jobs_that_do_not_go_with_one_another() {
 /// A machine and a model may come from standard input, and the file name `-` sends a report to standard output.
 #[test]
 fn a_dash_is_standard_input_or_output() {
-    let show = chakram(&["machine", "show", "dgx-h100"]);
+    let show = run_chakram(&["machine", "show", "dgx-h100"]);
     let path = std::env::temp_dir().join(format!("chakram-machine-{}.toml", std::process::id()));
     std::fs::write(&path, &show.stdout).expect("there is room");
     let replay = |machine: &str, input: Stdio| {
@@ -420,7 +420,7 @@ fn a_dash_is_standard_input_or_output() {
 #[test]
 fn verbosity_changes_standard_error_alone() {
     let run = |more: &[&str]| {
-        let output = chakram(&[&["replay", "traces/data-parallel-8"], more].concat());
+        let output = run_chakram(&[&["replay", "traces/data-parallel-8"], more].concat());
         assert!(output.status.success());
         (
             output.stdout,
@@ -465,7 +465,7 @@ fn manual_pages_have_the_texts_of_help(pages: &Path) {
             .collect();
         words_of_command.push("--help".to_owned());
         let given: Vec<_> = words_of_command.iter().map(String::as_str).collect();
-        let help = words(&String::from_utf8_lossy(&chakram(&given).stdout));
+        let help = words(&String::from_utf8_lossy(&run_chakram(&given).stdout));
         let lines: Vec<_> = page.lines().collect();
         for at in 0..lines.len() {
             let option = lines[at] == ".TP" && lines[at + 1].starts_with("\\fB\\-");
@@ -497,7 +497,7 @@ fn manual_pages_have_the_texts_of_help(pages: &Path) {
 fn the_manual_and_completions_know_commands_and_presets() {
     let folder = tempfile::tempdir().expect("there is room");
     let pages = folder.path().join("man1");
-    let output = chakram(&["man", pages.to_str().expect("UTF-8")]);
+    let output = run_chakram(&["man", pages.to_str().expect("UTF-8")]);
     assert!(output.status.success(), "{output:?}");
     let page = std::fs::read_to_string(pages.join("chakram-replay.1")).expect("it was written");
     assert!(
@@ -506,7 +506,7 @@ fn the_manual_and_completions_know_commands_and_presets() {
     );
     assert!(pages.join("chakram-machine-show.1").exists());
     manual_pages_have_the_texts_of_help(&pages);
-    let script = chakram(&["completions", "bash"]);
+    let script = run_chakram(&["completions", "bash"]);
     assert!(String::from_utf8_lossy(&script.stdout).contains("COMPLETE"));
     let completed = |words: &[&str]| {
         let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_chakram"));
@@ -526,7 +526,7 @@ fn the_manual_and_completions_know_commands_and_presets() {
 }
 
 /// Returns the commands on the page of messages, each with the output shown there.
-fn shown(page: &str) -> Vec<(String, String)> {
+fn parse_shown_commands(page: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut in_block = false;
     for line in page.lines() {
@@ -571,7 +571,7 @@ fn the_book_shows_what_is_said() {
     let page = std::fs::read_to_string(&file).unwrap();
     let (mut now, mut inputs, mut faults) = (page.clone(), 0, Vec::new());
     let mut from = 0;
-    for (command, shown) in shown(&page) {
+    for (command, shown) in parse_shown_commands(&page) {
         let output = std::process::Command::new("sh")
             .args(["-c", &command])
             .current_dir(&folder)

@@ -26,7 +26,7 @@ pub struct SqliteWriter {
     tables: Vec<(String, String, Vec<Vec<StoredValue>>)>,
 }
 
-fn varint(number: u64) -> Vec<u8> {
+fn encode_sqlite_varint(number: u64) -> Vec<u8> {
     if number >> 56 != 0 {
         let high = (0..8).rev().map(|i| (number >> (8 + 7 * i)) as u8 | 0x80);
         return high.chain([number as u8]).collect();
@@ -36,11 +36,11 @@ fn varint(number: u64) -> Vec<u8> {
     (0..count).rev().map(byte).collect()
 }
 
-fn record(row: &[StoredValue]) -> Vec<u8> {
+fn encode_sqlite_record(row: &[StoredValue]) -> Vec<u8> {
     let (mut types, mut body) = (Vec::new(), Vec::new());
     for value in row {
         match value {
-            StoredValue::Null => types.extend(varint(0)),
+            StoredValue::Null => types.extend(encode_sqlite_varint(0)),
             StoredValue::Integer(number) => {
                 // An integer takes the smallest size that suffices: 1, 2, 3, 4, 6 or 8 bytes.
                 let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
@@ -49,21 +49,21 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
                     bytes == 8 || (-(1_i64 << bits)..1_i64 << bits).contains(number)
                 };
                 let (kind, bytes) = *sizes.iter().find(fits).unwrap();
-                types.extend(varint(kind));
+                types.extend(encode_sqlite_varint(kind));
                 body.extend(&number.to_be_bytes()[8 - bytes as usize..]);
             }
             StoredValue::Text(text) => {
-                types.extend(varint(13 + 2 * text.len() as u64));
+                types.extend(encode_sqlite_varint(13 + 2 * text.len() as u64));
                 body.extend(text.as_bytes());
             }
         }
     }
     // The header's length includes the length field, whose own size depends on the length.
     let mut length = types.len() as u64 + 1;
-    while varint(length).len() as u64 + types.len() as u64 != length {
+    while encode_sqlite_varint(length).len() as u64 + types.len() as u64 != length {
         length += 1;
     }
-    [varint(length), types, body].concat()
+    [encode_sqlite_varint(length), types, body].concat()
 }
 
 impl SqliteWriter {
@@ -77,7 +77,7 @@ impl SqliteWriter {
         let mut pages: Vec<Vec<u8>> = vec![Vec::new()];
         let mut master = Vec::new();
         for (name, columns, rows) in &self.tables {
-            let root = tree(rows, page, 0, &mut pages);
+            let root = append_table_tree(rows, page, 0, &mut pages);
             let sql = format!("CREATE TABLE {name} ({columns})");
             master.push(vec![
                 "table".into(),
@@ -88,7 +88,7 @@ impl SqliteWriter {
             ]);
         }
         // The root of the list of tables must be in page 1, after the file header.
-        let root = tree(&master, page, 100, &mut pages) as usize - 1;
+        let root = append_table_tree(&master, page, 100, &mut pages) as usize - 1;
         let root = pages.swap_remove(root);
         let mut first = vec![0_u8; page];
         first[..16].copy_from_slice(b"SQLite format 3\0");
@@ -105,12 +105,21 @@ impl SqliteWriter {
 
 /// Appends a tree of `rows` to `pages`. Returns the number of the root page, which is the last page. In the root, the
 /// first `gap` bytes stay free.
-fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
+fn append_table_tree(
+    rows: &[Vec<StoredValue>],
+    page: usize,
+    gap: usize,
+    pages: &mut Vec<Vec<u8>>,
+) -> u32 {
     // Encoded rows (leaf cells), with their row ids.
     let mut cells: Vec<(u64, Vec<u8>)> = Vec::new();
     for (id, row) in (1..).zip(rows) {
-        let payload = record(row);
-        let mut cell = [varint(payload.len() as u64), varint(id)].concat();
+        let payload = encode_sqlite_record(row);
+        let mut cell = [
+            encode_sqlite_varint(payload.len() as u64),
+            encode_sqlite_varint(id),
+        ]
+        .concat();
         let most = page - 35;
         let least = (page - 12) * 32 / 255 - 23;
         let local = match payload.len() {
@@ -141,9 +150,12 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     while level.len() > 1 {
         // Each child page except the last becomes a cell (entry) that contains the child's page
         // number and largest row id.
-        let cells = level
-            .iter()
-            .map(|&(id, child)| (id, [&child.to_be_bytes()[..], &varint(id)].concat()));
+        let cells = level.iter().map(|&(id, child)| {
+            (
+                id,
+                [&child.to_be_bytes()[..], &encode_sqlite_varint(id)].concat(),
+            )
+        });
         level = pack_level(5, cells.collect(), page, gap, pages);
     }
     level[0].1
@@ -159,19 +171,19 @@ fn pack_level(
     pages: &mut Vec<Vec<u8>>,
 ) -> Vec<(u64, u32)> {
     let before = pages.len();
-    let made = pack(kind, cells.clone(), page, gap, pages);
+    let made = pack_cells_into_pages(kind, cells.clone(), page, gap, pages);
     if gap == 0 || made.len() == 1 {
         return made;
     }
     pages.truncate(before);
-    let made = pack(kind, cells, page, 0, pages);
+    let made = pack_cells_into_pages(kind, cells, page, 0, pages);
     assert!(made.len() > 1, "one page more would be needed for the gap");
     made
 }
 
 /// Distributes cells (encoded entries) over pages. For each page, returns its largest row id and
 /// its page number.
-fn pack(
+fn pack_cells_into_pages(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
     page: usize,

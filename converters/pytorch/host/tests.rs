@@ -4,7 +4,12 @@ use super::*;
 use crate::pytorch::{JsonRepairKind, JsonRepairRecord};
 
 /// Builds a node as PyTorch 2.4 and later write it, including the line breaks.
-pub(super) fn node(id: u64, name: &str, input: [&str; 3], output: [&str; 3]) -> String {
+pub(super) fn build_host_node_json(
+    id: u64,
+    name: &str,
+    input: [&str; 3],
+    output: [&str; 3],
+) -> String {
     let side = |[values, shapes, types]: [&str; 3]| {
         format!(r#"{{"values": {values}, "shapes": {shapes}, "types": {types}, "strides": []}}"#)
     };
@@ -22,7 +27,7 @@ pub(super) fn node(id: u64, name: &str, input: [&str; 3], output: [&str; 3]) -> 
 
 const NOTHING: [&str; 3] = ["[]"; 3];
 
-fn file(schema: &str, nodes: &[String]) -> String {
+fn build_host_trace_json(schema: &str, nodes: &[String]) -> String {
     format!(
         "{{\n  \"schema\": \"{schema}\", \"pid\": 1, \"time\": \"2026-11-20 10:38:16\", \"start_ts\": 5,\n  \
          \"nodes\": [{}\n  ],\n  \"finish_ts\": 7\n}}\n",
@@ -30,11 +35,11 @@ fn file(schema: &str, nodes: &[String]) -> String {
     )
 }
 
-fn read(text: &str) -> HostTrace {
+fn parse_host_trace(text: &str) -> HostTrace {
     HostTrace::from_bytes(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn refused(text: &[u8]) -> String {
+fn expect_host_trace_error(text: &[u8]) -> String {
     let error = HostTrace::from_bytes(text).map(|trace| trace.nodes.len());
     error.expect_err("it is damaged").to_string()
 }
@@ -54,7 +59,10 @@ fn nested_nodes_are_read_in_every_version() {
         "1.1.1-chakra.0.0.4",
         "1.1.1-chakra.1.0.0",
     ] {
-        let trace = read(&file(schema, &[node(6, "aten::x", input, output)]));
+        let trace = parse_host_trace(&build_host_trace_json(
+            schema,
+            &[build_host_node_json(6, "aten::x", input, output)],
+        ));
         assert_eq!(trace.schema, schema);
         assert_eq!(trace.repairs, JsonRepairs::default());
         let [node] = trace.nodes.as_slice() else {
@@ -100,7 +108,7 @@ fn flat_nodes_are_read() {
           "inputs": [141,0,0,"wait",[],[]], "input_shapes": [[],[],[],[],[],[]], "input_types": ["Int","Int","Int","String","GenericList[]","GenericList[]"],
           "outputs": [], "output_shapes": [], "output_types": []
         }]}"#;
-    let trace = read(text);
+    let trace = parse_host_trace(text);
     let [slice, comm] = trace.nodes.as_slice() else {
         panic!("{:?}", trace.nodes)
     };
@@ -126,11 +134,11 @@ fn communication_keeps_its_arguments() {
         "[[[8,8]],[[],[]]]",
         r#"["GenericList[Tensor(float)]","Tuple[String,String]"]"#,
     ];
-    let text = node(6, "record_param_comms", input, NOTHING).replace(
+    let text = build_host_node_json(6, "record_param_comms", input, NOTHING).replace(
         r#""attrs": ["#,
         r#""attrs": [{"name": "collective_name", "type": "string", "value": "all\"reduce"},{"name": "pg_size", "type": "uint64", "value": 8},"#,
     );
-    let trace = read(&file("1.1.0-chakra.0.0.4", &[text]));
+    let trace = parse_host_trace(&build_host_trace_json("1.1.0-chakra.0.0.4", &[text]));
     assert_eq!(trace.nodes[0].args, 0);
     assert_eq!(trace.form_of_node(&trace.nodes[0]).bytes_in, 256);
     let args = &trace.args[0];
@@ -150,24 +158,28 @@ fn process_groups_are_taken_even_when_their_list_was_cut() {
     let groups = r#"[{\"pg_name\": \"0\", \"ranks\": [], \"group_size\": 4}, {\"pg_name\": \"1\", \"ranks\": [0, 2]}]"#;
     let init = |groups: &str| {
         let values = format!("[\"{groups}\"]");
-        node(
+        build_host_node_json(
             3,
             "## process_group:init ##",
             [&values, "[[]]", "[\"String\"]"],
             NOTHING,
         )
     };
-    let trace = read(&file("1.1.1", &[init(groups)]));
+    let trace = parse_host_trace(&build_host_trace_json("1.1.1", &[init(groups)]));
     assert_eq!(trace.groups.len(), 2);
     assert_eq!(
         (trace.groups[0].size, &trace.groups[1].ranks[..]),
         (Some(4), &[0, 2][..])
     );
     assert_eq!(trace.repairs.repair_count(), 0);
-    let trace = read(&file("1.1.1", &[init(&groups[..groups.len() - 8])]));
+    let trace = parse_host_trace(&build_host_trace_json(
+        "1.1.1",
+        &[init(&groups[..groups.len() - 8])],
+    ));
     assert_eq!(trace.groups.len(), 1);
     assert_eq!(trace.repairs.listed[0].what, JsonRepairKind::Groups);
-    let error = refused(file("1.1.1", &[init("nonsense")]).as_bytes());
+    let error =
+        expect_host_trace_error(build_host_trace_json("1.1.1", &[init("nonsense")]).as_bytes());
     assert!(
         error.contains("the process groups of this node cannot be read"),
         "{error}"
@@ -187,12 +199,12 @@ fn names_that_were_not_escaped_are_repaired() {
         "\"quoted, twice\" and \"again",
     ] {
         let nodes = [
-            node(5, "before", NOTHING, NOTHING),
-            node(6, name, NOTHING, NOTHING),
-            node(7, "after", NOTHING, NOTHING),
+            build_host_node_json(5, "before", NOTHING, NOTHING),
+            build_host_node_json(6, name, NOTHING, NOTHING),
+            build_host_node_json(7, "after", NOTHING, NOTHING),
         ];
-        let text = file("1.1.1", &nodes);
-        let trace = read(&text);
+        let text = build_host_trace_json("1.1.1", &nodes);
+        let trace = parse_host_trace(&text);
         let names: Vec<_> = trace
             .nodes
             .iter()
@@ -212,11 +224,14 @@ fn names_that_were_not_escaped_are_repaired() {
         let flat = format!(
             "{{\"nodes\": [{{\"name\": \"{name}\", \"id\": 7, \"rf_id\": 3, \"parent\": 4,\n\"tid\": 1}}]}}"
         );
-        let trace = read(&flat);
+        let trace = parse_host_trace(&flat);
         assert_eq!(trace.texts.get(trace.nodes[0].name), name);
     }
     // The name becomes invalid UTF-8, which Rust's strings cannot store.
-    let text = file("1.1.1", &[node(6, "bad?", NOTHING, NOTHING)]);
+    let text = build_host_trace_json(
+        "1.1.1",
+        &[build_host_node_json(6, "bad?", NOTHING, NOTHING)],
+    );
     let mut bytes = text.into_bytes();
     let at = bytes.iter().position(|b| *b == b'?').unwrap();
     bytes[at] = 0xff;
@@ -232,13 +247,13 @@ fn damage_behind_a_repaired_name_is_said_to_be_there() {
         ("\"value\": 4}", "\"value\": 4]", "record 0"),
         ("\"value\": 4}", "\"value\": -4}", "`rf_id` is -4"),
     ] {
-        let text = file(
+        let text = build_host_trace_json(
             "",
-            &[node(6, &name, NOTHING, NOTHING).replacen(from, to, 1)],
+            &[build_host_node_json(6, &name, NOTHING, NOTHING).replacen(from, to, 1)],
         );
         let text = text.trim_start_matches("{\n  \"schema\": \"\",");
         let text = format!("{{{text}");
-        let error = refused(text.as_bytes());
+        let error = expect_host_trace_error(text.as_bytes());
         let at = text.find(to).unwrap() + "\"value\": ".len();
         let near = (at - 2..at + 4).any(|at| error.contains(&format!("byte {at}:")));
         assert!(error.contains(part) && near, "{at}: {error}");
@@ -248,47 +263,59 @@ fn damage_behind_a_repaired_name_is_said_to_be_there() {
 #[test]
 fn legal_names_are_left_alone() {
     let escaped = r#"a \" b \\ c \t \u00e9 \", \"ctrl_deps\": 5"#;
-    let trace = read(&file("1.1.1", &[node(6, escaped, NOTHING, NOTHING)]));
+    let trace = parse_host_trace(&build_host_trace_json(
+        "1.1.1",
+        &[build_host_node_json(6, escaped, NOTHING, NOTHING)],
+    ));
     let name = trace.texts.get(trace.nodes[0].name);
     assert_eq!(name, "a \" b \\ c \t é \", \"ctrl_deps\": 5");
     assert_eq!(trace.repairs.repair_count(), 0);
     // The name is valid JSON; the damage is elsewhere.
-    let text = file("1.1.1", &[node(6, escaped, ["[", "[]", "[]"], NOTHING)]);
-    assert!(refused(text.as_bytes()).contains("expected"), "{text}");
+    let text = build_host_trace_json(
+        "1.1.1",
+        &[build_host_node_json(6, escaped, ["[", "[]", "[]"], NOTHING)],
+    );
+    assert!(
+        expect_host_trace_error(text.as_bytes()).contains("expected"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_name_never_swallows_a_node() {
-    let broken = node(6, "x", NOTHING, NOTHING).replace("\"x\"", "\"x");
-    let text = file("1.1.1", &[broken, node(7, "y", NOTHING, NOTHING)]);
-    let error = refused(text.as_bytes());
+    let broken = build_host_node_json(6, "x", NOTHING, NOTHING).replace("\"x\"", "\"x");
+    let text = build_host_trace_json(
+        "1.1.1",
+        &[broken, build_host_node_json(7, "y", NOTHING, NOTHING)],
+    );
+    let error = expect_host_trace_error(text.as_bytes());
     assert!(error.contains("record 0"), "{error}");
 }
 
 #[test]
 fn every_truncation_is_an_error() {
     let nodes = [
-        node(
+        build_host_node_json(
             6,
             "a \" b",
             [r#"[[7,8,0,64,4,"cpu"]]"#, "[[8,8]]", r#"["Tensor(float)"]"#],
             NOTHING,
         ),
-        node(7, "plain", NOTHING, NOTHING),
+        build_host_node_json(7, "plain", NOTHING, NOTHING),
     ];
-    let text = file("1.1.1", &nodes);
+    let text = build_host_trace_json("1.1.1", &nodes);
     for end in 0..text.trim_end().len() {
-        let error = refused(&text.as_bytes()[..end]);
+        let error = expect_host_trace_error(&text.as_bytes()[..end]);
         assert!(error.contains("byte"), "{end}: {error}");
         assert!(error.contains("try:"), "{end}: {error}");
     }
-    assert_eq!(read(&text).nodes.len(), 2);
-    assert_eq!(read(&format!("\u{feff}{text}")).nodes.len(), 2);
+    assert_eq!(parse_host_trace(&text).nodes.len(), 2);
+    assert_eq!(parse_host_trace(&format!("\u{feff}{text}")).nodes.len(), 2);
 }
 
 #[test]
 fn damage_is_refused_where_it_stands() {
-    let plain = file("1.1.1", &[node(6, "x", NOTHING, NOTHING)]);
+    let plain = build_host_trace_json("1.1.1", &[build_host_node_json(6, "x", NOTHING, NOTHING)]);
     let with = |from: &str, to: &str| {
         assert!(plain.contains(from), "{from}");
         plain.replacen(from, to, 1)
@@ -340,11 +367,11 @@ fn damage_is_refused_where_it_stands() {
             "found values without `types`",
         ),
     ] {
-        let error = refused(text.as_bytes());
+        let error = expect_host_trace_error(text.as_bytes());
         assert!(error.contains(part), "{text}\n{error}\nlacks {part}");
     }
     let at = plain.find("[], \"shapes\"").unwrap();
-    let error = refused(with("\"values\": []", "\"values\": %").as_bytes());
+    let error = expect_host_trace_error(with("\"values\": []", "\"values\": %").as_bytes());
     assert!(
         error.contains(&format!("byte {at}")) || error.contains(&format!("byte {}", at + 1)),
         "{at} {error}"
@@ -354,24 +381,35 @@ fn damage_is_refused_where_it_stands() {
 #[test]
 fn depth_and_length_are_bounded() {
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
-    let text = file("1.1.1", &[node(6, "x", [&deep, "[]", "[]"], NOTHING)]);
-    assert_eq!(read(&text).nodes.len(), 1);
+    let text = build_host_trace_json(
+        "1.1.1",
+        &[build_host_node_json(6, "x", [&deep, "[]", "[]"], NOTHING)],
+    );
+    assert_eq!(parse_host_trace(&text).nodes.len(), 1);
     let types = format!(
         "[\"{}Tensor(float){}\"]",
         "GenericList[".repeat(1000),
         "]".repeat(1000)
     );
-    let text = file("1.1.1", &[node(6, "x", [&deep, "[]", &types], NOTHING)]);
-    assert!(refused(text.as_bytes()).contains("types ["));
+    let text = build_host_trace_json(
+        "1.1.1",
+        &[build_host_node_json(6, "x", [&deep, "[]", &types], NOTHING)],
+    );
+    assert!(expect_host_trace_error(text.as_bytes()).contains("types ["));
     // An element of 3 MiB makes the window grow.
     let long = "x".repeat(3 << 20);
     let nodes = [
-        node(6, &long, NOTHING, NOTHING),
-        node(7, "y", NOTHING, NOTHING),
+        build_host_node_json(6, &long, NOTHING, NOTHING),
+        build_host_node_json(7, "y", NOTHING, NOTHING),
     ];
-    assert_eq!(read(&file("1.1.1", &nodes)).nodes.len(), 2);
+    assert_eq!(
+        parse_host_trace(&build_host_trace_json("1.1.1", &nodes))
+            .nodes
+            .len(),
+        2
+    );
     let endless = format!("{{\"nodes\": [{{\"name\": \"{}", "x".repeat(20 << 20));
-    assert!(refused(endless.as_bytes()).contains("longer than 16 MiB"));
+    assert!(expect_host_trace_error(endless.as_bytes()).contains("longer than 16 MiB"));
 }
 
 #[test]
@@ -380,12 +418,12 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     let nodes: Vec<_> = (0..6000)
         .map(|i| {
             let name = if i % 3 == 0 { "a \" b" } else { "plain" };
-            node(2 + i, name, NOTHING, NOTHING)
+            build_host_node_json(2 + i, name, NOTHING, NOTHING)
         })
         .collect();
-    let text = file("1.1.1", &nodes);
+    let text = build_host_trace_json("1.1.1", &nodes);
     assert!(text.len() > 3 << 20);
-    let trace = read(&text);
+    let trace = parse_host_trace(&text);
     assert!(trace.records.iter().map(|record| record.id).eq(2..6002));
     // Every third of the 6,000 names was repaired, beginning with the first.
     assert_eq!(trace.repairs.repair_count(), 2000);
@@ -395,7 +433,7 @@ fn elements_that_cross_the_windows_end_are_read_once() {
     let unpacked = HostTrace::from_bytes(&packed).unwrap();
     assert_eq!(unpacked.nodes, trace.nodes);
     assert_eq!(unpacked.records, trace.records);
-    let cut = refused(&packed[..packed.len() / 2]);
+    let cut = expect_host_trace_error(&packed[..packed.len() / 2]);
     assert!(cut.contains("the file cannot be decompressed"), "{cut}");
 }
 

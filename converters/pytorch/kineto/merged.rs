@@ -182,7 +182,7 @@ mod tests {
 
     /// Builds a file of merged traces, and splits it. The file has one operator and one kernel for each combination of
     /// a process and a device.
-    fn merged(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
+    fn split_merged_traces(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
         let events = pids.iter().enumerate().flat_map(|(i, [process, device])| {
             [
                 format!(r#"{{"ph": "X", "cat": "cpu_op", "name": "op{i}", "pid": {process}, "tid": 1, "ts": 1, "dur": 9}}"#),
@@ -199,8 +199,8 @@ mod tests {
             .split_ranks()
     }
 
-    /// Splits a file that `merged` builds, and returns the rank, processes and event names of each trace.
-    fn parts(pids: &[[&str; 2]]) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
+    /// Splits a file that `split_merged_traces` builds, and returns the rank, processes and event names of each trace.
+    fn list_split_trace_parts(pids: &[[&str; 2]]) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
         let part = |trace: KinetoTrace| {
             let names = trace
                 .events
@@ -213,10 +213,10 @@ mod tests {
                 names,
             )
         };
-        merged(pids).into_iter().map(part).collect()
+        split_merged_traces(pids).into_iter().map(part).collect()
     }
 
-    fn expected(
+    fn build_expected_parts(
         ranks: [u32; 2],
         processes: [[&str; 2]; 2],
         order: [usize; 2],
@@ -238,21 +238,27 @@ mod tests {
             [r#""[TP03] 70""#, r#""[TP03] 0""#],
             [r#""[TP01] 70""#, r#""[TP01] 0""#],
         ];
-        assert_eq!(parts(&labelled), expected([1, 3], [["70", "0"]; 2], [1, 0]));
+        assert_eq!(
+            list_split_trace_parts(&labelled),
+            build_expected_parts([1, 3], [["70", "0"]; 2], [1, 0])
+        );
         // Labels that put data parallelism before tensor parallelism also get ranks in sorted order.
         let two = [
             [r#""[DP01-TP00] 7""#, r#""[DP01-TP00] 0""#],
             [r#""[DP00-TP01] 7""#, r#""[DP00-TP01] 0""#],
         ];
-        assert_eq!(parts(&two), expected([0, 1], [["7", "0"]; 2], [1, 0]));
+        assert_eq!(
+            list_split_trace_parts(&two),
+            build_expected_parts([0, 1], [["7", "0"]; 2], [1, 0])
+        );
     }
 
     #[test]
     fn offsets_of_processes_tell_ranks() {
         let offset = [["4711", "0"], ["1004712", "1000001"]];
         assert_eq!(
-            parts(&offset),
-            expected([0, 1], [["4711", "0"], ["4712", "1"]], [0, 1])
+            list_split_trace_parts(&offset),
+            build_expected_parts([0, 1], [["4711", "0"], ["4712", "1"]], [0, 1])
         );
     }
 
@@ -265,7 +271,7 @@ mod tests {
             &[["70", "0"], ["71", "1000000"]],
             &[[r#""[TP00] 70""#, r#""[TP00] 0""#]],
         ] {
-            assert_eq!(merged(pids).len(), 1, "{pids:?}");
+            assert_eq!(split_merged_traces(pids).len(), 1, "{pids:?}");
         }
     }
 }

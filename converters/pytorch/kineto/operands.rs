@@ -82,7 +82,7 @@ fn to_host_trace_types(types: &str) -> (String, Vec<u64>) {
 mod tests {
     use super::*;
 
-    fn texts(dims: &str, types: &str) -> (String, String, u64) {
+    fn intern_operand_texts(dims: &str, types: &str) -> (String, String, u64) {
         let mut texts = StringArenaInterner::default();
         let found = OperatorInputCache::default()
             .intern_operands(dims, types, &mut texts)
@@ -95,7 +95,7 @@ mod tests {
     fn types_are_those_of_the_host_trace_and_tensors_have_bytes() {
         // The tensors have 4·8 half-precision elements and three 8-byte integers, so they take 4·8·2 + 3·8 = 88 bytes.
         // Scalars, and lists of unknown type, count as zero bytes.
-        let (shapes, types, bytes) = texts(
+        let (shapes, types, bytes) = intern_operand_texts(
             r#"[[4,8],[],[3],[[2],[2]]]"#,
             r#"["c10::Half","Scalar","long int","TensorList"]"#,
         );
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_tensor_without_sizes_is_a_number() {
-        assert_eq!(texts("[[]]", r#"["float"]"#).2, 4);
+        assert_eq!(intern_operand_texts("[[]]", r#"["float"]"#).2, 4);
         assert_eq!(element_counts("[[[2,3],[4]],[5]]"), [10, 5]);
     }
 }

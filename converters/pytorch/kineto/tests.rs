@@ -3,11 +3,11 @@
 use super::*;
 use crate::pytorch::JsonRepairKind;
 
-fn read(text: &str) -> KinetoTrace {
+fn parse_kineto_trace(text: &str) -> KinetoTrace {
     KinetoTrace::from_bytes(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn refused(text: &str) -> String {
+fn expect_kineto_trace_error(text: &str) -> String {
     let error = KinetoTrace::from_bytes(text.as_bytes()).map(|trace| trace.events.len());
     error.expect_err("it is damaged").to_string()
 }
@@ -67,7 +67,7 @@ const BASE: i64 = 1_790_857_026_000_000_000;
 
 #[test]
 fn what_matters_is_kept_and_the_rest_counted() {
-    let trace = read(RECENT);
+    let trace = parse_kineto_trace(RECENT);
     let categories: Vec<_> = trace.events.iter().map(|e| e.category).collect();
     use EventCategory::*;
     assert_eq!(
@@ -112,7 +112,7 @@ fn what_matters_is_kept_and_the_rest_counted() {
 
 #[test]
 fn tracks_and_metadata_are_read() {
-    let trace = read(RECENT);
+    let trace = parse_kineto_trace(RECENT);
     let track = |i: usize| {
         let KinetoTrackIdentity { pid, tid, name } = &trace.tracks[i];
         (&**pid, &**tid, &**name)
@@ -139,7 +139,7 @@ fn older_times_count_from_1970() {
         format!("[{event}]"),
         format!("{{\"traceEvents\": [{event}]}}"),
     ] {
-        let trace = read(&text);
+        let trace = parse_kineto_trace(&text);
         assert_eq!(trace.events[0].start_ns, 1_707_417_525_512_283_000);
         assert_eq!(trace.events[0].duration_ns, 5000);
     }
@@ -153,28 +153,28 @@ fn names_that_were_not_escaped_are_repaired() {
          \"pid\": 15626, \"tid\": 15626,\n    \"ts\": 1795172032213414, \"dur\": 59,\n    \"args\": {{\n      \
          \"External id\": 193,\"Ev Idx\": 192\n    }}\n  }}]}}"
     );
-    let trace = read(&text);
+    let trace = parse_kineto_trace(&text);
     assert_eq!(trace.texts.get(trace.events[0].name), name);
     assert_eq!(
         (trace.repairs.repair_count(), trace.events[0].external_id),
         (1, 193)
     );
     for end in 0..text.len() {
-        refused(&text[..end]);
+        expect_kineto_trace_error(&text[..end]);
     }
 }
 
 #[test]
 fn every_truncation_is_an_error() {
     for end in 0..RECENT.trim_end().len() {
-        let error = refused(&RECENT[..end]);
+        let error = expect_kineto_trace_error(&RECENT[..end]);
         assert!(error.contains("byte"), "{end}: {error}");
     }
 }
 
 #[test]
 fn events_without_a_duration_are_counted_and_left_out() {
-    let whole = read(RECENT);
+    let whole = parse_kineto_trace(RECENT);
     assert_eq!(whole.untimed, 0);
     for (duration, repairs) in [
         ("-1", 0),
@@ -183,12 +183,12 @@ fn events_without_a_duration_are_counted_and_left_out() {
         ("NaN", 1),
         ("-Infinity", 1),
     ] {
-        let trace = read(&RECENT.replacen("16433.503", duration, 1));
+        let trace = parse_kineto_trace(&RECENT.replacen("16433.503", duration, 1));
         assert_eq!(trace.untimed, 1, "{duration}");
         assert_eq!(trace.events.len() + 1, whole.events.len(), "{duration}");
         assert_eq!(trace.repairs.repair_count(), repairs, "{duration}");
     }
-    let trace = read(&RECENT.replacen("\"dur\": 16433.503", "\"x\": 5", 1));
+    let trace = parse_kineto_trace(&RECENT.replacen("\"dur\": 16433.503", "\"x\": 5", 1));
     assert_eq!(trace.untimed, 1);
 }
 
@@ -198,7 +198,7 @@ fn commas_behind_the_last_element_are_skipped() {
     let text = format!("{},{}", &RECENT[..end], &RECENT[end..]);
     let close = text.rfind('}').expect("the file ends");
     let text = format!("{},{}", &text[..close], &text[close..]);
-    let (one, other) = (read(RECENT), read(&text));
+    let (one, other) = (parse_kineto_trace(RECENT), parse_kineto_trace(&text));
     assert_eq!(
         (one.events, other.repairs.repair_count()),
         (other.events, 2)
@@ -212,7 +212,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
     assert!(RECENT.contains(device) && RECENT.contains(event));
     let text = RECENT.replacen(device, r#""totalGlobalMem": 5, }, ]"#, 1);
     let text = text.replacen(event, &format!("\"list\": [1, [2,],],\n {event}"), 1);
-    let (one, other) = (read(RECENT), read(&text));
+    let (one, other) = (parse_kineto_trace(RECENT), parse_kineto_trace(&text));
     assert_eq!(one.device_names, other.device_names);
     assert_eq!(one.events.len(), other.events.len());
     // Each of the two damaged values needs one repair.
@@ -224,7 +224,8 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
     });
     assert_eq!(listed.collect::<Vec<_>>(), ["}", "]"]);
     // A value may be missing between the two commas, so neither comma is removed.
-    let error = refused(&RECENT.replacen(device, r#""totalGlobalMem": 5},,]"#, 1));
+    let error =
+        expect_kineto_trace_error(&RECENT.replacen(device, r#""totalGlobalMem": 5},,]"#, 1));
     assert!(error.contains("byte"), "{error}");
 }
 
@@ -245,7 +246,7 @@ fn without_a_span_what_is_a_day_from_the_rest_is_dropped() {
         0,
     ];
     let events: Vec<String> = times.map(event).into();
-    let trace = read(&format!("[{}]", events.join(",")));
+    let trace = parse_kineto_trace(&format!("[{}]", events.join(",")));
     assert_eq!((trace.events.len(), trace.outside), (3, 2));
 }
 

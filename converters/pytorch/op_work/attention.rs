@@ -313,7 +313,7 @@ fn causal_pairs(queries: u64, keys: u64, window: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn count(name: &str, shapes: &str, values: &str) -> Option<u64> {
+    fn count_attention_flops(name: &str, shapes: &str, values: &str) -> Option<u64> {
         let operands = OperatorArguments::new(shapes, "[]", "[]", values);
         attention_flops(name, &operands).expect("it is attention")
     }
@@ -326,11 +326,11 @@ mod tests {
         // 1.0995e12.
         let shapes = "[[8192, 32, 128], [8192, 8, 128], [8192, 8, 128], [2], [2], [], []]";
         let whole = 4 * 8192 * 8192 * 32 * 128;
-        assert_eq!(count(VARLEN, shapes, "[]"), Some(whole));
+        assert_eq!(count_attention_flops(VARLEN, shapes, "[]"), Some(whole));
         // A causal mask leaves 8192 · 8193 / 2 pairs.
         let causal = r#"["", "", "", "", "", "8192", "8192", "0.", "0.1", "True", "-1", "-1"]"#;
         let half = 4 * (8192 * 8193 / 2) * 32 * 128;
-        assert_eq!(count(VARLEN, shapes, causal), Some(half));
+        assert_eq!(count_attention_flops(VARLEN, shapes, causal), Some(half));
     }
 
     #[test]
@@ -339,17 +339,17 @@ mod tests {
         let shapes = "[[8192, 2, 64], [8192, 2, 64], [8192, 2, 64], [5], [5], [], []]";
         let at = |longest: &str| {
             let values = format!(r#"["", "", "", "", "", "{longest}", "{longest}"]"#);
-            count(VARLEN, shapes, &values)
+            count_attention_flops(VARLEN, shapes, &values)
         };
         let equal = Some(4 * 4 * 2048 * 2048 * 2 * 64);
         assert_eq!(at("2048"), equal);
         // The longest length is at most a tenth above the mean, then twice the mean, then missing.
         assert_eq!(at("2200"), equal);
         assert_eq!(at("4096"), None);
-        assert_eq!(count(VARLEN, shapes, "[]"), None);
+        assert_eq!(count_attention_flops(VARLEN, shapes, "[]"), None);
         // The keys are in the pages of a cache, so the FLOPs are unknown.
         let paged = r"[[8, 2, 64], [999, 16, 2, 64], [999, 16, 2, 64], [2], [2], [], [], [], [], [], [], [], [], [], [], [1, 40]]";
-        assert_eq!(count(VARLEN, paged, "[]"), None);
+        assert_eq!(count_attention_flops(VARLEN, paged, "[]"), None);
     }
 
     #[test]
@@ -381,7 +381,7 @@ mod tests {
         let shapes = format!("[{shape}, {shape}, {shape}, {shape}]");
         let name = "flash_attn::_flash_attn_backward";
         assert_eq!(
-            count(name, &shapes, "[]"),
+            count_attention_flops(name, &shapes, "[]"),
             Some(5 * 2 * 2 * 64 * 64 * 8 * 32)
         );
     }
@@ -392,13 +392,16 @@ mod tests {
         let shape = "[2, 8, 64, 32]";
         let forward = format!("[{shape}, {shape}, {shape}]");
         let name = "_scaled_dot_product_flash_attention_for_cpu";
-        assert_eq!(count(name, &forward, "[]"), Some(2 * 4_194_304));
+        assert_eq!(
+            count_attention_flops(name, &forward, "[]"),
+            Some(2 * 4_194_304)
+        );
         // This call has the same tensors, but its length dimension comes before the heads.
         let rows = format!("[{0}, {0}, {0}]", "[2, 64, 8, 32]");
-        let found = count("_flash_attention_forward", &rows, "[]");
+        let found = count_attention_flops("_flash_attention_forward", &rows, "[]");
         assert_eq!(found, Some(2 * 4_194_304));
         let back = format!("[{shape}, {shape}, {shape}, {shape}]");
-        let found = count(&format!("{name}_backward"), &back, "[]");
+        let found = count_attention_flops(&format!("{name}_backward"), &back, "[]");
         assert_eq!(found, Some(5 * 4_194_304));
     }
 
@@ -406,7 +409,7 @@ mod tests {
     fn values_may_be_narrower_than_keys() {
         // 3 heads of 5 queries and 7 keys of width 8, and values of width 4: 2·3·5·7·(8 + 4) = 2,520.
         let shapes = "[[3, 5, 8], [3, 7, 8], [3, 7, 4]]";
-        let found = count("scaled_dot_product_attention", shapes, "[]");
+        let found = count_attention_flops("scaled_dot_product_attention", shapes, "[]");
         assert_eq!(found, Some(2520));
     }
 }

@@ -239,7 +239,7 @@ fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn moved(name: &str, shapes: &str, types: &str, values: &str) -> Option<u64> {
+    fn count_lookup_bytes(name: &str, shapes: &str, types: &str, values: &str) -> Option<u64> {
         let operands = OperatorArguments::new(shapes, types, "[]", values);
         lookup_bytes(name, &operands).expect("it looks rows up")
     }
@@ -249,11 +249,11 @@ mod tests {
         // 2·3 rows of 16 half-precision numbers, read and written, and 6 indices: 2·6·16·2 + 6·8 = 432. The table's
         // size does not matter.
         let types = "['Tensor(c10::Half)', 'Tensor(long int)']";
-        let found = moved("aten::embedding", "[[1000000, 16], [2, 3]]", types, "[]");
+        let found = count_lookup_bytes("aten::embedding", "[[1000000, 16], [2, 3]]", types, "[]");
         assert_eq!(found, Some(432));
         // 6 rows and 2 bags of 16 half-precision numbers, 6 indices and 2 offsets: 8·16·2 + 8·8 = 320.
         let types = "['Tensor(c10::Half)', 'Tensor(long int)', 'Tensor(long int)']";
-        let found = moved(
+        let found = count_lookup_bytes(
             "aten::_embedding_bag",
             "[[1000000, 16], [6], [2]]",
             types,
@@ -263,7 +263,7 @@ mod tests {
         // The gradients of 6 rows of 16 floats are read and accumulated, and there are 6 indices:
         // 3·6·16·4 + 6·8 = 1,200.
         let types = "['Tensor(float)', 'Tensor(long int)']";
-        let found = moved(
+        let found = count_lookup_bytes(
             "aten::embedding_dense_backward",
             "[[2, 3, 16], [2, 3]]",
             types,
@@ -278,7 +278,7 @@ mod tests {
         let types = "['Tensor(float)', 'Scalar', 'Tensor(long int)']";
         let at = |dimension: &str| {
             let values = format!(r#"["", "{dimension}", ""]"#);
-            moved("aten::index_select", "[[100, 7], [], [5]]", types, &values)
+            count_lookup_bytes("aten::index_select", "[[100, 7], [], [5]]", types, &values)
         };
         assert_eq!(
             (at("1"), at("-1"), at("0")),
@@ -286,16 +286,16 @@ mod tests {
         );
         assert_eq!(at(""), None);
         // A one-dimensional tensor needs no dimension argument.
-        let found = moved("aten::index_select", "[[4194304], [], [888]]", types, "[]");
+        let found = count_lookup_bytes("aten::index_select", "[[4194304], [], [888]]", types, "[]");
         assert_eq!(found, Some(888 * (2 * 4 + 8)));
-        let found = moved("aten::gather", "[[100, 7], [], [100, 1]]", types, "[]");
+        let found = count_lookup_bytes("aten::gather", "[[100, 7], [], [100, 1]]", types, "[]");
         assert_eq!(found, Some(100 * (2 * 4 + 8)));
     }
 
     #[test]
     fn rows_of_unknown_number_are_unknown() {
         assert_eq!(
-            moved(
+            count_lookup_bytes(
                 "aten::index",
                 "[[888, 2880], []]",
                 "['Tensor(float)', '']",
@@ -305,7 +305,7 @@ mod tests {
         );
         let types = "['Tensor(float)', '', 'Tensor(float)', 'Bool']";
         let put = |values: &str| {
-            moved(
+            count_lookup_bytes(
                 "aten::index_put_",
                 &format!("[[100, 7], [], {values}, []]"),
                 types,
@@ -333,6 +333,9 @@ mod tests {
         operands.outputs_recorded = true;
         assert_eq!(lookup_bytes(name, &operands), Some(Some(82_952)));
         let values = r#"["", "", "", "", "", "", "", "48", "16", "", "26"]"#;
-        assert_eq!(moved(name, shapes, &types, values), Some(82_952));
+        assert_eq!(
+            count_lookup_bytes(name, shapes, &types, values),
+            Some(82_952)
+        );
     }
 }

@@ -217,27 +217,30 @@ fn convolution_flops(output: &[u64], weight: &[u64]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
+    fn count_product_flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
         product_flops(name, &OperatorArguments::new(inputs, "[]", outputs, "[]")).flatten()
     }
 
     #[test]
     fn products_count_two_operations_for_each_multiplication() {
         // Matrices (4×5)·(5×6): 2·4·5·6 = 240.
-        assert_eq!(flops("mm", "[[4, 5], [5, 6]]", "[[4, 6]]"), Some(240));
+        assert_eq!(
+            count_product_flops("mm", "[[4, 5], [5, 6]]", "[[4, 6]]"),
+            Some(240)
+        );
         // A bias does not count, even as the first argument. A batch of 3 has 3 · 240 FLOPs.
         assert_eq!(
-            flops("baddbmm", "[[3, 4, 6], [3, 4, 5], [3, 5, 6]]", "[]"),
+            count_product_flops("baddbmm", "[[3, 4, 6], [3, 4, 5], [3, 5, 6]]", "[]"),
             Some(720)
         );
-        assert_eq!(flops("add", "[[4], [4]]", "[[4]]"), None);
+        assert_eq!(count_product_flops("add", "[[4], [4]]", "[[4]]"), None);
     }
 
     #[test]
     fn a_convolution_is_a_product_for_every_output() {
         // The first convolution of ResNet has 4 images, 64 output channels of 32×32, and 3 input channels with
         // filters of 7×7: 2 · (4·64·32·32) · (3·7·7) = 77,070,336.
-        let forward = flops(
+        let forward = count_product_flops(
             "mkldnn_convolution",
             "[[4, 3, 64, 64], [64, 3, 7, 7], [], [], [], [], []]",
             "[[4, 64, 32, 32]]",
@@ -246,9 +249,9 @@ mod tests {
         // In the first case, only the weight's gradient is computed, because the image needs no
         // gradient. In the second case, both gradients are computed.
         let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
-        let weight = flops("convolution_backward", inputs, "[[], [64, 3, 7, 7], []]");
+        let weight = count_product_flops("convolution_backward", inputs, "[[], [64, 3, 7, 7], []]");
         assert_eq!(weight, forward);
-        let both = flops(
+        let both = count_product_flops(
             "convolution_backward",
             inputs,
             "[[4, 3, 64, 64], [64, 3, 7, 7], []]",
@@ -260,30 +263,39 @@ mod tests {
     fn composite_operators_cost_what_their_parts_do() {
         // Matrices (32×64)·(64×256): 2·32·64·256 = 1,048,576; the weight is (256, 64).
         assert_eq!(
-            flops("linear", "[[32, 64], [256, 64], [256]]", "[[32, 256]]"),
+            count_product_flops("linear", "[[32, 64], [256, 64], [256]]", "[[32, 256]]"),
             Some(1_048_576)
         );
         // Tensors (2×4×8)·(8×5), broadcast: 2·(2·4·5)·8 = 640.
         assert_eq!(
-            flops("matmul", "[[2, 4, 8], [8, 5]]", "[[2, 4, 5]]"),
+            count_product_flops("matmul", "[[2, 4, 8], [8, 5]]", "[[2, 4, 5]]"),
             Some(640)
         );
         // A 4×8 matrix times a vector of length 8: 2·4·8.
-        assert_eq!(flops("mv", "[[4, 8], [8]]", "[[4]]"), Some(64));
+        assert_eq!(
+            count_product_flops("mv", "[[4, 8], [8]]", "[[4]]"),
+            Some(64)
+        );
         // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536. Every name of the
         // operator produces the same result.
         let (inputs, output) = ("[[1, 16, 8, 8], [16, 8, 2, 2]]", "[[1, 8, 16, 16]]");
-        assert_eq!(flops("conv_transpose2d", inputs, output), Some(65_536));
-        assert_eq!(flops("convolution", inputs, output), Some(65_536));
+        assert_eq!(
+            count_product_flops("conv_transpose2d", inputs, output),
+            Some(65_536)
+        );
+        assert_eq!(
+            count_product_flops("convolution", inputs, output),
+            Some(65_536)
+        );
         // There are as many input channels as output channels, so only the sizes tell the two apart. With a stride of
         // 2, a transposed convolution enlarges its input, and a convolution shrinks it.
         let weight = "[4, 4, 2, 2]";
-        let up = flops(
+        let up = count_product_flops(
             "convolution",
             &format!("[[1, 4, 8, 8], {weight}]"),
             "[[1, 4, 16, 16]]",
         );
-        let down = flops(
+        let down = count_product_flops(
             "convolution",
             &format!("[[1, 4, 16, 16], {weight}]"),
             "[[1, 4, 8, 8]]",
@@ -311,25 +323,25 @@ mod tests {
         // transposed.
         let out = "[[100, 6]]";
         assert_eq!(
-            flops("_grouped_mm", "[[100, 8], [4, 8, 6], [4]]", out),
+            count_product_flops("_grouped_mm", "[[100, 8], [4, 8, 6], [4]]", out),
             Some(9600)
         );
         assert_eq!(
-            flops("grouped_gemm::gmm", "[[100, 8], [4, 6, 8], [4]]", out),
+            count_product_flops("grouped_gemm::gmm", "[[100, 8], [4, 6, 8], [4]]", out),
             Some(9600)
         );
         // Four 5×8 matrices whose columns form four groups: 2·5·8·100. With the inner dimension in 4 groups: 2·5·100·6.
         assert_eq!(
-            flops("_grouped_mm", "[[4, 5, 8], [8, 100], [4]]", "[[5, 100]]"),
+            count_product_flops("_grouped_mm", "[[4, 5, 8], [8, 100], [4]]", "[[5, 100]]"),
             Some(8000)
         );
         assert_eq!(
-            flops("_grouped_mm", "[[5, 100], [100, 6], [4]]", "[[4, 5, 6]]"),
+            count_product_flops("_grouped_mm", "[[5, 100], [100, 6], [4]]", "[[4, 5, 6]]"),
             Some(6000)
         );
         // Four multiplications of 2·5·8·6 = 480 each.
         assert_eq!(
-            flops("_grouped_mm", "[[4, 5, 8], [4, 8, 6]]", "[[4, 5, 6]]"),
+            count_product_flops("_grouped_mm", "[[4, 5, 8], [4, 8, 6]]", "[[4, 5, 6]]"),
             Some(4 * 480)
         );
     }
@@ -348,11 +360,11 @@ mod tests {
         // second case the weights have four bits.
         let name = "vllm::fused_moe";
         assert_eq!(
-            flops(name, "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 8]]", "[]"),
+            count_product_flops(name, "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 8]]", "[]"),
             None
         );
         assert_eq!(
-            flops(name, "[[10, 16], [8, 64, 8], [8, 16, 16], [10, 2]]", "[]"),
+            count_product_flops(name, "[[10, 16], [8, 64, 8], [8, 16, 16], [10, 2]]", "[]"),
             None
         );
     }

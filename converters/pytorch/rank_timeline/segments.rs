@@ -82,7 +82,7 @@ fn assign_time_until(
 mod tests {
     use super::*;
 
-    fn item(start: i64, end: i64) -> HostInterval {
+    fn build_host_interval(start: i64, end: i64) -> HostInterval {
         HostInterval {
             event: 0,
             host: NONE,
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    fn segments(items: &[HostInterval]) -> Vec<(u32, i64, i64)> {
+    fn list_owned_segments(items: &[HostInterval]) -> Vec<(u32, i64, i64)> {
         let mut found = Vec::new();
         for_each_segment(items, 0, |s| found.push((s.owner, s.from, s.to)));
         found
@@ -104,13 +104,13 @@ mod tests {
         // The host interval 0..10 contains 2..4 and 5..9, and the interval 5..9 contains 6..6. After a gap, 12..13
         // follows.
         let items = [
-            item(0, 10),
-            item(2, 4),
-            item(5, 9),
-            item(6, 6),
-            item(12, 13),
+            build_host_interval(0, 10),
+            build_host_interval(2, 4),
+            build_host_interval(5, 9),
+            build_host_interval(6, 6),
+            build_host_interval(12, 13),
         ];
-        let found = segments(&items);
+        let found = list_owned_segments(&items);
         let expected = [
             (0, 0, 2),
             (1, 2, 4),
@@ -128,8 +128,8 @@ mod tests {
     fn intervals_that_overlap_without_nesting_lose_no_time() {
         // The host intervals 0..5 and 3..8 overlap. The overlap belongs to the later interval, and is
         // counted once.
-        let items = [item(0, 5), item(3, 8)];
-        let found = segments(&items);
+        let items = [build_host_interval(0, 5), build_host_interval(3, 8)];
+        let found = list_owned_segments(&items);
         assert_eq!(found, [(0, 0, 3), (1, 3, 8)]);
     }
 }

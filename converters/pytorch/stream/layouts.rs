@@ -222,7 +222,7 @@ mod tests {
 
     /// Learns a layout from `marked`, where `<` and `>` enclose the values. Values are numbered
     /// from 1.
-    fn learn(layouts: &mut ElementLayouts, marked: &str) {
+    fn learn_marked_layout(layouts: &mut ElementLayouts, marked: &str) {
         let mut text = String::new();
         let mut places = Vec::new();
         for part in marked.split_inclusive(['<', '>']) {
@@ -239,7 +239,10 @@ mod tests {
         layouts.learn_layout(&text);
     }
 
-    fn read<'a>(layouts: &ElementLayouts, text: &'a str) -> Option<(usize, [Option<&'a str>; 4])> {
+    fn read_layout_values<'a>(
+        layouts: &ElementLayouts,
+        text: &'a str,
+    ) -> Option<(usize, [Option<&'a str>; 4])> {
         let mut values = [None; 4];
         let used = layouts.read_by_layout(text, 2, &mut values)?;
         Some((used, values))
@@ -248,21 +251,21 @@ mod tests {
     #[test]
     fn elements_like_one_before_are_read_by_its_layout() {
         let mut layouts = ElementLayouts::default();
-        learn(
+        learn_marked_layout(
             &mut layouts,
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <[1]>}"#,
         );
-        learn(&mut layouts, r#"{"ph": <"s">, "id": <7>}"#);
+        learn_marked_layout(&mut layouts, r#"{"ph": <"s">, "id": <7>}"#);
         // The result contains the element's length, and the first value without quotes.
         let text = r#"{"ph": "abc", "long key of many bytes": 3.5e7, "ts": {"a": "}"}}, {"ph": 1}"#;
         let expected = (
             text.len() - 11,
             [None, Some("abc"), Some("3.5e7"), Some(r#"{"a": "}"}"#)],
         );
-        assert_eq!(read(&layouts, text), Some(expected));
+        assert_eq!(read_layout_values(&layouts, text), Some(expected));
         let text = r#"{"ph": "", "id": -1}        "#;
         assert_eq!(
-            read(&layouts, text),
+            read_layout_values(&layouts, text),
             Some((20, [None, Some(""), Some("-1"), None]))
         );
     }
@@ -270,8 +273,8 @@ mod tests {
     #[test]
     fn nothing_else_is_read() {
         let mut layouts = ElementLayouts::default();
-        assert_eq!(read(&layouts, "{}                "), None);
-        learn(
+        assert_eq!(read_layout_values(&layouts, "{}                "), None);
+        learn_marked_layout(
             &mut layouts,
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <1>}"#,
         );
@@ -290,7 +293,7 @@ mod tests {
             r#"{"ph": "X", "long key"#,
             "",
         ] {
-            assert_eq!(read(&layouts, other), None, "{other}");
+            assert_eq!(read_layout_values(&layouts, other), None, "{other}");
         }
     }
 
@@ -298,7 +301,7 @@ mod tests {
     fn texts_without_formats_are_learnt_up_to_a_bound() {
         let mut layouts = ElementLayouts::default();
         for number in 0..10 * MOST {
-            learn(&mut layouts, &format!("{{\"key {number}\": <1>}}"));
+            learn_marked_layout(&mut layouts, &format!("{{\"key {number}\": <1>}}"));
         }
         assert!(layouts.steps.len() <= MOST, "{}", layouts.steps.len());
         assert_eq!(layouts.steps.len(), 2 * WIDEST as usize);

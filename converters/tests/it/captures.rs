@@ -27,13 +27,13 @@ const NOT_JSON: &[(&str, &str)] = &[
     ),
 ];
 
-fn files(folder: &Path, into: &mut Vec<PathBuf>) {
+fn collect_capture_files(folder: &Path, into: &mut Vec<PathBuf>) {
     let listing = std::fs::read_dir(folder).expect("the corpus is there");
     for entry in listing {
         let path = entry.expect("it can be listed").path();
         let name = path.to_string_lossy();
         if path.is_dir() {
-            files(&path, into);
+            collect_capture_files(&path, into);
         } else if name.ends_with(".json.zst") || name.ends_with(".json.gz") {
             into.push(path);
         }
@@ -41,7 +41,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
 }
 
 /// Parses the whole file as JSON. Returns `None` if the file is not valid JSON.
-fn parsed(path: &Path) -> Option<Value> {
+fn parse_json_file(path: &Path) -> Option<Value> {
     let contents = DecompressedTraceFile::open_any_file(path).expect("the corpus is there");
     serde_json::from_slice(contents.as_slice()).ok()
 }
@@ -52,7 +52,7 @@ fn captures_are_read_as_a_plain_parse_reads_them() {
         return;
     };
     let mut paths = Vec::new();
-    files(&folder, &mut paths);
+    collect_capture_files(&folder, &mut paths);
     paths.sort();
     assert!(paths.len() > 170, "{paths:?}");
     let (mut hosts, mut devices, mut others) = (0, 0, 0);
@@ -65,7 +65,7 @@ fn captures_are_read_as_a_plain_parse_reads_them() {
             CaptureFileKind::Host => {
                 hosts += 1;
                 let trace = HostTrace::read_file(&path).unwrap();
-                match (parsed(&path), broken) {
+                match (parse_json_file(&path), broken) {
                     (Some(json), None) => plain::hold_host(&trace, &json),
                     (None, Some((_, name))) => {
                         assert!(trace.nodes.iter().any(|n| trace.texts.get(n.name) == *name));
@@ -77,7 +77,7 @@ fn captures_are_read_as_a_plain_parse_reads_them() {
             CaptureFileKind::Kineto => {
                 devices += 1;
                 let trace = KinetoTrace::read_file(&path).unwrap();
-                match (parsed(&path), broken) {
+                match (parse_json_file(&path), broken) {
                     (Some(json), None) => plain::hold_device(&trace, &json),
                     (None, Some((_, name))) => {
                         assert!(

@@ -8,7 +8,7 @@ use testkit::seeds::{run_on_every_seed, run_on_seed_mutations};
 
 #[test]
 fn seeds_of_host_traces_hold() {
-    run_on_every_seed("pytorch_host", pytorch::host);
+    run_on_every_seed("pytorch_host", pytorch::check_host_trace);
 }
 
 #[test]
@@ -24,24 +24,24 @@ fn seeds_of_text_workloads_hold() {
 
 #[test]
 fn seeds_of_profiles_hold() {
-    run_on_every_seed("xplane", sources::xplane);
-    run_on_seed_mutations("xplane", sources::xplane);
+    run_on_every_seed("xplane", sources::check_xplane_conversion);
+    run_on_seed_mutations("xplane", sources::check_xplane_conversion);
 }
 
 #[test]
 fn seeds_of_exports_hold() {
-    run_on_every_seed("nsys", sources::nsys);
-    run_on_seed_mutations("nsys", sources::nsys);
+    run_on_every_seed("nsys", sources::check_nsys_conversion);
+    run_on_seed_mutations("nsys", sources::check_nsys_conversion);
 }
 
 #[test]
 fn seeds_of_schedules_hold() {
-    run_on_every_seed("goal", sources::goal);
-    run_on_seed_mutations("goal", sources::goal);
+    run_on_every_seed("goal", sources::check_goal_conversion);
+    run_on_seed_mutations("goal", sources::check_goal_conversion);
 }
 
 #[test]
 fn seeds_of_workloads_of_simai_hold() {
-    run_on_every_seed("simai", sources::simai);
-    run_on_seed_mutations("simai", sources::simai);
+    run_on_every_seed("simai", sources::check_simai_conversion);
+    run_on_seed_mutations("simai", sources::check_simai_conversion);
 }

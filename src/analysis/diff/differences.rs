@@ -196,7 +196,7 @@ mod tests {
 
     /// Builds a chain of a hundred nodes. Every third node also depends on the node five places earlier. `edit` changes
     /// a node, or drops it by returning false.
-    fn chain(edit: impl Fn(u64, &mut String, &mut Vec<u64>) -> bool) -> Vec<u8> {
+    fn build_edited_chain_trace(edit: impl Fn(u64, &mut String, &mut Vec<u64>) -> bool) -> Vec<u8> {
         let mut out = Vec::new();
         let mut writer = TraceWriter::new(&mut out).unwrap();
         let mut kept = Vec::new();
@@ -219,8 +219,8 @@ mod tests {
     }
 
     /// Returns the number of differences of each kind, and checks that matching by id does not change it.
-    fn found(second: &[u8]) -> (usize, usize, usize, usize) {
-        let first = chain(|_, _, _| true);
+    fn count_differences(second: &[u8]) -> (usize, usize, usize, usize) {
+        let first = build_edited_chain_trace(|_, _, _| true);
         let raw_traces = parse_both_traces([&first, second]);
         let sides = label_both_traces([&raw_traces[0], &raw_traces[1]]);
         let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
@@ -246,21 +246,27 @@ mod tests {
 
     #[test]
     fn namesakes_are_a_short_way_to_the_same_answer() {
-        assert_eq!(found(&chain(|_, _, _| true)), (0, 0, 0, 0));
-        let renamed = chain(|id, name, _| {
+        assert_eq!(
+            count_differences(&build_edited_chain_trace(|_, _, _| true)),
+            (0, 0, 0, 0)
+        );
+        let renamed = build_edited_chain_trace(|id, name, _| {
             if id == 50 {
                 name.push('x');
             }
             true
         });
-        assert_eq!(found(&renamed), (0, 0, 1, 0));
-        assert_eq!(found(&chain(|id, _, _| id != 50)), (1, 0, 0, 0));
-        let tied = chain(|id, _, deps| {
+        assert_eq!(count_differences(&renamed), (0, 0, 1, 0));
+        assert_eq!(
+            count_differences(&build_edited_chain_trace(|id, _, _| id != 50)),
+            (1, 0, 0, 0)
+        );
+        let tied = build_edited_chain_trace(|id, _, deps| {
             if id == 61 {
                 deps.push(3);
             }
             true
         });
-        assert_eq!(found(&tied), (0, 0, 0, 1));
+        assert_eq!(count_differences(&tied), (0, 0, 0, 1));
     }
 }

@@ -347,7 +347,7 @@ mod tests {
     use chakram_trace::graph::EnforcedDependencyKinds;
 
     /// Builds a trace of the kernels 0 to `count` - 1; `deps` returns the dependencies of a kernel.
-    fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> TraceDefectsAndDigest {
+    fn validate_kernel_trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> TraceDefectsAndDigest {
         let mut file = TraceWriter::new(Vec::new()).unwrap();
         for id in 0..count {
             let op = Op::Compute {
@@ -366,17 +366,17 @@ mod tests {
     fn a_long_chain_or_circle_does_not_exhaust_the_stack() {
         const COUNT: u64 = 100_000;
         let before = |id: u64| id.checked_sub(1);
-        let chain = trace(COUNT, |id| before(id).into_iter().collect());
+        let chain = validate_kernel_trace(COUNT, |id| before(id).into_iter().collect());
         assert_eq!(chain.defect_log().count_by_severity().errors, 0);
         // Each node depends on the next one, so the last node runs first.
-        let back = trace(COUNT, |id| {
+        let back = validate_kernel_trace(COUNT, |id| {
             Some(id + 1)
                 .filter(|&next| next < COUNT)
                 .into_iter()
                 .collect()
         });
         assert_eq!(back.defect_log().count_by_severity().errors, 0);
-        let cycle = trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
+        let cycle = validate_kernel_trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
         let findings = cycle.defect_log();
         assert_eq!(findings.count_of_kind(DefectKind::Cycle), 1);
         assert_eq!(findings.count_of_kind(DefectKind::Unreachable), 0);
@@ -398,7 +398,7 @@ mod tests {
             7 => vec![6],
             _ => vec![],
         };
-        let trace = trace(9, deps);
+        let trace = validate_kernel_trace(9, deps);
         let findings = trace.defect_log();
         let count = |kind| findings.count_of_kind(kind);
         assert_eq!(

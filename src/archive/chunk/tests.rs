@@ -22,7 +22,7 @@ fn round_trip(
     for (object, chunks) in objects.iter().zip(&encoded) {
         let (mut back, mut joined) = (Vec::new(), Vec::new());
         for chunk in chunks {
-            let decoded = read(&encoded, chunk);
+            let decoded = decode_chunk_with_base(&encoded, chunk);
             let mut out = |part: &[u8]| {
                 back.extend_from_slice(part);
                 Ok(())
@@ -40,10 +40,13 @@ fn round_trip(
     encoded
 }
 
-fn read(all: &[Vec<EncodedChunk>], chunk: &EncodedChunk) -> DecodedFrameAndColumns {
+fn decode_chunk_with_base(
+    all: &[Vec<EncodedChunk>],
+    chunk: &EncodedChunk,
+) -> DecodedFrameAndColumns {
     let base = chunk
         .base
-        .map(|(object, at)| read(all, &all[object as usize][at as usize]));
+        .map(|(object, at)| decode_chunk_with_base(all, &all[object as usize][at as usize]));
     DecodedFrameAndColumns::decode_frame(
         &chunk.frame,
         chunk.coding,
@@ -54,7 +57,7 @@ fn read(all: &[Vec<EncodedChunk>], chunk: &EncodedChunk) -> DecodedFrameAndColum
     .unwrap()
 }
 
-fn framed(records: &[Vec<u8>]) -> Vec<u8> {
+fn frame_records(records: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
     for record in records {
         crate::wire::put_varint(&mut out, record.len() as u64);
@@ -65,7 +68,7 @@ fn framed(records: &[Vec<u8>]) -> Vec<u8> {
 
 /// Generates fields of a message: varints, strings, fixed-size numbers and nested messages, in any order; some fields
 /// are not encoded minimally.
-fn message() -> impl Strategy<Value = Vec<u8>> {
+fn protobuf_message_strategy() -> impl Strategy<Value = Vec<u8>> {
     let varint = |value: u64| {
         let mut out = Vec::new();
         crate::wire::put_varint(&mut out, value);
@@ -100,11 +103,11 @@ proptest! {
 
     #[test]
     fn whatever_is_packed_comes_back(
-        records in prop::collection::vec(message(), 0..12),
-        others in prop::collection::vec(prop::collection::vec(message(), 0..6), 0..3),
+        records in prop::collection::vec(protobuf_message_strategy(), 0..12),
+        others in prop::collection::vec(prop::collection::vec(protobuf_message_strategy(), 0..6), 0..3),
         tail in prop::collection::vec(any::<u8>(), 0..4),
     ) {
-        let mut objects = vec![framed(&records)];
+        let mut objects = vec![frame_records(&records)];
         // Further objects differ from the first only in replaced messages. The last object also ends with extra bytes,
         // like a truncated record.
         for other in others {
@@ -112,9 +115,9 @@ proptest! {
             for (to, from) in changed.iter_mut().step_by(2).zip(other) {
                 *to = from;
             }
-            objects.push(framed(&changed));
+            objects.push(frame_records(&changed));
         }
-        objects.push([framed(&records), tail].concat());
+        objects.push([frame_records(&records), tail].concat());
         for level in [CompressionLevel::Plain, CompressionLevel::Default, CompressionLevel::Best] {
             for is_trace in [true, false] {
                 round_trip(&objects, level, is_trace);
@@ -143,7 +146,10 @@ proptest! {
 fn a_short_chunk_has_the_columns_of_a_long_base() {
     // The base has a record with eleven fields, and the next object has one record of two bytes.
     let wide: Vec<u8> = (1..12).flat_map(|field| [field << 3, 1]).collect();
-    let objects = [framed(&[vec![], wide]), framed(&[vec![], vec![8, 1]])];
+    let objects = [
+        frame_records(&[vec![], wide]),
+        frame_records(&[vec![], vec![8, 1]]),
+    ];
     for level in [CompressionLevel::Default, CompressionLevel::Best] {
         let encoded = round_trip(&objects, level, true);
         assert!(encoded[1].iter().all(|chunk| chunk.base == Some((0, 0))));
@@ -152,7 +158,7 @@ fn a_short_chunk_has_the_columns_of_a_long_base() {
 
 /// Builds a trace of `nodes` nodes, each with an id, a dependency on the previous node, and a duration that differs
 /// between ranks.
-fn chain(nodes: u64, rank: u64) -> Vec<u8> {
+fn build_chain_trace(nodes: u64, rank: u64) -> Vec<u8> {
     let mut records = vec![vec![]];
     for id in 1..=nodes {
         let mut record = vec![0x08];
@@ -161,12 +167,12 @@ fn chain(nodes: u64, rank: u64) -> Vec<u8> {
         crate::wire::put_varint(&mut record, 1000 + (id * 7919 + rank * 31) % 256);
         records.push(record);
     }
-    framed(&records)
+    frame_records(&records)
 }
 
 #[test]
 fn a_rank_that_differs_in_times_costs_its_times() {
-    let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
+    let ranks: Vec<Vec<u8>> = (0..4).map(|rank| build_chain_trace(5000, rank)).collect();
     let encoded = round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
         // Durations differ from those of the base by 31 per rank, modulo 256, so each difference is a byte with few
@@ -190,7 +196,7 @@ fn ranks_that_differ_in_structure_come_back() {
             crate::wire::put_varint(&mut record, id % 3 + other);
             records.push(record);
         }
-        framed(&records)
+        frame_records(&records)
     };
     round_trip(
         &[rank(5000), rank(7), rank(300)],
@@ -201,8 +207,8 @@ fn ranks_that_differ_in_structure_come_back() {
 
 #[test]
 fn large_objects_have_chunks_that_are_read_alone() {
-    let large = chain(700_000, 0);
-    let ranks = [large.clone(), chain(700_000, 1)];
+    let large = build_chain_trace(700_000, 0);
+    let ranks = [large.clone(), build_chain_trace(700_000, 1)];
     for level in [CompressionLevel::Plain, CompressionLevel::Default] {
         let encoded = round_trip(&ranks, level, true);
         assert!(encoded[0].len() >= 2, "{} bytes", large.len());

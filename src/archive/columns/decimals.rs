@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     /// Returns the parts and numbers of `text`.
-    fn parts(text: &str) -> (Vec<u8>, Vec<u64>) {
+    fn split_text_numbers(text: &str) -> (Vec<u8>, Vec<u64>) {
         let (mut key, mut slots) = (Vec::new(), Vec::new());
         split_numbers(text.as_bytes(), &mut key, &mut slots);
         (key, slots)
@@ -68,16 +68,22 @@ mod tests {
     #[test]
     fn numbers_are_those_that_their_values_spell() {
         assert_eq!(
-            parts("mb0/layer12"),
+            split_text_numbers("mb0/layer12"),
             (b"\x02\x02mb\x06/layer\0".to_vec(), vec![0, 12])
         );
         // Leading zeros remain text, as do numbers that may not fit into 64 bits.
-        assert_eq!(parts("007"), (b"\x01\x0200\0".to_vec(), vec![7]));
-        assert_eq!(parts("00"), (b"\x01\x010\0".to_vec(), vec![0]));
-        assert_eq!(parts(&"9".repeat(19)).1, [9_999_999_999_999_999_999]);
-        assert!(parts(&"9".repeat(20)).1.is_empty());
-        assert_eq!(parts("").0, [0, 0]);
-        let many = parts(&"1,".repeat(200));
+        assert_eq!(
+            split_text_numbers("007"),
+            (b"\x01\x0200\0".to_vec(), vec![7])
+        );
+        assert_eq!(split_text_numbers("00"), (b"\x01\x010\0".to_vec(), vec![0]));
+        assert_eq!(
+            split_text_numbers(&"9".repeat(19)).1,
+            [9_999_999_999_999_999_999]
+        );
+        assert!(split_text_numbers(&"9".repeat(20)).1.is_empty());
+        assert_eq!(split_text_numbers("").0, [0, 0]);
+        let many = split_text_numbers(&"1,".repeat(200));
         assert_eq!((many.1.len(), &many.0[..2]), (200, &[0xc8, 1][..]));
     }
 }

@@ -178,7 +178,7 @@ mod tests {
     use crate::wire::put_varint;
 
     /// Creates a buffer of `bytes` bytes that is filled with old data.
-    fn buffer(bytes: usize) -> Vec<u8> {
+    fn create_stale_buffer(bytes: usize) -> Vec<u8> {
         vec![0xff; bytes + ONCE]
     }
 
@@ -186,7 +186,7 @@ mod tests {
     fn numbers_are_varints_and_end_messages() {
         let powers = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, u64::MAX >> bit]);
         let values: Vec<u64> = powers.chain([0x0123_4567_89ab_cdef]).collect();
-        let (mut expected, mut buffer) = (Vec::new(), buffer(4000));
+        let (mut expected, mut buffer) = (Vec::new(), create_stale_buffer(4000));
         let mut out = PaddedBufferWriter::new(&mut buffer);
         for &value in &values {
             put_varint(&mut expected, value);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn lengths_take_what_they_take() {
-        let mut buffer = buffer(1000);
+        let mut buffer = create_stale_buffer(1000);
         let literals: Vec<u8> = (0..200).collect();
         for (length, left) in [
             (0, 1),

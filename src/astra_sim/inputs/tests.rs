@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::CollectiveAlgorithmEntry;
-use crate::tests::flags;
+use crate::tests::build_astra_flags;
 use std::collections::BTreeMap;
 
 const SYSTEM: &str = r#"{"scheduling-policy": "LIFO", "collective-optimization": "baseline",
@@ -12,7 +12,7 @@ const NETWORK: &str =
     "topology: [Ring, Switch]\nnpus_count: [4, 2]\nbandwidth: [9, 8]\nlatency: [1, 2]";
 
 /// Reads the files `s`, `n` and `m`, and the additional files in `more`.
-fn read(flags: &AstraFlags, more: &[(&str, &str)]) -> Result<AstraInputs, InputError> {
+fn read_astra_inputs(flags: &AstraFlags, more: &[(&str, &str)]) -> Result<AstraInputs, InputError> {
     let mut files = BTreeMap::from([
         ("s", SYSTEM),
         ("n", NETWORK),
@@ -26,14 +26,14 @@ fn read(flags: &AstraFlags, more: &[(&str, &str)]) -> Result<AstraInputs, InputE
     })
 }
 
-fn notes(inputs: &AstraInputs) -> Vec<String> {
+fn format_notes(inputs: &AstraInputs) -> Vec<String> {
     inputs.notes.iter().map(InputNote::to_string).collect()
 }
 
 #[test]
 fn inputs_are_read_together() {
-    let plain = read(&flags(), &[]).unwrap();
-    assert_eq!(notes(&plain), [""; 0]);
+    let plain = read_astra_inputs(&build_astra_flags(), &[]).unwrap();
+    assert_eq!(format_notes(&plain), [""; 0]);
     assert_eq!(plain.network.npu_count(), 8);
     assert_eq!(plain.endpoint_delay, 10);
     assert!(plain.groups.is_empty() && plain.memory.is_none());
@@ -47,7 +47,7 @@ fn inputs_are_read_together() {
         logging_folder: Some("log".into()),
         compute_scale: 2.0,
         injection_scale: 2.5,
-        ..flags()
+        ..build_astra_flags()
     };
     let system = SYSTEM.replacen('{', "{\"per-node-custom-implementation\": \"p\", ", 1);
     let more = [
@@ -56,7 +56,7 @@ fn inputs_are_read_together() {
         ("l", ""),
         ("p", "3: x"),
     ];
-    let inputs = read(&all, &more).unwrap();
+    let inputs = read_astra_inputs(&all, &more).unwrap();
     // The delay is 10 ns x 2.5.
     assert_eq!(inputs.endpoint_delay, 25);
     assert_eq!(inputs.groups.get(1), Some(&[7, 0][..]));
@@ -74,22 +74,23 @@ fn inputs_are_read_together() {
 
 #[test]
 fn what_does_not_go_together_is_refused() {
-    let error =
-        |flags: &AstraFlags, more: &[(&str, &str)]| read(flags, more).unwrap_err().to_string();
+    let error = |flags: &AstraFlags, more: &[(&str, &str)]| {
+        read_astra_inputs(flags, more).unwrap_err().to_string()
+    };
     let aware = AstraFlags {
         model: AnalyticalCongestionModel::Aware,
-        ..flags()
+        ..build_astra_flags()
     };
     assert!(error(&aware, &[]).starts_with("n: key `topology`: found 2 dimensions, expected one"));
     let three = SYSTEM.replace("\"direct\"", "\"direct\", \"ring\"");
-    let text = error(&flags(), &[("s", &three)]);
+    let text = error(&build_astra_flags(), &[("s", &three)]);
     assert!(
         text.starts_with("s: key `all-reduce-implementation`: found 3 names"),
         "{text}"
     );
     let grouped = AstraFlags {
         groups: "g".into(),
-        ..flags()
+        ..build_astra_flags()
     };
     let text = error(&grouped, &[("g", "{\"1\": [0, 8]}")]);
     assert!(
@@ -99,14 +100,14 @@ fn what_does_not_go_together_is_refused() {
     assert_eq!(error(&grouped, &[]), "cannot read the groups file g");
     let memory = r#"{"memory-type": "PER_NODE_MEMORY_EXPANSION", "remote-mem-latency": 1,
         "remote-mem-bw": 1, "num-nodes": 1, "num-npus-per-node": 7}"#;
-    let text = error(&flags(), &[("m", memory)]);
+    let text = error(&build_astra_flags(), &[("m", memory)]);
     assert!(
         text.starts_with("m: key `num-nodes`: found 1 nodes of 7 NPUs"),
         "{text}"
     );
     let scaled = AstraFlags {
         injection_scale: 1e300,
-        ..flags()
+        ..build_astra_flags()
     };
     let text = error(&scaled, &[]);
     assert!(
@@ -122,9 +123,9 @@ fn what_goes_together_oddly_is_noted() {
         .replace("\"endpoint-delay\": 10,", "\"roofline-enabled\": 1,");
     let scaled = AstraFlags {
         injection_scale: 2.0,
-        ..flags()
+        ..build_astra_flags()
     };
-    let inputs = read(&scaled, &[("s", &system)]).unwrap();
+    let inputs = read_astra_inputs(&scaled, &[("s", &system)]).unwrap();
     assert_eq!(inputs.endpoint_delay, 10);
     let keys: Vec<_> = inputs.notes.iter().map(|note| &*note.key).collect();
     let expected = [

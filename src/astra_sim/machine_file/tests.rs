@@ -9,13 +9,13 @@ fn parse_input<'a>(file: &'a str, text: &'a str) -> NamedInputText<'a> {
     NamedInputText { file, text }
 }
 
-fn import(system: Option<&str>, memory: Option<&str>) -> ImportedMachineFile {
+fn import_machine_file(system: Option<&str>, memory: Option<&str>) -> ImportedMachineFile {
     let system = system.map(|text| parse_input("s.json", text));
     let memory = memory.map(|text| parse_input("m.json", text));
     machine_file("three", parse_input("n.yml", NETWORK), system, memory).expect("it is imported")
 }
 
-fn machine(imported: &ImportedMachineFile) -> Machine {
+fn parse_imported_machine(imported: &ImportedMachineFile) -> Machine {
     Machine::parse(&imported.text, "imported").expect("it is a machine file")
 }
 
@@ -27,8 +27,8 @@ fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,
         "scheduling-policy": "LIFO", "collective-optimization": "localBWAware",
         "all-reduce-implementation": ["ring", "direct", "halvingDoubling"]}"#;
-    let imported = import(Some(system), None);
-    let machine = machine(&imported);
+    let imported = import_machine_file(Some(system), None);
+    let machine = parse_imported_machine(&imported);
     let gib = |count: f64| count * 1_073_741_824.0;
     let dimensions = machine.topology().dimensions();
     let rates = dimensions.iter().map(|d| d.bandwidth.bytes_per_second());
@@ -53,8 +53,8 @@ fn npus_have_the_rates_that_the_system_file_says_and_no_others() {
         "roofline-enabled": 1, "all-reduce-implementation": ["ring"]}"#;
     let memory =
         r#"{"memory-type": "MEMORY_POOL", "remote-mem-latency": 700, "remote-mem-bw": 30}"#;
-    let imported = import(Some(system), Some(memory));
-    let machine = machine(&imported);
+    let imported = import_machine_file(Some(system), Some(memory));
+    let machine = parse_imported_machine(&imported);
     let class = &machine.classes()[0];
     for (dtype, name) in Dtype::ALL {
         let peak = class.peaks.get(dtype).map(|peak| peak.per_second());
@@ -78,7 +78,7 @@ fn npus_have_the_rates_that_the_system_file_says_and_no_others() {
         let about = imported.notes.iter().filter(|note| note.key == key);
         assert_eq!(about.count(), 1, "{key}: {:?}", imported.notes);
     }
-    let half = import(
+    let half = import_machine_file(
         Some(r#"{"preferred-dataset-splits": 1, "peak-perf": 900}"#),
         None,
     );
@@ -90,8 +90,8 @@ fn npus_have_the_rates_that_the_system_file_says_and_no_others() {
 fn a_network_alone_is_a_machine_that_chooses_algorithms() {
     let memory = r#"{"memory-type": "PER_NODE_MEMORY_EXPANSION", "remote-mem-latency": 1,
         "remote-mem-bw": 1, "num-nodes": 8, "num-npus-per-node": 8}"#;
-    let imported = import(None, Some(memory));
-    let machine = machine(&imported);
+    let imported = import_machine_file(None, Some(memory));
+    let machine = parse_imported_machine(&imported);
     assert_eq!(
         (
             machine.topology().npu_count(),

@@ -4,7 +4,7 @@ use super::*;
 use serde_json::Value;
 
 /// Builds tensors from their uses: (node, name, bytes, whether the node writes the tensor).
-fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
+fn build_rank_tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
     let mut all = RankTensors::default();
     for &(node, name, bytes, write) in uses {
         let known = all.names.iter().position(|known| known == name);
@@ -23,7 +23,7 @@ fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
 }
 
 /// Builds nodes 0, 1, … from (name, start in ns, end in ns).
-fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
+fn build_completed_nodes(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
     let ran = spans
         .iter()
         .zip(0..)
@@ -38,8 +38,8 @@ fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
 
 /// Builds the tensors of one layer's forward and backward pass: w is a weight, a is an activation, y is a result, and g
 /// is a gradient.
-fn layer() -> RankTensors {
-    tensors(&[
+fn build_layer_tensors() -> RankTensors {
+    build_rank_tensors(&[
         (0, "w", 100, false),
         (0, "a", 30, true),
         (1, "a", 30, false),
@@ -54,8 +54,9 @@ const SPANS: [(&str, u64, u64); 3] = [("f", 5, 10), ("loss", 10, 14), ("b", 20, 
 
 #[test]
 fn lifetimes_run_from_the_write_to_the_last_read() {
-    let tensors = layer();
-    let memory = TensorLifetimesAndAccesses::compute_lifetimes(&tensors, ran(&SPANS));
+    let tensors = build_layer_tensors();
+    let memory =
+        TensorLifetimesAndAccesses::compute_lifetimes(&tensors, build_completed_nodes(&SPANS));
     // w exists from 0 to 26, a from 5 to 14, y from 10 to 26, and g from 20 onwards. There are 100 bytes at 0, 130 at
     // 5, 137 at 10, 107 at 14, 157 at 20, and 50 (only g) at 26.
     let usage: Vec<_> = memory
@@ -80,10 +81,10 @@ fn lifetimes_run_from_the_write_to_the_last_read() {
 fn memory_that_is_freed_is_there_for_what_follows_at_once() {
     // a exists from 0 to 10; b, which is never read, exists from 10 onwards. Memory use is 8 bytes before and after 10,
     // and never reaches 16.
-    let tensors = tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
+    let tensors = build_rank_tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
     let memory = TensorLifetimesAndAccesses::compute_lifetimes(
         &tensors,
-        ran(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]),
+        build_completed_nodes(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]),
     );
     assert_eq!(memory.peak_bytes(), 8);
 }
@@ -91,9 +92,11 @@ fn memory_that_is_freed_is_there_for_what_follows_at_once() {
 #[test]
 fn a_tensor_that_is_written_after_it_was_read_was_there() {
     // Node 0 reads w until 4, and node 1 writes w from 2 to 9. Therefore w exists from 0 to 4.
-    let tensors = tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
-    let memory =
-        TensorLifetimesAndAccesses::compute_lifetimes(&tensors, ran(&[("p", 0, 4), ("q", 2, 9)]));
+    let tensors = build_rank_tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
+    let memory = TensorLifetimesAndAccesses::compute_lifetimes(
+        &tensors,
+        build_completed_nodes(&[("p", 0, 4), ("q", 2, 9)]),
+    );
     assert_eq!(
         memory.tensors_read_before_written().collect::<Vec<_>>(),
         ["w"]
@@ -104,9 +107,10 @@ fn a_tensor_that_is_written_after_it_was_read_was_there() {
 
 #[test]
 fn the_picture_has_every_access_and_the_curve() {
-    let tensors = layer();
+    let tensors = build_layer_tensors();
     let mut out = Vec::new();
-    let memory = TensorLifetimesAndAccesses::compute_lifetimes(&tensors, ran(&SPANS));
+    let memory =
+        TensorLifetimesAndAccesses::compute_lifetimes(&tensors, build_completed_nodes(&SPANS));
     memory.write_chrome_trace(3, &mut out).unwrap();
     let file: Value = serde_json::from_slice(&out).unwrap();
     let events = file["traceEvents"].as_array().unwrap();

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     /// Returns the partner as ASTRA-sim computes it, on a line that wraps around.
-    fn round(index: u32, size: u32, distance: u32) -> u32 {
+    fn find_halving_partner(index: u32, size: u32, distance: u32) -> u32 {
         match index / distance % 2 {
             0 => (index + distance) % size,
             _ => (index + size - distance) % size,
@@ -101,7 +101,10 @@ mod tests {
         for size in 2..=200_u32 {
             let distances = (1..=size.ilog2()).map(|level| size >> level);
             let mutual = distances.into_iter().all(|distance| {
-                (0..size).all(|i| round(round(i, size, distance), size, distance) == i)
+                (0..size).all(|i| {
+                    find_halving_partner(find_halving_partner(i, size, distance), size, distance)
+                        == i
+                })
             });
             assert_eq!(can_pair_all_members(size), mutual, "{size}");
             if can_pair_all_members(size) && !size.is_power_of_two() && size < 50 {
@@ -114,7 +117,10 @@ mod tests {
                     root: 0,
                     position: index,
                 };
-                assert_eq!(partner_at(position, size / 2), round(index, size, size / 2));
+                assert_eq!(
+                    partner_at(position, size / 2),
+                    find_halving_partner(index, size, size / 2)
+                );
             }
         }
         assert_eq!(beyond_powers, [6, 12, 20, 24, 40, 48]);

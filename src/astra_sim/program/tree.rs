@@ -137,7 +137,7 @@ impl TreeRole {
 mod tests {
     use super::*;
 
-    fn role(index: u32, size: u32, mirrored: bool) -> TreeRole {
+    fn find_tree_role(index: u32, size: u32, mirrored: bool) -> TreeRole {
         let position = MemberLinePosition {
             size,
             index,
@@ -155,22 +155,22 @@ mod tests {
     fn the_trees_of_eight() {
         // An in-order traversal numbers the nodes 0..=6, so the leaves are 0, 2, 4 and 6. The leaves' parents are 1 and
         // 5, and the parent of 1 and 5 is 3. The root is 7.
-        assert_eq!(role(7, 8, false), TreeRole::Root { child: 3 });
+        assert_eq!(find_tree_role(7, 8, false), TreeRole::Root { child: 3 });
         let inner = |parent, left, right| TreeRole::Inner {
             parent,
             left,
             right,
         };
-        assert_eq!(role(3, 8, false), inner(7, 1, 5));
-        assert_eq!(role(1, 8, false), inner(3, 0, 2));
-        assert_eq!(role(5, 8, false), inner(3, 4, 6));
-        assert_eq!(role(6, 8, false), TreeRole::Leaf { parent: 5 });
+        assert_eq!(find_tree_role(3, 8, false), inner(7, 1, 5));
+        assert_eq!(find_tree_role(1, 8, false), inner(3, 0, 2));
+        assert_eq!(find_tree_role(5, 8, false), inner(3, 4, 6));
+        assert_eq!(find_tree_role(6, 8, false), TreeRole::Leaf { parent: 5 });
         // In the mirrored tree, an in-order traversal numbers the members 1..=7, and the root is 0.
-        assert_eq!(role(0, 8, true), TreeRole::Root { child: 4 });
-        assert_eq!(role(4, 8, true), inner(0, 2, 6));
-        assert_eq!(role(7, 8, true), TreeRole::Leaf { parent: 6 });
+        assert_eq!(find_tree_role(0, 8, true), TreeRole::Root { child: 4 });
+        assert_eq!(find_tree_role(4, 8, true), inner(0, 2, 6));
+        assert_eq!(find_tree_role(7, 8, true), TreeRole::Leaf { parent: 6 });
         // With two members, one member is the root and the other is a leaf.
-        assert_eq!(role(1, 2, false), TreeRole::Root { child: 0 });
-        assert_eq!(role(0, 2, false), TreeRole::Leaf { parent: 1 });
+        assert_eq!(find_tree_role(1, 2, false), TreeRole::Root { child: 0 });
+        assert_eq!(find_tree_role(0, 2, false), TreeRole::Leaf { parent: 1 });
     }
 }

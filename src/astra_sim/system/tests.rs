@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn parse(text: &str) -> (AstraSystemFile, Vec<String>) {
+fn parse_system_file(text: &str) -> (AstraSystemFile, Vec<String>) {
     let (system, notes) = AstraSystemFile::parse(text, "s", false).unwrap();
     (system, notes.iter().map(InputNote::to_string).collect())
 }
 
-fn error(text: &str) -> String {
+fn expect_parse_error(text: &str) -> String {
     AstraSystemFile::parse(text, "s", true)
         .unwrap_err()
         .to_string()
@@ -39,7 +39,7 @@ const ALL: &str = r#"{
 
 #[test]
 fn every_key_is_read() {
-    let (system, notes) = parse(ALL);
+    let (system, notes) = parse_system_file(ALL);
     assert_eq!(notes, [""; 0]);
     let plain = |algorithm| CollectiveAlgorithmEntry {
         algorithm,
@@ -91,7 +91,7 @@ fn every_key_is_read() {
 #[test]
 fn what_is_absent_has_a_default_and_what_is_odd_a_note() {
     let (system, notes) =
-        parse("{\"preferred-dataset-splits\": 1.5,\n\"boost-mode\": 0, \"L\": 1}");
+        parse_system_file("{\"preferred-dataset-splits\": 1.5,\n\"boost-mode\": 0, \"L\": 1}");
     assert_eq!(system.scheduling, ChunkSchedulingPolicy::Lifo);
     assert_eq!(system.optimization, AllReduceDecomposition::Baseline);
     assert_eq!(system.active_chunks, 1);
@@ -116,7 +116,7 @@ fn what_is_absent_has_a_default_and_what_is_odd_a_note() {
 
 #[test]
 fn a_scale_applies_to_what_the_file_says() {
-    let delay = |text: &str, scale| parse(text).0.endpoint_delay(scale);
+    let delay = |text: &str, scale| parse_system_file(text).0.endpoint_delay(scale);
     // If the file states no delay, the delay is 10 ns at any scale. 25 x 0.5 = 12.5 is truncated to 12.
     assert_eq!(delay("{\"preferred-dataset-splits\": 1}", 2.0), 10);
     assert_eq!(delay(ALL, 0.5), 12);
@@ -127,7 +127,7 @@ fn a_scale_applies_to_what_the_file_says() {
 #[test]
 fn what_the_original_dies_of_is_refused_with_the_reason() {
     for text in ["{}", "{\"preferred-dataset-splits\": 0}"] {
-        let error = error(text);
+        let error = expect_parse_error(text);
         assert!(
             error.starts_with("s:1: key `preferred-dataset-splits`: found"),
             "{error}"
@@ -135,7 +135,7 @@ fn what_the_original_dies_of_is_refused_with_the_reason() {
         assert!(error.contains("divides by zero"), "{error}");
     }
     let with = |key: &str, value: &str| {
-        let error = error(&format!(
+        let error = expect_parse_error(&format!(
             "{{\"preferred-dataset-splits\": 1,\n\"{key}\": {value}}}"
         ));
         assert!(
@@ -158,7 +158,7 @@ fn what_the_original_dies_of_is_refused_with_the_reason() {
 
 #[test]
 fn implementations_that_cannot_be_meant_are_noted() {
-    let (_, notes) = parse(
+    let (_, notes) = parse_system_file(
         "{\"preferred-dataset-splits\": 1, \"scheduling-policy\": \"FIFO\",
         \"collective-optimization\": \"baseline\", \"local-mem-bw\": 1,
         \"all-reduce-implementation\": [\"oneRing\", \"ring\"],

@@ -8,7 +8,7 @@ use chakram_trace::format::write::{AttributeValue, NodeFieldsBeyondView, TraceWr
 type TensorInputOutputLists<'a> = (&'a [&'a str], &'a [&'a str]);
 
 /// Writes a trace of kernels that have these lists. The first node does nothing and has no lists.
-fn trace(nodes: &[Option<TensorInputOutputLists<'_>>]) -> Vec<u8> {
+fn write_tensor_trace(nodes: &[Option<TensorInputOutputLists<'_>>]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let nothing = NodeView::new(100, "nothing", Op::NoOp);
     writer
@@ -36,8 +36,9 @@ fn trace(nodes: &[Option<TensorInputOutputLists<'_>>]) -> Vec<u8> {
     writer.into_inner()
 }
 
-fn error(nodes: &[Option<TensorInputOutputLists<'_>>], lenient: bool) -> String {
-    let error = RankTensors::read_tensors(&trace(nodes), lenient, "f", &mut Vec::new());
+fn expect_tensor_error(nodes: &[Option<TensorInputOutputLists<'_>>], lenient: bool) -> String {
+    let error =
+        RankTensors::read_tensors(&write_tensor_trace(nodes), lenient, "f", &mut Vec::new());
     error.unwrap_err().to_string()
 }
 
@@ -48,7 +49,9 @@ fn tensors_are_read_by_node() {
         Some((&["y", "50"], &["none", "0"])),
         Some((&[][..], &[][..])),
     ];
-    let tensors = RankTensors::read_tensors(&trace(&nodes), false, "f", &mut Vec::new()).unwrap();
+    let tensors =
+        RankTensors::read_tensors(&write_tensor_trace(&nodes), false, "f", &mut Vec::new())
+            .unwrap();
     let of = |id| {
         let name = |tensor: u32| tensors.names[tensor as usize].as_str();
         let uses = tensors.tensor_uses_of_node(id).iter();
@@ -106,24 +109,25 @@ fn what_the_original_throws_on_is_refused() {
             "writes the tensor `w`, and so does node 0",
         ),
     ] {
-        let error = error(&[Some(lists)], true);
+        let error = expect_tensor_error(&[Some(lists)], true);
         assert!(error.contains(part), "{error}");
     }
     let nodes = [
         Some((&[][..], &["y", "1"][..])),
         Some((&[][..], &["y", "1"][..])),
     ];
-    let twice = error(&nodes, false);
+    let twice = expect_tensor_error(&nodes, false);
     assert!(twice.contains("writes the tensor `y`"), "{twice}");
 }
 
 #[test]
 fn nodes_without_lists_are_refused_or_noted() {
     let nodes = [None, None, Some((&[][..], &["y", "5"][..]))];
-    let error = error(&nodes, false);
+    let error = expect_tensor_error(&nodes, false);
     assert!(error.contains("no attribute `inputs`"), "{error}");
     let mut notes = Vec::new();
-    let tensors = RankTensors::read_tensors(&trace(&nodes), true, "f", &mut notes).unwrap();
+    let tensors =
+        RankTensors::read_tensors(&write_tensor_trace(&nodes), true, "f", &mut notes).unwrap();
     assert_eq!(tensors.tensor_uses_of_node(2).len(), 1);
     let notes: Vec<_> = notes.iter().map(InputNote::to_string).collect();
     let expected =

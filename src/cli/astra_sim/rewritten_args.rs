@@ -182,7 +182,7 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValuePlace> {
 mod tests {
     use super::*;
 
-    fn rewritten(line: &str) -> (String, Vec<String>) {
+    fn rewrite_command_line(line: &str) -> (String, Vec<String>) {
         let to = rewrite_arguments(line.split_whitespace().map(OsString::from));
         let kept: Vec<_> = to.kept.iter().map(|kept| kept.to_string_lossy()).collect();
         let prefix = "command line: ";
@@ -193,20 +193,22 @@ mod tests {
 
     #[test]
     fn names_of_the_original_are_the_subcommand() {
-        let (kept, _) = rewritten("/bin/AstraSim_Analytical_Congestion_Aware --comm-scale=1");
+        let (kept, _) =
+            rewrite_command_line("/bin/AstraSim_Analytical_Congestion_Aware --comm-scale=1");
         assert_eq!(
             kept,
             "chakram astra-sim --network-model aware --comm-scale=1"
         );
-        let (kept, _) = rewritten("./AstraSim_Analytical_Congestion_Unaware --lenient --x");
+        let (kept, _) =
+            rewrite_command_line("./AstraSim_Analytical_Congestion_Unaware --lenient --x");
         assert_eq!(kept, "chakram astra-sim --network-model unaware --lenient");
         let other = "chakram replay --lenient --x";
-        assert_eq!(rewritten(other), (other.to_owned(), Vec::new()));
+        assert_eq!(rewrite_command_line(other), (other.to_owned(), Vec::new()));
     }
 
     #[test]
     fn unknown_arguments_are_left_out() {
-        let (kept, ignored) = rewritten(
+        let (kept, ignored) = rewrite_command_line(
             "chakram astra-sim --what=5 --network-configuration n x --comm-scale=2 --foo bar -o f \
              -z -of --rendezvous-protocol false -h --help -- - --lenient --netwrok-model=aware",
         );
@@ -242,7 +244,7 @@ mod tests {
             for name in long.into_iter().chain(short) {
                 let value = arg.get_action().takes_values() && !arg.is_require_equals_set();
                 let line = format!("chakram astra-sim {name}{}", if value { " 1" } else { "" });
-                assert_eq!(rewritten(&line), (line.clone(), Vec::new()));
+                assert_eq!(rewrite_command_line(&line), (line.clone(), Vec::new()));
                 count += 1;
             }
         }
@@ -253,9 +255,9 @@ mod tests {
             "chakram -z astra-sim --x",
             "chakram --max-memory 1GB replay --x",
         ] {
-            assert_eq!(rewritten(line), (line.to_owned(), Vec::new()));
+            assert_eq!(rewrite_command_line(line), (line.to_owned(), Vec::new()));
         }
-        let (kept, ignored) = rewritten("chakram -q astra-sim --x -qz -v");
+        let (kept, ignored) = rewrite_command_line("chakram -q astra-sim --x -qz -v");
         assert_eq!((&kept[..], ignored.len()), ("chakram -q astra-sim -v", 2));
     }
 }

@@ -10,12 +10,12 @@ struct ComputeCommandLine {
     args: ComputeArgs,
 }
 
-fn parse(args: &[&str]) -> Result<ComputeArgs, String> {
+fn parse_compute_args(args: &[&str]) -> Result<ComputeArgs, String> {
     let line = ComputeCommandLine::try_parse_from([&["x"], args].concat());
     line.map(|line| line.args).map_err(|e| e.to_string())
 }
 
-fn kernels(
+fn build_kernel_counts(
     priced: u64,
     estimated: u64,
     kept_recorded: u64,
@@ -32,10 +32,10 @@ fn kernels(
 
 #[test]
 fn an_efficiency_reaches_the_model_and_the_words() {
-    let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
+    let args = parse_compute_args(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
     let wanted = KernelDurationSource::Roofline(RooflinePeakFraction::new(0.68).unwrap());
     assert_eq!(args.replay_options().unwrap().compute, wanted);
-    let all = kernels(9, 0, 0, 0);
+    let all = build_kernel_counts(9, 0, 0, 0);
     assert_eq!(
         args.describe_durations(&all),
         "kernels by roofline at 0.68 of the peak"
@@ -45,7 +45,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     let text = Value::Object(options).to_string();
     assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
     // Without the option, the efficiency is 1, and only the JSON output contains it.
-    let args = parse(&["--compute", "roofline"]).unwrap();
+    let args = parse_compute_args(&["--compute", "roofline"]).unwrap();
     assert_eq!(
         args.replay_options().unwrap().compute,
         KernelDurationSource::Roofline(RooflinePeakFraction::default())
@@ -55,7 +55,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     args.add_duration_sources_to_json(&mut options);
     assert_eq!(options["efficiency"], 1.0);
     // The efficiency applies even if no kernel has a recorded duration.
-    let args = parse(&["--efficiency", "0.68"]).unwrap();
+    let args = parse_compute_args(&["--efficiency", "0.68"]).unwrap();
     let wanted = KernelDurationSource::Recorded(RooflinePeakFraction::new(0.68).unwrap());
     assert_eq!(args.replay_options().unwrap().compute, wanted);
 }
@@ -67,7 +67,7 @@ fn refusals_name_flags() {
         ("curves", "measured", ", or --compute roofline"),
         ("loopnest:gemmini-16", "from loop nests", ""),
     ] {
-        let args = parse(&["--compute", model, "--efficiency", "0.5"]).unwrap();
+        let args = parse_compute_args(&["--compute", model, "--efficiency", "0.5"]).unwrap();
         assert_eq!(
             args.replay_options().unwrap_err().to_string(),
             format!(
@@ -80,13 +80,13 @@ fn refusals_name_flags() {
 
 #[test]
 fn kernels_recorded_elsewhere_say_where() {
-    let args = parse(&["--recorded-on", "dgx-h100"]).unwrap();
+    let args = parse_compute_args(&["--recorded-on", "dgx-h100"]).unwrap();
     assert!(matches!(
         args.compute_model(),
         KernelDurationSource::RecordedOn(_)
     ));
     assert_eq!(
-        args.describe_durations(&kernels(7, 2, 1, 0)),
+        args.describe_durations(&build_kernel_counts(7, 2, 1, 0)),
         "1 kernels as recorded, 7 by the ratio of rooflines, 2 by roofline"
     );
     let mut options = Map::new();
@@ -98,33 +98,45 @@ fn kernels_recorded_elsewhere_say_where() {
         (["--efficiency", "0.5"], "cannot be used with"),
     ] {
         let args = [&["--recorded-on", "dgx-h100"][..], &args].concat();
-        let error = parse(&args).unwrap_err();
+        let error = parse_compute_args(&args).unwrap_err();
         assert!(error.contains(said), "{error}");
     }
-    let error = parse(&["--recorded-on", "dgx-h10"]).unwrap_err();
+    let error = parse_compute_args(&["--recorded-on", "dgx-h10"]).unwrap_err();
     assert!(error.contains("dgx-h100"), "{error}");
 }
 
 #[test]
 fn the_text_counts_kernels_by_their_basis() {
-    let text = |args: &[&str], basis| parse(args).unwrap().describe_durations(&basis);
-    assert_eq!(text(&[], kernels(9, 0, 0, 0)), "kernels as recorded");
-    assert_eq!(text(&[], kernels(0, 9, 0, 0)), "kernels by roofline");
-    assert_eq!(text(&[], kernels(0, 0, 0, 0)), "no kernels");
+    let text = |args: &[&str], basis| parse_compute_args(args).unwrap().describe_durations(&basis);
     assert_eq!(
-        text(&[], kernels(1200, 48, 0, 3)),
+        text(&[], build_kernel_counts(9, 0, 0, 0)),
+        "kernels as recorded"
+    );
+    assert_eq!(
+        text(&[], build_kernel_counts(0, 9, 0, 0)),
+        "kernels by roofline"
+    );
+    assert_eq!(text(&[], build_kernel_counts(0, 0, 0, 0)), "no kernels");
+    assert_eq!(
+        text(&[], build_kernel_counts(1200, 48, 0, 3)),
         "1,200 kernels as recorded, 48 by roofline, 3 without a price"
     );
     assert_eq!(
-        text(&["--compute", "roofline"], kernels(48, 0, 1200, 0)),
+        text(
+            &["--compute", "roofline"],
+            build_kernel_counts(48, 0, 1200, 0)
+        ),
         "1,200 kernels as recorded, 48 by roofline"
     );
     assert_eq!(
-        text(&["--compute", "scaled:0.5"], kernels(7, 2, 0, 0)),
+        text(
+            &["--compute", "scaled:0.5"],
+            build_kernel_counts(7, 2, 0, 0)
+        ),
         "7 kernels as recorded, times 0.5, 2 by roofline, times 0.5"
     );
     assert_eq!(
-        text(&["--host", "scaled:0.1"], kernels(9, 0, 0, 0)),
+        text(&["--host", "scaled:0.1"], build_kernel_counts(9, 0, 0, 0)),
         "kernels as recorded, host time times 0.1"
     );
 }
@@ -133,15 +145,17 @@ fn the_text_counts_kernels_by_their_basis() {
 fn values_that_mean_nothing_are_refused() {
     for none in ["0", "-0.5", "1.5", "68%", "NaN", ""] {
         let given = format!("--efficiency={none}");
-        let error = parse(&["--compute", "roofline", &given]).map(|_| ());
+        let error = parse_compute_args(&["--compute", "roofline", &given]).map(|_| ());
         let error = error.unwrap_err();
         assert!(error.contains("above 0 and at most 1"), "{none}: {error}");
     }
     for none in ["-1", "NaN", "inf", ""] {
         let given = format!("--host=scaled:{none}");
-        let error = parse(&[&given]).map(|_| ()).unwrap_err();
+        let error = parse_compute_args(&[&given]).map(|_| ()).unwrap_err();
         assert!(error.contains("is not a factor"), "{none}: {error}");
     }
-    let error = parse(&["--host", "roofline"]).map(|_| ()).unwrap_err();
+    let error = parse_compute_args(&["--host", "roofline"])
+        .map(|_| ())
+        .unwrap_err();
     assert!(error.contains("expected recorded or scaled:F"), "{error}");
 }

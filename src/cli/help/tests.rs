@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn pages(command: &Command, length: HelpLength, width: usize) -> Vec<(String, String)> {
+fn render_help_pages(command: &Command, length: HelpLength, width: usize) -> Vec<(String, String)> {
     let mut pages = Vec::new();
     let mut stack = vec![render_help_of_all_commands(command.clone(), length, width)];
     while let Some(mut command) = stack.pop() {
@@ -18,7 +18,7 @@ fn help_is_as_wide_as_asked_for_and_ends_with_examples() {
     let command = crate::build_command_with_completers();
     for length in [HelpLength::Short, HelpLength::Long] {
         for width in [40, 60, 80, 100] {
-            for (name, page) in pages(&command, length, width) {
+            for (name, page) in render_help_pages(&command, length, width) {
                 for line in page.lines() {
                     let columns = line.chars().count();
                     // A line may be longer if it is a single word, such as a flag of ASTRA-sim in an
@@ -35,7 +35,7 @@ fn help_is_as_wide_as_asked_for_and_ends_with_examples() {
 fn short_help_is_short_and_long_help_has_every_option() {
     let command = crate::build_command_with_completers();
     let lines = |length| -> std::collections::BTreeMap<_, _> {
-        let pages = pages(&command, length, 100).into_iter();
+        let pages = render_help_pages(&command, length, 100).into_iter();
         pages
             .map(|(name, page)| (name, page.lines().count()))
             .collect()
@@ -55,7 +55,7 @@ fn short_help_is_short_and_long_help_has_every_option() {
     for (name, lines) in &short {
         assert!(*lines <= long[name], "{name}");
     }
-    let all = pages(&command, HelpLength::Long, 100);
+    let all = render_help_pages(&command, HelpLength::Long, 100);
     let page = |name: &str| &all.iter().find(|(found, _)| found == name).unwrap().1;
     assert!(page("chakram generate").contains("--gradients <DTYPE>"));
     assert!(page("chakram replay").contains("contention-free"));
@@ -68,7 +68,7 @@ fn closing_paragraphs_are_wrapped_once() {
     let command = crate::build_command_with_completers();
     let mut filled = 0;
     for width in [40, 80, 100] {
-        for (name, page) in pages(&command, HelpLength::Long, width) {
+        for (name, page) in render_help_pages(&command, HelpLength::Long, width) {
             let lines: Vec<&str> = page.lines().collect();
             let options = lines
                 .iter()

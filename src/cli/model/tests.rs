@@ -10,20 +10,21 @@ struct ModelCommandLine {
     args: ModelArgs,
 }
 
-fn output(words: &[&str]) -> Result<String, Box<dyn Error>> {
+fn run_model_command(words: &[&str]) -> Result<String, Box<dyn Error>> {
     let line = ModelCommandLine::try_parse_from([&["model"], words].concat())?;
     let mut out = Vec::new();
     run(&line.args, &mut out)?;
     Ok(String::from_utf8(out)?)
 }
 
-fn json(words: &[&str]) -> Value {
-    serde_json::from_str(&output(&[words, &["--format", "json"]].concat()).unwrap()).unwrap()
+fn run_model_command_json(words: &[&str]) -> Value {
+    serde_json::from_str(&run_model_command(&[words, &["--format", "json"]].concat()).unwrap())
+        .unwrap()
 }
 
 #[test]
 fn the_list_names_every_preset_with_its_parameters() {
-    let text = output(&["list"]).unwrap();
+    let text = run_model_command(&["list"]).unwrap();
     assert_eq!(text.lines().count(), 1 + PRESETS.len());
     assert!(
         text.lines().all(|line| line.chars().count() <= 120),
@@ -39,13 +40,13 @@ fn the_list_names_every_preset_with_its_parameters() {
         ["transformer", "405,853,388,800", "126", "16384", "8192"]
     );
     assert!(line.ends_with("Grattafiori et al., 2024"), "{line}");
-    let csv = output(&["list", "--format", "csv"]).unwrap();
+    let csv = run_model_command(&["list", "--format", "csv"]).unwrap();
     assert_eq!(csv.lines().count(), 1 + PRESETS.len());
     assert!(
         csv.contains("\nvgg-16,layers,138357544,15470264320,15,,1,\"Simonyan"),
         "{csv}"
     );
-    let document = json(&["list"]);
+    let document = run_model_command_json(&["list"]);
     assert_eq!(document["schema"], "chakram.models.1");
     assert_eq!(
         document["models"].as_array().map(Vec::len),
@@ -55,7 +56,7 @@ fn the_list_names_every_preset_with_its_parameters() {
 
 #[test]
 fn a_model_is_shown_with_layers_that_are_alike_together() {
-    let text = output(&["show", "gpt2-xl"]).unwrap();
+    let text = run_model_command(&["show", "gpt2-xl"]).unwrap();
     assert!(
         text.starts_with("gpt2-xl: transformer, 48 blocks, hidden 1600, 1024 tokens per sample\n"),
         "{text}"
@@ -81,7 +82,7 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
     // Before the layers, the text has 10 lines: 2 lines of introduction, 6 totals and 2 empty
     // lines.
     assert_eq!(text.lines().count(), 20 + 10, "{text}");
-    let text = output(&["show", "resnet-18"]).unwrap();
+    let text = run_model_command(&["show", "resnet-18"]).unwrap();
     assert!(
         text.contains("convolution 3 to 64, … stride 2, padding 3"),
         "{text}"
@@ -91,7 +92,7 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
 
 #[test]
 fn json_has_every_number() {
-    let document = json(&["show", "llama3-8b", "--tokens", "16"]);
+    let document = run_model_command_json(&["show", "llama3-8b", "--tokens", "16"]);
     assert_eq!(document["schema"], "chakram.model.1");
     let model = &document["model"];
     assert_eq!(model["tokens"], 16);
@@ -128,24 +129,25 @@ fn a_model_s_file_is_the_start_of_another() {
     let path = path.to_str().unwrap();
     for preset in PRESETS {
         assert_eq!(
-            output(&["show", preset.name, "--toml", "-o", path]).unwrap(),
+            run_model_command(&["show", preset.name, "--toml", "-o", path]).unwrap(),
             ""
         );
         assert_eq!(std::fs::read_to_string(path).unwrap(), preset.text);
-        let [mine, known] = [path, preset.name].map(|name| output(&["show", name]).unwrap());
+        let [mine, known] =
+            [path, preset.name].map(|name| run_model_command(&["show", name]).unwrap());
         assert_eq!(mine, known);
     }
     assert_eq!(
-        output(&["show", "dlrm", "--toml", "-o", "-"]).unwrap(),
+        run_model_command(&["show", "dlrm", "--toml", "-o", "-"]).unwrap(),
         PRESETS.last().unwrap().text
     );
 }
 
 #[test]
 fn what_cannot_be_is_refused() {
-    assert!(output(&["show", "gpt2-xl", "--toml", "--tokens", "3"]).is_err());
-    assert!(output(&["show", "gpt2-xl", "--tokens", "0"]).is_err());
-    let error = output(&["show", "gpt2-xl", "--tokens", "4096"])
+    assert!(run_model_command(&["show", "gpt2-xl", "--toml", "--tokens", "3"]).is_err());
+    assert!(run_model_command(&["show", "gpt2-xl", "--tokens", "0"]).is_err());
+    let error = run_model_command(&["show", "gpt2-xl", "--tokens", "4096"])
         .unwrap_err()
         .to_string();
     assert!(

@@ -15,7 +15,7 @@ use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// Returns a workload of one rank with one kernel of `ns` nanoseconds.
-fn kernel(ns: u64) -> Workload {
+fn build_kernel_workload(ns: u64) -> Workload {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let op = Op::Compute {
         flops: 0,
@@ -65,7 +65,10 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
         most = most.max(ends.len() - over);
     }
     assert!((10..2000).contains(&most), "{most}");
-    let (workload, machine) = (kernel(1000), Machine::load_by_name("dgx-h100").unwrap());
+    let (workload, machine) = (
+        build_kernel_workload(1000),
+        Machine::load_by_name("dgx-h100").unwrap(),
+    );
     let program = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let mut feed = TimedLaunchFeed::new(0, times.into_iter().map(Time).collect());
     let source = RunProgramsAndFeeds {

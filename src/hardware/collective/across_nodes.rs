@@ -142,7 +142,11 @@ mod tests {
 
     /// Nodes have four NPUs with 100 GB/s within the node, of which a fraction of 0.5 is reached, and 20 GB/s from each
     /// NPU to other nodes.
-    fn micros(kind: CollectiveKind, bytes: u64, npus: impl Iterator<Item = u32>) -> Option<f64> {
+    fn predict_collective_us(
+        kind: CollectiveKind,
+        bytes: u64,
+        npus: impl Iterator<Item = u32>,
+    ) -> Option<f64> {
         let dimension = |size, rate, latency| TopologyDimension {
             name: String::new(),
             shape: DimensionShape::Switch,
@@ -165,7 +169,7 @@ mod tests {
         found.map(|span| span.as_seconds() * 1e6)
     }
 
-    fn near(found: Option<f64>, expected: f64) {
+    fn assert_near(found: Option<f64>, expected: f64) {
         let found = found.unwrap();
         assert!(
             (found - expected).abs() < 1e-4,
@@ -178,15 +182,19 @@ mod tests {
         // 32 members on 8 nodes: 7 steps between nodes and 24 within. LL is fastest for few bytes: 6.6 + 7 x 2.7 + 24 x
         // 1.08 = 51.42 us.
         let few = 31.0 / 50e9 / 0.09 * 1e6;
-        near(micros(CollectiveKind::AllGather, 32, 0..32), 51.42 + few);
+        assert_near(
+            predict_collective_us(CollectiveKind::AllGather, 32, 0..32),
+            51.42 + few,
+        );
         // A node's four ports together have 80 GB/s, but its internal links reach only 50: 31/32 of 3.2 GB take 62,000
         // us with Simple, whose steps take 8.4 + 7 x 14 + 24 x 3.4 us. With LL128, the transfer takes longer by a
         // fraction of 0.09.
-        let many = micros(CollectiveKind::ReduceScatter, 3_200_000_000, 0..32);
-        near(many, 188.0 + 62_000.0);
+        let many = predict_collective_us(CollectiveKind::ReduceScatter, 3_200_000_000, 0..32);
+        assert_near(many, 188.0 + 62_000.0);
         // A group with one member on each node has no steps within nodes, and one port of 20 GB/s.
-        let apart = micros(CollectiveKind::AllGather, 8_000_000_000, (0..32).step_by(4));
-        near(apart, 8.4 + 98.0 + 350_000.0);
+        let apart =
+            predict_collective_us(CollectiveKind::AllGather, 8_000_000_000, (0..32).step_by(4));
+        assert_near(apart, 8.4 + 98.0 + 350_000.0);
     }
 
     #[test]
@@ -194,17 +202,29 @@ mod tests {
         // LL runs over a tree of 8 nodes with depth 3, and each node has 3 further members: 6.8 + 2 (3 x 5 + 3 x 1.08)
         // us.
         let few = 2.0 * 32.0 / 50e9 / 0.09 * 1e6;
-        near(micros(CollectiveKind::AllReduce, 32, 0..32), 43.28 + few);
+        assert_near(
+            predict_collective_us(CollectiveKind::AllReduce, 32, 0..32),
+            43.28 + few,
+        );
         // A ring sends 2 x 31/32 of the buffer, with steps of 8.4 + 14 x 14 + 48 x 3.4 us.
-        let many = micros(CollectiveKind::AllReduce, 6_400_000_000, 0..32);
-        near(many, 367.6 + 248_000.0);
+        let many = predict_collective_us(CollectiveKind::AllReduce, 6_400_000_000, 0..32);
+        assert_near(many, 367.6 + 248_000.0);
     }
 
     #[test]
     fn other_collectives_and_groups_have_no_such_way() {
-        assert_eq!(micros(CollectiveKind::AllToAll, 32, 0..32), None);
-        assert_eq!(micros(CollectiveKind::AllGather, 32, 0..4), None);
+        assert_eq!(
+            predict_collective_us(CollectiveKind::AllToAll, 32, 0..32),
+            None
+        );
+        assert_eq!(
+            predict_collective_us(CollectiveKind::AllGather, 32, 0..4),
+            None
+        );
         let uneven = [0, 1, 5].into_iter();
-        assert_eq!(micros(CollectiveKind::AllGather, 32, uneven), None);
+        assert_eq!(
+            predict_collective_us(CollectiveKind::AllGather, 32, uneven),
+            None
+        );
     }
 }

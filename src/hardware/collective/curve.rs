@@ -264,7 +264,7 @@ mod tests {
         assert!((curve.predict_seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
     }
 
-    fn rates(gb: f64, ns: u64) -> MeasurementLinks {
+    fn build_measurement_links(gb: f64, ns: u64) -> MeasurementLinks {
         MeasurementLinks {
             bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
             latency: Span::from_ns(ns),
@@ -273,7 +273,7 @@ mod tests {
 
     /// Returns a curve of all-gathers among 8 members, with 7 steps over two links each. The start-up time is 10 us;
     /// the times are 20 us for 1 MB, 110 us for 10 MB and 210 us for 20 MB.
-    fn curve() -> CollectiveCurve {
+    fn build_all_gather_curve() -> CollectiveCurve {
         CollectiveCurve {
             kind: CollectiveKind::AllGather,
             members: 8,
@@ -284,7 +284,7 @@ mod tests {
 
     fn as_micros(bytes: f64, from: MeasurementLinks, to: MeasurementLinks) -> f64 {
         let change = MeasuredToMachineLinks { from, to, hops: 2 };
-        1e6 * curve().seconds_on(bytes, &change)
+        1e6 * build_all_gather_curve().seconds_on(bytes, &change)
     }
 
     #[test]
@@ -292,7 +292,11 @@ mod tests {
         // From 10 MB to 20 MB, the time grows by 100 us: 10 us per MB. Without the transfer time, a start-up time of 10
         // us remains at 20 MB, 10 MB and 1 MB, and 9.99 us at 1 kB.
         let near = |bytes, gb, expected: f64| {
-            let found = as_micros(bytes, rates(100.0, 500), rates(gb, 500));
+            let found = as_micros(
+                bytes,
+                build_measurement_links(100.0, 500),
+                build_measurement_links(gb, 500),
+            );
             assert!(
                 (found - expected).abs() < 1e-9,
                 "{found} and not {expected}"
@@ -315,7 +319,11 @@ mod tests {
         // 7 steps over 2 links of 500 ns take 7 us of the start-up time. Ten times the latency adds 63 us; zero latency
         // removes 7 us.
         let near = |from, to, expected: f64| {
-            let found = as_micros(20e6, rates(100.0, from), rates(100.0, to));
+            let found = as_micros(
+                20e6,
+                build_measurement_links(100.0, from),
+                build_measurement_links(100.0, to),
+            );
             assert!(
                 (found - expected).abs() < 1e-9,
                 "{found} and not {expected}"
@@ -332,12 +340,12 @@ mod tests {
     #[test]
     fn parts_never_fall_as_bytes_grow() {
         // A slower protocol takes 100 us for 1 MB, almost the 110 us for 10 MB. The start-up time remains 10 us.
-        let mut curve = curve();
+        let mut curve = build_all_gather_curve();
         curve.points[1].1 = 100e-6;
         assert!((curve.start_up_seconds(1e6) - 10e-6).abs() < 1e-15);
         let change = MeasuredToMachineLinks {
-            from: rates(100.0, 0),
-            to: rates(1e6, 0),
+            from: build_measurement_links(100.0, 0),
+            to: build_measurement_links(1e6, 0),
             hops: 2,
         };
         let sizes = (0..400).map(|i| 1e5 * f64::from(i));

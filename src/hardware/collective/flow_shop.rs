@@ -223,7 +223,7 @@ pub fn simulate_flow_shop_observed<S: Copy>(
 mod tests {
     use super::*;
 
-    fn end(spans: &[u64], queues: &[u32], chunks: u32, capacity: u32) -> u64 {
+    fn simulate_flow_shop_end(spans: &[u64], queues: &[u32], chunks: u32, capacity: u32) -> u64 {
         let spans: Vec<Span> = spans.iter().map(|&ns| Span::from_ns(ns)).collect();
         let stages = FlowShopInput {
             spans: &spans,
@@ -243,29 +243,29 @@ mod tests {
     #[test]
     fn one_queue_serves_chunk_after_chunk() {
         // Four chunks of 7 ns each run one at a time, then two at a time, then all at once.
-        assert_eq!(end(&[7], &[0], 4, 1), 28);
-        assert_eq!(end(&[7], &[0], 4, 2), 14);
-        assert_eq!(end(&[7], &[0], 4, 9), 7);
+        assert_eq!(simulate_flow_shop_end(&[7], &[0], 4, 1), 28);
+        assert_eq!(simulate_flow_shop_end(&[7], &[0], 4, 2), 14);
+        assert_eq!(simulate_flow_shop_end(&[7], &[0], 4, 9), 7);
     }
 
     #[test]
     fn two_queues_are_a_pipeline() {
         // With stages of 5 and 3 ns, the first stage is never idle, and the last chunk then takes another 3 ns: 4 · 5 +
         // 3.
-        assert_eq!(end(&[5, 3], &[0, 1], 4, 1), 23);
+        assert_eq!(simulate_flow_shop_end(&[5, 3], &[0, 1], 4, 1), 23);
         // With stages of 3 and 5 ns, the second stage waits 3 ns for the first chunk, and then takes 4 · 5 ns.
-        assert_eq!(end(&[3, 5], &[0, 1], 4, 1), 23);
+        assert_eq!(simulate_flow_shop_end(&[3, 5], &[0, 1], 4, 1), 23);
     }
 
     #[test]
     fn the_way_back_queues_behind_the_way_out() {
         // Two chunks visit queue 0, then queue 1, then queue 0 again. The chunks are in queue 0 at 0-2 and 2-4 ns, in
         // queue 1 at 2-12 and 12-22 ns, and back in queue 0 on arrival, at 12-14 and 22-24 ns.
-        assert_eq!(end(&[2, 10, 2], &[0, 1, 0], 2, 1), 24);
+        assert_eq!(simulate_flow_shop_end(&[2, 10, 2], &[0, 1, 0], 2, 1), 24);
         // With 1 ns in queue 1, chunk 0 returns at 3 ns and waits for chunk 1, which is in queue 0 from 2 to 4 ns.
         // Chunk 0 is in queue 0 again from 4 to 6 ns. Chunk 1 is in queue 1 from 4 to 5 ns, and back in queue 0 from 6
         // to 8 ns.
-        assert_eq!(end(&[2, 1, 2], &[0, 1, 0], 2, 1), 8);
+        assert_eq!(simulate_flow_shop_end(&[2, 1, 2], &[0, 1, 0], 2, 1), 8);
     }
 
     #[test]

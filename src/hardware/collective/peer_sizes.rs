@@ -200,7 +200,7 @@ mod tests {
         GroupPlacement::new(&npus, &topology)
     }
 
-    fn stage(phase: usize) -> CollectiveStage {
+    fn build_phase_stage(phase: usize) -> CollectiveStage {
         CollectiveStage {
             phase,
             primitive: CollectiveStagePrimitive::AllToAll,
@@ -211,13 +211,13 @@ mod tests {
     }
 
     /// Returns all messages of a phase as (from, to, bytes, credits required).
-    fn messages(
+    fn list_phase_messages(
         sizes: &PairBytesByPhase,
         extent: &GroupPlacement,
         algorithm: CollectiveAlgorithm,
         phase: usize,
     ) -> Vec<(u32, u32, u64, u32)> {
-        let stage = stage(phase);
+        let stage = build_phase_stage(phase);
         let mut all = Vec::new();
         for position in 0..extent.member_count() {
             let line =
@@ -254,7 +254,7 @@ mod tests {
         // With direct, a member sends to the next index first.
         let direct = [(0, 1, 1, 0), (0, 2, 2, 0), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
-            messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
+            list_phase_messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
             direct
         );
         // In round 1, members receive from the previous index: 0 from 2, 1 from 0, 2 from 1. In round 2, members
@@ -262,13 +262,18 @@ mod tests {
         // members 1 and 2 send only in round 1.
         let pairwise = [(0, 1, 1, 0), (0, 2, 2, 1), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
-            messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
+            list_phase_messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
             pairwise
         );
         let receives = |position| {
-            let line = MemberLinePosition::new(&extent, &stage(0), Position(position), Position(0))
-                .unwrap();
-            sizes.receive_count(&stage(0), line)
+            let line = MemberLinePosition::new(
+                &extent,
+                &build_phase_stage(0),
+                Position(position),
+                Position(0),
+            )
+            .unwrap();
+            sizes.receive_count(&build_phase_stage(0), line)
         };
         assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);
         // Member 0 sends 3 bytes and receives 4, member 1 sends 3 and receives 1, and member 2 sends 4 and receives 5.
@@ -287,7 +292,7 @@ mod tests {
         // Member 0 receives from member 1 in round 1, and sends in round 3.
         let expected = [(0, 3, 7, 1), (1, 0, 6, 0), (3, 0, 8, 0)];
         assert_eq!(
-            messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
+            list_phase_messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
             expected
         );
     }
@@ -310,7 +315,7 @@ mod tests {
         // member 2: (1 + 2) · 100 bytes.
         let outer = [(0, 2, 300), (1, 3, 3000), (2, 0, 7), (3, 1, 70)];
         for (phase, expected) in [inner, outer].into_iter().enumerate() {
-            let found = messages(&sizes, &extent, CollectiveAlgorithm::Direct, phase);
+            let found = list_phase_messages(&sizes, &extent, CollectiveAlgorithm::Direct, phase);
             let found: Vec<_> = found
                 .iter()
                 .map(|&(from, to, bytes, _)| (from, to, bytes))

@@ -151,7 +151,7 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, Span};
 
-    fn machine(sizes: &[u32]) -> (Topology, GroupPlacement) {
+    fn build_ring_group(sizes: &[u32]) -> (Topology, GroupPlacement) {
         let dimensions = sizes
             .iter()
             .enumerate()
@@ -169,12 +169,12 @@ mod tests {
     }
 
     /// Lists the stages in execution order, as (phase, primitive, divisor of the buffer).
-    fn list(
+    fn list_collective_stages(
         kind: CollectiveKind,
         choices: &[DimensionAlgorithmChoice],
         order: &[usize],
     ) -> Vec<(usize, CollectiveStagePrimitive, u64)> {
-        let (topology, extent) = machine(&[4, 2, 3]);
+        let (topology, extent) = build_ring_group(&[4, 2, 3]);
         let chunk = ChunkShareAndPhaseOrder {
             whole: UnroundedBufferShare::from_bytes(1 << 30),
             order,
@@ -206,20 +206,26 @@ mod tests {
             (0, P::AllGather, 3),
             (2, P::AllGather, 1),
         ];
-        assert_eq!(list(K::ReduceScatter, &ring, &order), out);
-        assert_eq!(list(K::AllGather, &ring, &order), back);
-        assert_eq!(list(K::AllReduce, &ring, &order), [out, back].concat());
+        assert_eq!(list_collective_stages(K::ReduceScatter, &ring, &order), out);
+        assert_eq!(list_collective_stages(K::AllGather, &ring, &order), back);
+        assert_eq!(
+            list_collective_stages(K::AllReduce, &ring, &order),
+            [out, back].concat()
+        );
         let all = |primitive| order.map(|d| (d, primitive, 1)).to_vec();
-        assert_eq!(list(K::AllToAll, &ring, &order), all(P::AllToAll));
+        assert_eq!(
+            list_collective_stages(K::AllToAll, &ring, &order),
+            all(P::AllToAll)
+        );
         // Kinds with a root ignore the chunk's order and use the order of dimensions: size 4 innermost, then 2, then 3.
         let scatter = [(2, P::Scatter, 1), (1, P::Scatter, 3), (0, P::Scatter, 6)];
-        assert_eq!(list(K::Scatter, &ring, &order), scatter);
+        assert_eq!(list_collective_stages(K::Scatter, &ring, &order), scatter);
         let barrier = [
             (2, P::AllGather, 8),
             (1, P::AllGather, 4),
             (0, P::AllGather, 1),
         ];
-        assert_eq!(list(K::Barrier, &ring, &order), barrier);
+        assert_eq!(list_collective_stages(K::Barrier, &ring, &order), barrier);
     }
 
     #[test]
@@ -235,7 +241,7 @@ mod tests {
             (0, P::AllGather, 1),
         ];
         let list = |choices: &[DimensionAlgorithmChoice], order: &[usize]| {
-            list(CollectiveKind::AllReduce, choices, order)
+            list_collective_stages(CollectiveKind::AllReduce, choices, order)
         };
         assert_eq!(list(&[ring, ring, tree], &[0, 1, 2]), fused);
         // Recursive doubling does not support 3 members. Only the last phase of an all-reduce may use a tree.
@@ -247,7 +253,7 @@ mod tests {
 
     #[test]
     fn people_are_told_what_is_used() {
-        let (topology, extent) = machine(&[8, 6]);
+        let (topology, extent) = build_ring_group(&[8, 6]);
         let describe = |choices: [DimensionAlgorithmChoice; 2], kind, bytes| {
             let chunk = ChunkShareAndPhaseOrder {
                 whole: UnroundedBufferShare::from_bytes(bytes),

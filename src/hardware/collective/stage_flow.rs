@@ -282,7 +282,7 @@ mod tests {
 
     /// Returns the time, in nanoseconds, at which the stage ends on a switch with ports of 1 GB/s and links of 50 ns.
     /// Each message crosses two links, so its latency is 100 ns. Sending 1,000 B takes 1,000 ns.
-    fn end(
+    fn simulate_stage_end(
         size: u32,
         algorithm: CollectiveAlgorithm,
         primitive: CollectiveStagePrimitive,
@@ -316,9 +316,9 @@ mod tests {
         use CollectiveStagePrimitive::{AllReduce, Broadcast, Reduce};
         let tree = CollectiveAlgorithm::Tree;
         // Three levels take 3 x 100 + 5 x 1,000 ns in one direction.
-        assert_eq!(end(8, tree, Reduce, (1, 1)), 5_300);
-        assert_eq!(end(8, tree, Broadcast, (1, 1)), 5_300);
-        assert_eq!(end(8, tree, AllReduce, (1, 1)), 10_600);
+        assert_eq!(simulate_stage_end(8, tree, Reduce, (1, 1)), 5_300);
+        assert_eq!(simulate_stage_end(8, tree, Broadcast, (1, 1)), 5_300);
+        assert_eq!(simulate_stage_end(8, tree, AllReduce, (1, 1)), 10_600);
     }
 
     #[test]
@@ -326,14 +326,20 @@ mod tests {
         use CollectiveStagePrimitive::{AllReduce, Broadcast};
         // Each chunk goes from member 1 to member 0 and back, so each member sends one message per chunk. The fifth
         // chunk has therefore arrived at the top after 5,100 ns, and returns to member 1 after another 1,100 ns.
-        assert_eq!(end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)), 6_200);
+        assert_eq!(
+            simulate_stage_end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)),
+            6_200
+        );
         // With one chunk at a time, each chunk starts after the previous one has ended.
         assert_eq!(
-            end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 1)),
+            simulate_stage_end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 1)),
             5 * 2_200
         );
         // Among four members, the root's child has two children and sends two messages per chunk:
         // 1,100 + 2 x 4 x 1,000 + 100 ns.
-        assert_eq!(end(4, CollectiveAlgorithm::Tree, Broadcast, (4, 4)), 9_200);
+        assert_eq!(
+            simulate_stage_end(4, CollectiveAlgorithm::Tree, Broadcast, (4, 4)),
+            9_200
+        );
     }
 }

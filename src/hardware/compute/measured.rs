@@ -220,7 +220,7 @@ impl MeasuredKernels {
 mod tests {
     use super::*;
 
-    fn time(flops: u64, bytes: u64, seconds: f64) -> MeasuredTimeAtFlopsAndBytes {
+    fn build_measured_time(flops: u64, bytes: u64, seconds: f64) -> MeasuredTimeAtFlopsAndBytes {
         MeasuredTimeAtFlopsAndBytes {
             flops,
             bytes,
@@ -230,7 +230,11 @@ mod tests {
 
     #[test]
     fn times_are_met_where_they_were_measured_and_bent_between() {
-        let times = vec![time(400, 8, 4.0), time(100, 9, 1.0), time(100, 7, 3.0)];
+        let times = vec![
+            build_measured_time(400, 8, 4.0),
+            build_measured_time(100, 9, 1.0),
+            build_measured_time(100, 7, 3.0),
+        ];
         let kernel = SameKernelTimesByWorkAmount::new(times, 0.1, 0.3).unwrap();
         assert_eq!(kernel.interpolate_seconds(100, 7, 0.5), (3.0, 0.1));
         assert_eq!(kernel.interpolate_seconds(400, 8, 0.5), (4.0, 0.1));
@@ -256,7 +260,7 @@ mod tests {
             (1500, 40.0),
             (2000, 5.0),
         ];
-        let times = times.map(|(flops, seconds)| time(flops, 1, seconds));
+        let times = times.map(|(flops, seconds)| build_measured_time(flops, 1, seconds));
         let kernel = SameKernelTimesByWorkAmount::new(times.to_vec(), 0.0, 0.0).unwrap();
         // Above the largest work, the time per operation is (10 + 40 + 5) / (1000 + 1500 + 2000) seconds. Below the
         // smallest work, the time per operation is (1 + 5) / (100 + 200) seconds.
@@ -266,8 +270,14 @@ mod tests {
 
     #[test]
     fn kernels_without_flops_go_by_bytes() {
-        let kernel =
-            SameKernelTimesByWorkAmount::new(vec![time(0, 0, 1.0), time(0, 100, 3.0)], 0.0, 0.0);
+        let kernel = SameKernelTimesByWorkAmount::new(
+            vec![
+                build_measured_time(0, 0, 1.0),
+                build_measured_time(0, 100, 3.0),
+            ],
+            0.0,
+            0.0,
+        );
         let kernel = kernel.unwrap();
         // Between zero work and the first size with work, the time is linear.
         assert_eq!(kernel.interpolate_seconds(0, 50, 0.1).0, 2.0);
@@ -277,11 +287,16 @@ mod tests {
 
     #[test]
     fn kernels_within_others_take_no_time() {
-        let times = vec![time(1, 1, 0.0), time(2, 1, 2.0)];
+        let times = vec![
+            build_measured_time(1, 1, 0.0),
+            build_measured_time(2, 1, 2.0),
+        ];
         let kernel = SameKernelTimesByWorkAmount::new(times, 0.0, 0.0).unwrap();
         assert_eq!(kernel.interpolate_seconds(1, 1, 0.5).0, 0.0);
         assert_eq!(kernel.interpolate_seconds(1, 2, 0.5).0, 1.0);
-        let kernel = SameKernelTimesByWorkAmount::new(vec![time(1, 1, 0.0)], 0.0, 0.0).unwrap();
+        let kernel =
+            SameKernelTimesByWorkAmount::new(vec![build_measured_time(1, 1, 0.0)], 0.0, 0.0)
+                .unwrap();
         assert_eq!(kernel.interpolate_seconds(4, 4, 0.5).0, 0.0);
     }
 
@@ -289,7 +304,8 @@ mod tests {
     fn names_and_formats_are_told_apart() {
         let mut all = MeasuredKernels::default();
         let kernel = |seconds| {
-            SameKernelTimesByWorkAmount::new(vec![time(1, 1, seconds)], 0.0, 0.0).unwrap()
+            SameKernelTimesByWorkAmount::new(vec![build_measured_time(1, 1, seconds)], 0.0, 0.0)
+                .unwrap()
         };
         assert!(all.add_kernel("mm".to_owned(), None, kernel(1.0)));
         assert!(all.add_kernel("mm".to_owned(), Some(Dtype::Fp32), kernel(2.0)));
@@ -314,11 +330,14 @@ mod tests {
     #[test]
     fn tables_that_say_nothing_are_none() {
         assert_eq!(SameKernelTimesByWorkAmount::new(vec![], 0.0, 0.0), None);
-        let twice = vec![time(1, 1, 1.0), time(1, 1, 2.0)];
+        let twice = vec![
+            build_measured_time(1, 1, 1.0),
+            build_measured_time(1, 1, 2.0),
+        ];
         assert_eq!(SameKernelTimesByWorkAmount::new(twice, 0.0, 0.0), None);
         for bad in [-1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(
-                SameKernelTimesByWorkAmount::new(vec![time(1, 1, bad)], 0.0, 0.0),
+                SameKernelTimesByWorkAmount::new(vec![build_measured_time(1, 1, bad)], 0.0, 0.0),
                 None
             );
         }

@@ -113,16 +113,16 @@ mod tests {
     use super::*;
     use crate::compute::{KernelCurves, KernelDurationSource, KernelDurationWithBasis};
 
-    fn class(tflops: f64, tbytes: f64) -> (PeakRatesByFormat, Bandwidth) {
+    fn build_npu_class_rates(tflops: f64, tbytes: f64) -> (PeakRatesByFormat, Bandwidth) {
         let mut peaks = PeakRatesByFormat::default();
         peaks.set_peak(Dtype::Bf16, FlopRate::new(tflops * 1e12).unwrap());
         (peaks, Bandwidth::new(tbytes * 1e12).unwrap())
     }
 
     /// Scales a kernel from 1,000 TFLOP/s and 2 TB/s to 2,000 TFLOP/s and 5 TB/s.
-    fn moved(kernel: KernelTraceFacts<'_>) -> KernelDurationWithBasis {
-        let (from, from_memory) = class(1000.0, 2.0);
-        let (to, to_memory) = class(2000.0, 5.0);
+    fn scale_recorded_kernel(kernel: KernelTraceFacts<'_>) -> KernelDurationWithBasis {
+        let (from, from_memory) = build_npu_class_rates(1000.0, 2.0);
+        let (to, to_memory) = build_npu_class_rates(2000.0, 5.0);
         let source = RecordingNpuClass::new(&from, from_memory);
         let model = KernelDurationSource::RecordedOn(source);
         model.price_kernel(&kernel, &to, Some(to_memory), &KernelCurves::default())
@@ -149,7 +149,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(
-            moved(product),
+            scale_recorded_kernel(product),
             KernelDurationWithBasis::Modeled(Span(60_000_000))
         );
         // 100 MB take 50 us of memory time, so the ratio of bandwidths applies: 10 + 100 x 2/5. A kernel with neither
@@ -159,17 +159,17 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(
-            moved(copy),
+            scale_recorded_kernel(copy),
             KernelDurationWithBasis::Modeled(Span(50_000_000))
         );
         // The roofline time of this kernel is below one picosecond, so the kernel is assumed to move bytes.
         let tiny = KernelTraceFacts { bytes: 1, ..KERNEL };
         assert_eq!(
-            moved(tiny),
+            scale_recorded_kernel(tiny),
             KernelDurationWithBasis::Modeled(Span(50_000_000))
         );
         assert_eq!(
-            moved(KERNEL),
+            scale_recorded_kernel(KERNEL),
             KernelDurationWithBasis::Modeled(Span(50_000_000))
         );
         // The kernel is memory-bound on the recording class and compute-bound on the new one. On the two classes, its
@@ -180,15 +180,15 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(
-            moved(both),
+            scale_recorded_kernel(both),
             KernelDurationWithBasis::Modeled(Span(54_444_444))
         );
     }
 
     #[test]
     fn kernels_are_not_carried_between_makers() {
-        let (from, from_memory) = class(1000.0, 2.0);
-        let (to, to_memory) = class(2000.0, 5.0);
+        let (from, from_memory) = build_npu_class_rates(1000.0, 2.0);
+        let (to, to_memory) = build_npu_class_rates(2000.0, 5.0);
         let source = RecordingNpuClass::new(&from, from_memory).set_maker(Some("NVIDIA"));
         let price = |class: &str| {
             let model = KernelDurationSource::RecordedOn(source).for_npu_class(class);
@@ -209,7 +209,10 @@ mod tests {
         for ns in [0, 5_000, 10_000] {
             let recorded = Span::from_ns(ns);
             let short = KernelTraceFacts { recorded, ..KERNEL };
-            assert_eq!(moved(short), KernelDurationWithBasis::Modeled(recorded));
+            assert_eq!(
+                scale_recorded_kernel(short),
+                KernelDurationWithBasis::Modeled(recorded)
+            );
         }
     }
 
@@ -221,7 +224,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(
-            moved(odd),
+            scale_recorded_kernel(odd),
             KernelDurationWithBasis::Fallback(Span(110_000_000))
         );
         // Without a recorded duration, the kernel takes the time of 100 MB at 5 TB/s.
@@ -232,7 +235,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(
-            moved(untimed),
+            scale_recorded_kernel(untimed),
             KernelDurationWithBasis::Estimated(Span(20_000_000))
         );
     }

@@ -61,7 +61,7 @@ capacity = "1 TB"
 "#;
 
 /// Returns the error that [`GOOD`] causes after the first `old` is replaced by `new`.
-fn refusal(old: &str, new: &str) -> String {
+fn expect_edit_error(old: &str, new: &str) -> String {
     refusal_in(GOOD, old, new)
 }
 
@@ -75,11 +75,11 @@ fn refusal_in(text: &str, old: &str, new: &str) -> String {
 /// Checks the errors that edits of [`GOOD`] cause; each line of `table` is `old => new => pattern`. The error must
 /// begin with `m.toml:`, the line and the key, and then contain the pattern's parts in order; ` … ` matches any text.
 #[track_caller]
-fn refused(table: &str) {
+fn check_edit_errors(table: &str) {
     refused_in(GOOD, table);
 }
 
-/// Checks errors as [`refused`] does, but for edits of `text`.
+/// Checks errors as [`check_edit_errors`] does, but for edits of `text`.
 #[track_caller]
 fn refused_in(text: &str, table: &str) {
     let good = text;
@@ -172,7 +172,7 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
     );
     let machine = Machine::parse(&delivered, "m.toml").unwrap();
     assert_eq!(machine.send_completion(), SendCompletion::Delivered);
-    refused(
+    check_edit_errors(
         r#"
         [remote_memory] => [network]\nmodle = 1\n[remote_memory] => 42: `network.modle` … unknown … model, switching, segment
         [remote_memory] => [network]\nmodel = "fast"\n[remote_memory] => 42: `network.model` … "fast" … contention_free, ports, links
@@ -188,7 +188,7 @@ fn the_network_is_contention_free_and_cuts_through_unless_said_otherwise() {
 
 #[test]
 fn text_that_is_no_toml_is_refused_by_line() {
-    refused(
+    check_edit_errors(
         r#"
         name = "two" => name = "two => 1 … not TOML
         [assign] => [assign => 20 … not TOML
@@ -199,7 +199,7 @@ fn text_that_is_no_toml_is_refused_by_line() {
 
 #[test]
 fn unknown_and_missing_keys_are_refused() {
-    refused(
+    check_edit_errors(
         r#"
         description => descripton => 2: `descripton` … unknown … name, description
         memory_latency => latency => 7: `npu.fast.latency` … one of … memory_latency
@@ -216,7 +216,7 @@ fn unknown_and_missing_keys_are_refused() {
 
 #[test]
 fn wrong_types_are_refused() {
-    refused(
+    check_edit_errors(
         r#"
         "two" => 2 => 1: `name` … the number 2 … text in quotes
         "two" => "" => 1: `name` … found "" … one line
@@ -238,7 +238,7 @@ fn wrong_types_are_refused() {
 
 #[test]
 fn bad_units_are_refused() {
-    refused(
+    check_edit_errors(
         r#"
         450 GB/s => 450 gb/s => 28: `dimension[0].bandwidth` … `gb/s` … GiB/s
         450 GB/s => 450 => 28: `dimension[0].bandwidth` … the unit is missing
@@ -253,7 +253,7 @@ fn bad_units_are_refused() {
 #[test]
 fn impossible_values_are_refused() {
     // The last line has 4 x 2^21 = 8,388,608 NPUs, twice the maximum of 2^22.
-    refused(
+    check_edit_errors(
         r#"
         "ring" => "torus" => 26: `dimension[0].shape` … "torus" … switch
         "direct" => "star" => 38: `dimension[1].algorithm` … "star" … ring, direct, halving_doubling, recursive_doubling, double_binary_tree, tree, pairwise, nccl, auto
@@ -297,7 +297,7 @@ fn machines_need_dimensions_and_may_leave_npus_unknown() {
 
 #[test]
 fn assignments_that_do_not_fit_are_refused() {
-    refused(
+    check_edit_errors(
         r#"
         0-3,6 => 0-3,8 => 21: `assign.fast` … "8" … from 0 to 7
         0-3,6 => 0-4000000000 => 21: `assign.fast` … 0-4000000000
@@ -311,7 +311,7 @@ fn assignments_that_do_not_fit_are_refused() {
         slow = "4-5, 7" =>  => 20: `assign.slow` … found nothing
         "#,
     );
-    let text = refusal("[assign]\nfast = \"0-3,6\"\nslow = \"4-5, 7\"", "");
+    let text = expect_edit_error("[assign]\nfast = \"0-3,6\"\nslow = \"4-5, 7\"", "");
     assert!(
         text.starts_with("m.toml:1: key `assign`: found nothing"),
         "{text}"

@@ -98,7 +98,7 @@ mod tests {
 
     /// Returns the example pool from the ASTRA-sim 2.0 paper: 256 NPUs in 16 nodes, 8 groups, 4 out-node switches. The
     /// arguments are in GB/s.
-    fn example(group: f64, node: f64, in_node: f64) -> RemoteMemory {
+    fn build_paper_pool(group: f64, node: f64, in_node: f64) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = HierarchicalPool {
             groups: 8,
@@ -119,21 +119,21 @@ mod tests {
         // carries 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10
         // GB/s) = 12.5 us. The total is 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
         let us = 1_000_000;
-        let memory = example(100.0, 400.0, 10.0);
+        let memory = build_paper_pool(100.0, 400.0, 10.0);
         assert_eq!(
             simulate_common_end(&memory, 256, 1_000_000, false),
             337_500_000
         );
         // With nodes at 40 GB/s, the node stage is the longest: it takes 8 MB / (16 x 10 GB/s) = 50 us, so the total is
         // 40 + 50 + 12.5 + 7 x 50.
-        let memory = example(100.0, 40.0, 10.0);
+        let memory = build_paper_pool(100.0, 40.0, 10.0);
         assert_eq!(
             simulate_common_end(&memory, 256, 1_000_000, false),
             452_500_000
         );
         // With ports at 2 GB/s, the port stage is the longest: it takes 32 MB / (256 x 2 GB/s) = 62.5 us, so the total
         // is 40 + 50 + 62.5 + 7 x 62.5.
-        let memory = example(100.0, 40.0, 2.0);
+        let memory = build_paper_pool(100.0, 40.0, 2.0);
         assert_eq!(
             simulate_common_end(&memory, 256, 1_000_000, false),
             590 * us
@@ -153,7 +153,7 @@ mod tests {
         // With in-switch gathering and w = 1 MB, 256 w are loaded: 8 w on each link, 64 w from each switch to each
         // node, and 256 w to each NPU. The 8 stages take TX = 40 us, 8 x 1 MB / (100 GB/s) = 80 us, and 32 x 1 MB /
         // (320 GB/s) = 100 us: 40 + 80 + 100 + 7 x 100 = 920 us.
-        let memory = example(100.0, 400.0, 320.0);
+        let memory = build_paper_pool(100.0, 400.0, 320.0);
         assert_eq!(
             simulate_common_end(&memory, 256, 1_000_000, true),
             920_000_000
@@ -168,7 +168,7 @@ mod tests {
     fn one_alone_has_its_ports_and_all_memories() {
         // A single NPU loads 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is 8 x 4 x 1 MB / 256 =
         // 125 kB. The share takes 0.3125 us at its node's 400 GB/s, and 0.15625 us at the groups' 800 GB/s.
-        let memory = example(100.0, 400.0, 10.0);
+        let memory = build_paper_pool(100.0, 400.0, 10.0);
         assert_eq!(simulate_lone_end(&memory, 256, 1_000_000), 100_468_750);
     }
 

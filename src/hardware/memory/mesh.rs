@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     /// Returns a mesh with memories and ports of 100 GB/s, links of 10 GB/s, and chunks of 40 kB.
-    fn mesh(columns: u32, rows: u32) -> RemoteMemory {
+    fn build_mesh_pool(columns: u32, rows: u32) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = MeshPool {
             columns,
@@ -131,18 +131,18 @@ mod tests {
         // in the memory, 40 kB x 4 / 4 / 10 GB/s = 4 us in the mesh, and 320 kB / 1,600 GB/s = 0.2 us in the ports. The
         // total is 0.4 + 4 + 0.2 + 49 x 4 us. The 2 x 4 mesh takes the same time.
         assert_eq!(
-            simulate_common_end(&mesh(4, 2), 16, 1_000_000, false),
+            simulate_common_end(&build_mesh_pool(4, 2), 16, 1_000_000, false),
             200_600_000
         );
         assert_eq!(
-            simulate_common_end(&mesh(2, 4), 16, 1_000_000, false),
+            simulate_common_end(&build_mesh_pool(2, 4), 16, 1_000_000, false),
             200_600_000
         );
         // There are 3 x 3 stations with one NPU each. The links in the middle take 9 x 1 MB x 2 / (9 x 3) / 10 GB/s =
         // 66.667 us, in 25 stages. The memory and the port take 0.4 us each.
         let middle = 66_666_667 + 800_000;
         assert_eq!(
-            simulate_common_end(&mesh(3, 3), 9, 1_000_000, false),
+            simulate_common_end(&build_mesh_pool(3, 3), 9, 1_000_000, false),
             middle
         );
     }
@@ -152,6 +152,9 @@ mod tests {
         // NPU 0 is in the corner of the 4 x 2 mesh. 3 / 8 of its bytes arrive along its row, and half of them along its
         // column: 1 MB / 2 / 10 GB/s = 50 us. A chunk's share of 20 kB takes 0.025 us in the memories at 800 GB/s, and
         // 0.2 us in the port.
-        assert_eq!(simulate_lone_end(&mesh(4, 2), 16, 1_000_000), 50_225_000);
+        assert_eq!(
+            simulate_lone_end(&build_mesh_pool(4, 2), 16, 1_000_000),
+            50_225_000
+        );
     }
 }

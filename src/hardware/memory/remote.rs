@@ -211,7 +211,7 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::Bytes;
 
-    fn ends(attachment: MemoryAttachment) -> Vec<Time> {
+    fn simulate_load_ends(attachment: MemoryAttachment) -> Vec<Time> {
         let memory = RemoteMemory {
             attachment,
             bandwidth: Bandwidth::new(25e9).unwrap(),
@@ -239,11 +239,14 @@ mod tests {
     fn a_pool_serves_one_after_another_and_channels_of_their_own_at_once() {
         // 1 MiB / 25 GB/s = 41.94304 us; with a latency of 0.1 us: 42.04304 us.
         let one = 42_043_040;
-        assert_eq!(ends(MemoryAttachment::PerNpu), vec![Time(one); 4]);
+        assert_eq!(
+            simulate_load_ends(MemoryAttachment::PerNpu),
+            vec![Time(one); 4]
+        );
         let expected: Vec<_> = (1..=4).map(|i| Time(one * i)).collect();
-        assert_eq!(ends(MemoryAttachment::Pool), expected);
+        assert_eq!(simulate_load_ends(MemoryAttachment::Pool), expected);
         // NPUs 0 and 1 share one channel, and NPUs 2 and 3 share another.
         let two = [one, 2 * one, one, 2 * one].map(Time);
-        assert_eq!(ends(MemoryAttachment::PerNode(2)), two);
+        assert_eq!(simulate_load_ends(MemoryAttachment::PerNode(2)), two);
     }
 }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     /// Returns a ring with ports of 100 GB/s and chunks of 40 kB.
-    fn ring(groups: u32, memory: f64, link: f64) -> RemoteMemory {
+    fn build_ring_pool(groups: u32, memory: f64, link: f64) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = RingPool {
             groups,
@@ -113,18 +113,18 @@ mod tests {
         // the ports. The total is 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone would take 16 MB / 8 / 10 GB/s =
         // 200 us.
         assert_eq!(
-            simulate_common_end(&ring(8, 100.0, 10.0), 16, 1_000_000, false),
+            simulate_common_end(&build_ring_pool(8, 100.0, 10.0), 16, 1_000_000, false),
             200_600_000
         );
         // Memories of 5 GB/s are the slowest stage, with 8 us per chunk: 8 + 4 + 0.2 + 49 x 8.
         assert_eq!(
-            simulate_common_end(&ring(8, 5.0, 10.0), 16, 1_000_000, false),
+            simulate_common_end(&build_ring_pool(8, 5.0, 10.0), 16, 1_000_000, false),
             404_200_000
         );
         // There are 5 stations with one NPU each. The links take 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us, which is
         // 25 stages of 2.4 us. The memory and the port take 0.4 us each.
         assert_eq!(
-            simulate_common_end(&ring(5, 100.0, 10.0), 5, 1_000_000, false),
+            simulate_common_end(&build_ring_pool(5, 100.0, 10.0), 5, 1_000_000, false),
             60_800_000
         );
     }
@@ -134,13 +134,13 @@ mod tests {
         // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. The NPU's share of a round is 8 x 40 kB / 16 = 20 kB,
         // which take 0.025 us in the memories at 800 GB/s, and 0.2 us in the port.
         assert_eq!(
-            simulate_lone_end(&ring(8, 100.0, 10.0), 16, 1_000_000),
+            simulate_lone_end(&build_ring_pool(8, 100.0, 10.0), 16, 1_000_000),
             43_975_000
         );
         // A single station has no links. An access takes 10 us in the port, plus 0.4 us for a share of 40 kB in the
         // memory at 100 GB/s.
         assert_eq!(
-            simulate_lone_end(&ring(1, 100.0, 10.0), 1, 1_000_000),
+            simulate_lone_end(&build_ring_pool(1, 100.0, 10.0), 1, 1_000_000),
             10_400_000
         );
     }

@@ -257,7 +257,7 @@ mod tests {
 
     /// Returns a topology that consists of one switch. The tests' messages state their paths, so the switch does not
     /// affect their times.
-    fn topology() -> Topology {
+    fn build_switch_topology() -> Topology {
         Topology::new(vec![crate::topology::TopologyDimension {
             name: String::new(),
             shape: crate::topology::DimensionShape::Switch,
@@ -269,7 +269,7 @@ mod tests {
     }
 
     /// Returns a path with a latency of 300 ns and a bandwidth of 1 GB/s.
-    fn path() -> PathLatencyAndRates {
+    fn build_message_path() -> PathLatencyAndRates {
         PathLatencyAndRates {
             latency: Span::from_ns(300),
             bandwidth: Bandwidth::new(1e9).unwrap(),
@@ -280,7 +280,7 @@ mod tests {
 
     /// Handles all scheduled events, including events that are scheduled in the meantime. Returns the handled events in
     /// order of time.
-    fn drain(
+    fn handle_all_events(
         network: &mut ContentionFreeNetwork<'_>,
         mut log: TestNetworkEventRecorder,
     ) -> Vec<(u64, NetworkEvent)> {
@@ -298,8 +298,8 @@ mod tests {
     #[test]
     fn one_port_sends_one_at_a_time_and_receives_one_at_a_time() {
         // 1,000 B at 1 GB/s = 1 us = 1,000,000 ps; latency 300 ns.
-        let path = path();
-        let topology = topology();
+        let path = build_message_path();
+        let topology = build_switch_topology();
         let mut network = ContentionFreeNetwork::new(&topology);
         let ports = network.open_ports(3);
         let mut log = TestNetworkEventRecorder::default();
@@ -332,7 +332,7 @@ mod tests {
         };
         let (injected, delivered) = (|op| Injected(OpIndex(op)), |op| Delivered(OpIndex(op)));
         assert_eq!(
-            drain(&mut network, log),
+            handle_all_events(&mut network, log),
             [
                 (300_000, first_byte(2)),
                 (1_000_000, injected(0)),
@@ -349,12 +349,12 @@ mod tests {
     #[test]
     fn messages_that_come_at_once_enter_by_their_order() {
         // Two senders send 1,000 and 3,000 B at 1 GB/s. Both first bytes arrive at 300 ns.
-        let path = path();
+        let path = build_message_path();
         for (order, ends) in [
             ([0, 1], [1_300_000, 4_300_000]),
             ([1, 0], [4_300_000, 3_300_000]),
         ] {
-            let topology = topology();
+            let topology = build_switch_topology();
             let mut network = ContentionFreeNetwork::new(&topology);
             let ports = network.open_ports(3);
             let mut log = TestNetworkEventRecorder::default();
@@ -373,7 +373,7 @@ mod tests {
                 };
                 network.submit_message(Time::ZERO, &message, &mut log);
             }
-            let events = drain(&mut network, log);
+            let events = handle_all_events(&mut network, log);
             for (op, end) in (0..).zip(ends) {
                 assert!(
                     events.contains(&(end, NetworkEvent::Delivered(OpIndex(op)))),
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn ports_are_used_again_and_begin_empty() {
-        let topology = topology();
+        let topology = build_switch_topology();
         let mut network = ContentionFreeNetwork::new(&topology);
         let a = network.open_ports(4);
         network.calendars[1].egress = Time(5);

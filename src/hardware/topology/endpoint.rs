@@ -182,7 +182,7 @@ mod tests {
 
     /// Returns a topology of four NPUs in a line, with links of 100 GB/s and 50 ns. NPU 3 has a memory of 40 GB/s and
     /// 300 ns. The outer dimension is a switch of two, and a memory of 200 GB/s and 500 ns is beyond its ports.
-    fn line(switching: SwitchingMode) -> Topology {
+    fn build_line_topology(switching: SwitchingMode) -> Topology {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let dimension = |shape, size, gb, ns| TopologyDimension {
             name: String::new(),
@@ -211,7 +211,7 @@ mod tests {
     fn a_memory_is_one_link_more() {
         let time = |switching, ends: (u32, u32)| {
             let ends = (EndpointId(ends.0), EndpointId(ends.1));
-            let path = line(switching).path_between(ends).unwrap();
+            let path = build_line_topology(switching).path_between(ends).unwrap();
             path.time_message(UnroundedBufferShare::from_bytes(4000)).0
         };
         // Endpoints 0 to 7 are NPUs, and endpoints 8 and 9 are memories. From memory 8 to NPU 1, the latency is 300 + 2
@@ -228,7 +228,7 @@ mod tests {
             assert_eq!(time(SwitchingMode::IDEAL, (npu, 9)), 520_000);
         }
         // Memories do not affect the paths between NPUs.
-        let t = line(SwitchingMode::IDEAL);
+        let t = build_line_topology(SwitchingMode::IDEAL);
         let ends = (EndpointId(0), EndpointId(2));
         assert_eq!(t.path_between(ends), t.path_between_npus(Npu(0), Npu(2)));
         assert_eq!(t.path_between((EndpointId(5), EndpointId(5))), None);

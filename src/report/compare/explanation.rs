@@ -369,7 +369,7 @@ mod tests {
     use chakram_base::ids::Rank;
     use chakram_trace::format::CollectiveKind;
 
-    const fn us(from: u64, to: u64) -> DurationOnTwoMachines {
+    const fn durations_from_us(from: u64, to: u64) -> DurationOnTwoMachines {
         DurationOnTwoMachines {
             before: Span::from_us(from),
             after: Span::from_us(to),
@@ -432,24 +432,47 @@ mod tests {
         // only briefly. The 10 us change of the idle time therefore gets no line of its own. The host's 10 ms, which
         // are 53 % of 18.721 ms, do not change.
         let why = MakespanExplanation {
-            makespan: us(20_000, 18_721),
+            makespan: durations_from_us(20_000, 18_721),
             parts: vec![
-                (NpuTimeCategory::Compute, us(9_000, 4_000)),
-                (NpuTimeCategory::Communication, us(340, 4_061)),
-                (NpuTimeCategory::Idle, us(660, 670)),
-                (NpuTimeCategory::Host, us(10_000, 10_000)),
-                (NpuTimeCategory::Memory, us(0, 0)),
+                (NpuTimeCategory::Compute, durations_from_us(9_000, 4_000)),
+                (
+                    NpuTimeCategory::Communication,
+                    durations_from_us(340, 4_061),
+                ),
+                (NpuTimeCategory::Idle, durations_from_us(660, 670)),
+                (NpuTimeCategory::Host, durations_from_us(10_000, 10_000)),
+                (NpuTimeCategory::Memory, durations_from_us(0, 0)),
             ],
             communication: vec![all_reduce()],
             operators: vec![
-                (NpuTimeCategory::Compute, "mm".to_owned(), us(8_000, 2_000)),
-                (NpuTimeCategory::Compute, "add".to_owned(), us(400, 1_200)),
-                (NpuTimeCategory::Compute, "mul".to_owned(), us(300, 500)),
-                (NpuTimeCategory::Compute, "sub".to_owned(), us(200, 300)),
-                (NpuTimeCategory::Compute, "div".to_owned(), us(100, 0)),
+                (
+                    NpuTimeCategory::Compute,
+                    "mm".to_owned(),
+                    durations_from_us(8_000, 2_000),
+                ),
+                (
+                    NpuTimeCategory::Compute,
+                    "add".to_owned(),
+                    durations_from_us(400, 1_200),
+                ),
+                (
+                    NpuTimeCategory::Compute,
+                    "mul".to_owned(),
+                    durations_from_us(300, 500),
+                ),
+                (
+                    NpuTimeCategory::Compute,
+                    "sub".to_owned(),
+                    durations_from_us(200, 300),
+                ),
+                (
+                    NpuTimeCategory::Compute,
+                    "div".to_owned(),
+                    durations_from_us(100, 0),
+                ),
             ],
-            host: us(12_000, 12_000),
-            after_last: us(0, 0),
+            host: durations_from_us(12_000, 12_000),
+            after_last: durations_from_us(0, 0),
         };
         let lines = explain_makespan_change(&why, ("a", "b"), || unreachable!("parts moved"));
         let text = |(indent, text): &IndentedLine| (*indent, text.clone());
@@ -474,12 +497,12 @@ mod tests {
     #[test]
     fn where_nothing_moved_that_is_said() {
         let why = MakespanExplanation {
-            makespan: us(5, 5),
-            parts: vec![(NpuTimeCategory::Compute, us(5, 5))],
+            makespan: durations_from_us(5, 5),
+            parts: vec![(NpuTimeCategory::Compute, durations_from_us(5, 5))],
             communication: Vec::new(),
             operators: Vec::new(),
-            host: us(0, 0),
-            after_last: us(0, 0),
+            host: durations_from_us(0, 0),
+            after_last: durations_from_us(0, 0),
         };
         let lines = explain_makespan_change(&why, ("a", "b"), || "because".to_owned());
         assert_eq!(lines[0].1, "a → b: the same makespan, 5.000 us");

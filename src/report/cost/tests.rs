@@ -11,7 +11,7 @@ const BASIS: ReplayFiguresForCosts = ReplayFiguresForCosts {
     watts: None,
 };
 
-fn near(found: f64, expected: f64) {
+fn assert_near(found: f64, expected: f64) {
     assert!(
         (found / expected - 1.0).abs() < 1e-12,
         "{found} for {expected}"
@@ -22,16 +22,16 @@ fn near(found: f64, expected: f64) {
 fn money_follows_from_hours_of_npus() {
     let cost = BASIS.cost_at_price(2.5);
     // The replay takes 16 x 2 / 3600 = 0.00889 NPU hours, at 2.5 dollars each.
-    near(cost.npu_hours, 32.0 / 3600.0);
-    near(cost.dollars, 80.0 / 3600.0);
+    assert_near(cost.npu_hours, 32.0 / 3600.0);
+    assert_near(cost.dollars, 80.0 / 3600.0);
     // An hour costs 16 x 2.5 = 40 dollars and yields 8,000 x 3,600 = 28.8 million tokens: 40 / 28.8 = 1.3889.
     let per_million = cost.dollars_per_million_tokens.unwrap();
-    near(per_million, 40.0 / 28.8);
+    assert_near(per_million, 40.0 / 28.8);
     let [low, high] = cost.dollars_per_million_tokens_90.unwrap();
-    near(low, 0.8 * 40.0 / 28.8);
-    near(high, 1.5 * 40.0 / 28.8);
+    assert_near(low, 0.8 * 40.0 / 28.8);
+    assert_near(high, 1.5 * 40.0 / 28.8);
     let [low, high] = cost.dollars_90.unwrap();
-    near(low + high, 2.3 * 80.0 / 3600.0);
+    assert_near(low + high, 2.3 * 80.0 / 3600.0);
     let silent = ReplayFiguresForCosts {
         tokens_per_s: None,
         ends: None,
@@ -50,15 +50,15 @@ fn a_run_takes_its_tokens_over_tokens_a_second() {
     // The run takes 1e12 / 8000 = 1.25e8 s = 1446.76 days. On 16 NPUs this is 555,556 NPU hours. At 2.5 dollars each,
     // they cost 1,388,889 dollars.
     let run = BASIS.run(1_000_000_000_000, Some(2.5)).unwrap();
-    near(run.days, 1.25e8 / 86_400.0);
-    near(run.npu_hours, 2e9 / 3600.0);
-    near(run.dollars.unwrap(), 5e9 / 3600.0);
+    assert_near(run.days, 1.25e8 / 86_400.0);
+    assert_near(run.npu_hours, 2e9 / 3600.0);
+    assert_near(run.dollars.unwrap(), 5e9 / 3600.0);
     let [low, high] = run.days_90.unwrap();
-    near(low, 1e8 / 86_400.0);
-    near(high, 1.875e8 / 86_400.0);
+    assert_near(low, 1e8 / 86_400.0);
+    assert_near(high, 1.875e8 / 86_400.0);
     let [low, high] = run.dollars_90.unwrap();
-    near(low, 4e9 / 3600.0);
-    near(high, 7.5e9 / 3600.0);
+    assert_near(low, 4e9 / 3600.0);
+    assert_near(high, 7.5e9 / 3600.0);
     assert_eq!(run.kernel_energy_j, None);
     // The energy is 3 kW for 1.25e8 s. If the price is unknown, there is no cost.
     let lit = ReplayFiguresForCosts {
@@ -66,7 +66,7 @@ fn a_run_takes_its_tokens_over_tokens_a_second() {
         ..BASIS
     };
     let run = lit.run(1_000_000_000_000, None).unwrap();
-    near(run.kernel_energy_j.unwrap(), 3.75e11);
+    assert_near(run.kernel_energy_j.unwrap(), 3.75e11);
     assert_eq!((run.dollars, run.dollars_90), (None, None));
 }
 

@@ -256,7 +256,7 @@ fn render_tile_grid(tiles: &TileLinkAndPortUse, makespan: Span) -> String {
 mod tests {
     use super::*;
 
-    fn link(from: &str, to: &str, busy: u64) -> LinkRow {
+    fn build_link_row(from: &str, to: &str, busy: u64) -> LinkRow {
         LinkRow {
             dimension: "x".to_owned(),
             from: from.to_owned(),
@@ -271,9 +271,9 @@ mod tests {
     #[test]
     fn links_that_join_the_same_nodes_are_a_group() {
         let rows = [
-            link("NPU 0", "NPU 1", 5),
-            link("NPU 2", "NPU 1", 4),
-            link("NPU 8", "x switch at 8", 9),
+            build_link_row("NPU 0", "NPU 1", 5),
+            build_link_row("NPU 2", "NPU 1", 4),
+            build_link_row("NPU 8", "x switch at 8", 9),
         ];
         let found = group_link_rows(&rows.iter().collect::<Vec<_>>());
         let found: Vec<Vec<u64>> = found

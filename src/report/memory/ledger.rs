@@ -218,7 +218,7 @@ mod tests {
     const NODES: [NodeIndex; 4] = [NodeIndex(0), NodeIndex(1), NodeIndex(2), NodeIndex(3)];
 
     /// Returns `count` bytes of activations.
-    fn bytes(count: u64) -> BytesByTensorClass {
+    fn build_activation_bytes(count: u64) -> BytesByTensorClass {
         [0, 0, 0, count, 0]
     }
 
@@ -228,11 +228,17 @@ mod tests {
         // completes the node that frees the 8 bytes. The bytes are freed before the allocation, so the peak is 8, not
         // 14.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate_bytes(NODES[0], &bytes(8));
-        assert_eq!(ledger.begin_instant(Time(5)), Some((Time(0), bytes(8))));
-        ledger.allocate_bytes(NODES[1], &bytes(6));
-        ledger.free_bytes(NODES[0], &bytes(8), false);
-        assert_eq!(ledger.end_instant(), Some((Time(5), bytes(6))));
+        ledger.allocate_bytes(NODES[0], &build_activation_bytes(8));
+        assert_eq!(
+            ledger.begin_instant(Time(5)),
+            Some((Time(0), build_activation_bytes(8)))
+        );
+        ledger.allocate_bytes(NODES[1], &build_activation_bytes(6));
+        ledger.free_bytes(NODES[0], &build_activation_bytes(8), false);
+        assert_eq!(
+            ledger.end_instant(),
+            Some((Time(5), build_activation_bytes(6)))
+        );
         let peak = ledger.collect_totals().peak;
         assert_eq!(
             (peak.bytes, peak.at, peak.node),
@@ -243,7 +249,7 @@ mod tests {
                 ledger.collect_totals().settled,
                 ledger.collect_totals().missing
             ),
-            (bytes(6), None)
+            (build_activation_bytes(6), None)
         );
     }
 
@@ -252,19 +258,22 @@ mod tests {
         // At time 0, 8 bytes are allocated. At time 5, three nodes that take no time run one after another; each
         // allocates and frees 4 bytes. The total of 8 + 4 bytes is therefore reached three times.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate_bytes(NODES[0], &bytes(8));
+        ledger.allocate_bytes(NODES[0], &build_activation_bytes(8));
         ledger.begin_instant(Time(5));
         for node in &NODES[1..] {
-            ledger.allocate_bytes(*node, &bytes(4));
-            ledger.free_bytes(*node, &bytes(4), true);
+            ledger.allocate_bytes(*node, &build_activation_bytes(4));
+            ledger.free_bytes(*node, &build_activation_bytes(4), true);
         }
-        assert_eq!(ledger.end_instant(), Some((Time(5), bytes(8))));
+        assert_eq!(
+            ledger.end_instant(),
+            Some((Time(5), build_activation_bytes(8)))
+        );
         let peak = ledger.collect_totals().peak;
         assert_eq!(
             (peak.bytes, peak.at, peak.node),
             (12, Time(5), Some(NODES[1]))
         );
-        assert_eq!(ledger.collect_totals().settled, bytes(8));
+        assert_eq!(ledger.collect_totals().settled, build_activation_bytes(8));
     }
 
     #[test]
@@ -273,26 +282,26 @@ mod tests {
         // allocated. At time 9, the weights are freed, and two nodes that take no time allocate 8 bytes each.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.begin_instant(Time(1));
-        ledger.allocate_bytes(NODES[0], &bytes(8));
+        ledger.allocate_bytes(NODES[0], &build_activation_bytes(8));
         ledger.begin_instant(Time(5));
-        ledger.free_bytes(NODES[0], &bytes(8), false);
+        ledger.free_bytes(NODES[0], &build_activation_bytes(8), false);
         ledger.allocate_bytes(NODES[1], &[8, 0, 0, 0, 0]);
         ledger.begin_instant(Time(9));
         ledger.free_bytes(NODES[1], &[8, 0, 0, 0, 0], false);
         for node in &NODES[2..] {
-            ledger.allocate_bytes(*node, &bytes(8));
-            ledger.free_bytes(*node, &bytes(8), true);
+            ledger.allocate_bytes(*node, &build_activation_bytes(8));
+            ledger.free_bytes(*node, &build_activation_bytes(8), true);
         }
         ledger.end_instant();
         let first = MemoryPeak {
             bytes: 8,
-            classes: bytes(8),
+            classes: build_activation_bytes(8),
             at: Time(1),
             node: Some(NODES[0]),
         };
         assert_eq!(ledger.collect_totals().peak, first);
         // An allocation of 9 bytes is a new peak.
-        ledger.allocate_bytes(NODES[3], &bytes(9));
+        ledger.allocate_bytes(NODES[3], &build_activation_bytes(9));
         ledger.end_instant();
         assert_eq!(
             (
@@ -307,12 +316,12 @@ mod tests {
     fn nodes_that_allocate_nothing_bring_no_peak() {
         // Nodes that allocate 0 bytes do not change the peak: the 4 bytes allocated at time 3.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate_bytes(NODES[0], &bytes(0));
+        ledger.allocate_bytes(NODES[0], &build_activation_bytes(0));
         ledger.begin_instant(Time(3));
         assert_eq!(ledger.collect_totals().peak.node, None);
-        ledger.allocate_bytes(NODES[1], &bytes(4));
+        ledger.allocate_bytes(NODES[1], &build_activation_bytes(4));
         ledger.begin_instant(Time(5));
-        ledger.allocate_bytes(NODES[2], &bytes(0));
+        ledger.allocate_bytes(NODES[2], &build_activation_bytes(0));
         ledger.end_instant();
         let peak = ledger.collect_totals().peak;
         assert_eq!((peak.at, peak.node), (Time(3), Some(NODES[1])));
@@ -324,43 +333,43 @@ mod tests {
         // completes and frees 5 bytes, so 3 bytes are missing. It cannot free bytes that were allocated at the same
         // instant.
         let mut ledger = MemoryLedger::<i64>::default();
-        ledger.allocate_bytes(NODES[0], &bytes(8));
+        ledger.allocate_bytes(NODES[0], &build_activation_bytes(8));
         ledger.begin_instant(Time(5));
-        ledger.free_bytes(NODES[1], &bytes(6), true);
-        ledger.allocate_bytes(NODES[2], &bytes(7));
-        ledger.free_bytes(NODES[3], &bytes(5), false);
+        ledger.free_bytes(NODES[1], &build_activation_bytes(6), true);
+        ledger.allocate_bytes(NODES[2], &build_activation_bytes(7));
+        ledger.free_bytes(NODES[3], &build_activation_bytes(5), false);
         ledger.end_instant();
         assert_eq!(
             ledger.collect_totals().missing,
-            Some((1, NODES[3], bytes(3)))
+            Some((1, NODES[3], build_activation_bytes(3)))
         );
         // The remaining memory is 8 - 6 - 2 + 7 bytes.
-        assert_eq!(ledger.collect_totals().settled, bytes(7));
+        assert_eq!(ledger.collect_totals().settled, build_activation_bytes(7));
         assert_eq!(ledger.collect_totals().peak.bytes, 8);
     }
 
     #[test]
     fn sums_beyond_64_bits_are_exact() {
         let mut ledger = MemoryLedger::<i128>::default();
-        ledger.allocate_bytes(NODES[0], &bytes(u64::MAX));
-        ledger.allocate_bytes(NODES[1], &bytes(u64::MAX));
+        ledger.allocate_bytes(NODES[0], &build_activation_bytes(u64::MAX));
+        ledger.allocate_bytes(NODES[1], &build_activation_bytes(u64::MAX));
         ledger.begin_instant(Time(1));
         assert_eq!(
             (
                 ledger.collect_totals().settled,
                 ledger.collect_totals().peak.bytes
             ),
-            (bytes(u64::MAX), u64::MAX)
+            (build_activation_bytes(u64::MAX), u64::MAX)
         );
-        ledger.free_bytes(NODES[0], &bytes(u64::MAX), false);
-        ledger.free_bytes(NODES[1], &bytes(u64::MAX - 1), false);
+        ledger.free_bytes(NODES[0], &build_activation_bytes(u64::MAX), false);
+        ledger.free_bytes(NODES[1], &build_activation_bytes(u64::MAX - 1), false);
         ledger.end_instant();
         assert_eq!(
             (
                 ledger.collect_totals().settled,
                 ledger.collect_totals().missing
             ),
-            (bytes(1), None)
+            (build_activation_bytes(1), None)
         );
     }
 }

@@ -361,7 +361,7 @@ impl NodeTable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::example;
+    use super::super::tests::build_example_table;
     use super::*;
 
     #[test]
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn files_begin_and_end_as_the_format_says() {
         let mut file = Vec::new();
-        example().write_parquet(&mut file).unwrap();
+        build_example_table().write_parquet(&mut file).unwrap();
         assert_eq!(&file[..4], MAGIC);
         assert_eq!(&file[file.len() - 4..], MAGIC);
         let length = file[file.len() - 8..][..4].try_into().unwrap();

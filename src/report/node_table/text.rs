@@ -42,12 +42,12 @@ impl NodeTable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::example;
+    use super::super::tests::build_example_table;
 
     #[test]
     fn cells_are_quoted_and_unknown_ones_empty() {
         let mut text = Vec::new();
-        example().write_csv(&mut text).unwrap();
+        build_example_table().write_csv(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let mut lines = text.lines();
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn lowered(
+fn lower_model(
     model: &str,
     tokens: Option<u64>,
     lowering: OperatorToJobLoweringRules,
@@ -47,7 +47,7 @@ fn counts_are_those_of_the_thesis() {
             ConvolutionVectorProductSplit::Kernels,
         ];
         for convolution in both {
-            let jobs = lowered(
+            let jobs = lower_model(
                 model,
                 tokens,
                 OperatorToJobLoweringRules {
@@ -63,7 +63,7 @@ fn counts_are_those_of_the_thesis() {
     }
     // Each block has 6 jobs, and the logits are one more job.
     assert_eq!(
-        lowered(
+        lower_model(
             "chatgpt-star",
             Some(1),
             OperatorToJobLoweringRules::default()
@@ -81,17 +81,17 @@ fn counts_are_those_of_the_thesis() {
         ..OperatorToJobLoweringRules::default()
     };
     assert_eq!(
-        lowered("dlrm", None, tables).multiplication_count(),
+        lower_model("dlrm", None, tables).multiplication_count(),
         2_505_926_848
     );
     assert_eq!(
-        lowered("dlrm", None, OperatorToJobLoweringRules::default()).multiplication_count(),
+        lower_model("dlrm", None, OperatorToJobLoweringRules::default()).multiplication_count(),
         154_112 + 605_952 + 351 * 64
     );
     // The published count, 1,753,433,832,000, includes the logits, token embeddings and position
     // embeddings.
     assert_eq!(
-        lowered("gpt2-xl", Some(1024), tables).multiplication_count(),
+        lower_model("gpt2-xl", Some(1024), tables).multiplication_count(),
         1_753_433_832_000
     );
 }
@@ -99,7 +99,7 @@ fn counts_are_those_of_the_thesis() {
 #[test]
 fn both_conventions_of_a_convolution_multiply_alike() {
     // conv1_1 of VGG-16 has 224 x 224 x 64 outputs, each computed with a kernel of 3 x 3 x 3.
-    let outputs = lowered("vgg-16", None, OperatorToJobLoweringRules::default());
+    let outputs = lower_model("vgg-16", None, OperatorToJobLoweringRules::default());
     assert_eq!(
         outputs.jobs()[0],
         EqualVectorProductTasks {
@@ -111,14 +111,14 @@ fn both_conventions_of_a_convolution_multiply_alike() {
         convolution: ConvolutionVectorProductSplit::Kernels,
         ..OperatorToJobLoweringRules::default()
     };
-    let first = lowered("vgg-16", None, kernels).jobs()[0];
+    let first = lower_model("vgg-16", None, kernels).jobs()[0];
     assert_eq!((first.tasks, first.length), (224 * 224 * 64 * 3, 9));
     // Vectors are merged to a length of 2048: 224 x 224 x 64 x 27 / 2048 = 42,336 exactly.
     let merged = OperatorToJobLoweringRules {
         merge: 2048,
         ..kernels
     };
-    let first = lowered("vgg-16", None, merged).jobs()[0];
+    let first = lower_model("vgg-16", None, merged).jobs()[0];
     assert_eq!((first.tasks, first.length), (42_336, 2048));
 }
 
@@ -128,11 +128,11 @@ fn heads_are_jobs_of_their_own() {
         heads: true,
         ..OperatorToJobLoweringRules::default()
     };
-    let jobs = lowered("gpt2-xl", Some(1), heads);
+    let jobs = lower_model("gpt2-xl", Some(1), heads);
     // Each of 48 blocks has 25 heads with 5 jobs each, and three more jobs: `output`, `up` and
     // `down`. The logits are one more job.
     assert_eq!(jobs.jobs().len(), 48 * (25 * 5 + 3) + 1);
-    let chain = lowered("gpt2-xl", Some(1), OperatorToJobLoweringRules::default());
+    let chain = lower_model("gpt2-xl", Some(1), OperatorToJobLoweringRules::default());
     assert_eq!(jobs.multiplication_count(), chain.multiplication_count());
     // In the first head, queries, keys and values depend on nothing, and each of their products depends
     // on two jobs.
@@ -146,7 +146,7 @@ fn heads_are_jobs_of_their_own() {
 }
 
 /// Returns how many jobs there are, and the length of the longest chain of dependent jobs.
-fn depth(graph: &VectorProductJobGraph) -> (usize, u32) {
+fn count_jobs_and_depth(graph: &VectorProductJobGraph) -> (usize, u32) {
     let mut depths: Vec<u32> = Vec::new();
     for job in 0..graph.jobs().len() as u32 {
         let before = graph
@@ -166,7 +166,7 @@ fn tables_run_beside_one_another() {
             branches,
             ..OperatorToJobLoweringRules::default()
         };
-        depth(&lowered(model, tokens, lowering))
+        count_jobs_and_depth(&lower_model(model, tokens, lowering))
     };
     let all = [
         ConcurrentOperatorsRule::Tables,

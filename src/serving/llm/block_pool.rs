@@ -235,7 +235,7 @@ impl KvBlockPool {
 mod tests {
     use super::*;
 
-    fn take(pool: &mut KvBlockPool, count: u32) -> Vec<u32> {
+    fn allocate_blocks(pool: &mut KvBlockPool, count: u32) -> Vec<u32> {
         (0..count).map(|_| pool.allocate_block().unwrap()).collect()
     }
 
@@ -248,11 +248,11 @@ mod tests {
     fn free_blocks_are_in_the_order_of_vllms_documentation() {
         let hash = KvBlockPrefixHash::from_bits;
         let mut pool = KvBlockPool::new(10);
-        let mut first = take(&mut pool, 4);
+        let mut first = allocate_blocks(&mut pool, 4);
         (0..3).for_each(|i| pool.register_content(i, hash(u64::from(i) + 100)));
         // The answer of request 0 fills its fourth block, so request 0 allocates a fifth block.
         pool.register_content(3, hash(103));
-        first.extend(take(&mut pool, 1));
+        first.extend(allocate_blocks(&mut pool, 1));
         assert_eq!(first, [0, 1, 2, 3, 4]);
         // The first ten tokens are in two full blocks, which are shared; the other tokens take two
         // more blocks.
@@ -261,7 +261,7 @@ mod tests {
             pool.find_block(hash(101)).unwrap(),
         ];
         second.iter().for_each(|block| pool.share_block(*block));
-        second.extend(take(&mut pool, 2));
+        second.extend(allocate_blocks(&mut pool, 2));
         assert_eq!(second, [0, 1, 5, 6]);
         pool.register_content(5, hash(205));
         pool.release_blocks(&mut first);
@@ -273,7 +273,7 @@ mod tests {
         let known = [100, 101, 102].map(|content| pool.find_block(hash(content)).unwrap());
         assert_eq!(known, [0, 1, 2]);
         known.iter().for_each(|block| pool.share_block(*block));
-        assert_eq!(take(&mut pool, 5), [7, 8, 9, 4, 3]);
+        assert_eq!(allocate_blocks(&mut pool, 5), [7, 8, 9, 4, 3]);
         assert_eq!(pool.list_free_blocks(), [6, 5]);
         assert_eq!(pool.find_block(hash(103)), None, "block 3 was taken");
         assert_eq!(pool.find_block(hash(205)), Some(5));
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn equal_blocks_are_forgotten_one_by_one() {
         let mut pool = KvBlockPool::new(3);
-        let mut held = take(&mut pool, 3);
+        let mut held = allocate_blocks(&mut pool, 3);
         held.iter()
             .for_each(|block| pool.register_content(*block, KvBlockPrefixHash::from_bits(7)));
         assert_eq!(pool.find_block(KvBlockPrefixHash::from_bits(7)), Some(0));

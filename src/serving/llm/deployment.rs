@@ -528,7 +528,7 @@ mod tests {
     use super::*;
     use chakram_base::dtype::Dtype;
 
-    fn sizes(name: &str) -> LlmModelSizes {
+    fn load_model_sizes(name: &str) -> LlmModelSizes {
         LlmModelSizes::load_by_name(name).unwrap()
     }
 
@@ -544,12 +544,21 @@ mod tests {
         let served = LlmModelAndServingOptions::new("llama3-8b");
         assert_eq!(served.weights, Dtype::Bf16);
         let memory = (1, 1, 25_250_627_584);
-        let plan = NpuMemoryBreakdown::new(&sizes("llama3-8b"), &served, (&rules, None), memory);
+        let plan = NpuMemoryBreakdown::new(
+            &load_model_sizes("llama3-8b"),
+            &served,
+            (&rules, None),
+            memory,
+        );
         assert_eq!((plan.usable - plan.weights) / (16 * 131_072), 3178);
         let off = f64::from(plan.blocks) / 2588.0 - 1.0;
         assert!(off.abs() < 0.01, "{} blocks", plan.blocks);
-        let given =
-            NpuMemoryBreakdown::new(&sizes("llama3-8b"), &served, (&rules, Some(77)), memory);
+        let given = NpuMemoryBreakdown::new(
+            &load_model_sizes("llama3-8b"),
+            &served,
+            (&rules, Some(77)),
+            memory,
+        );
         assert_eq!((given.blocks, given.is_stated), (77, true));
     }
 }

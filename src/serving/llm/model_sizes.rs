@@ -609,7 +609,7 @@ mod tests {
     use super::*;
     use chakram_workloads::model::PresetOrModelFileText;
 
-    fn sizes(name: &str) -> LlmModelSizes {
+    fn load_model_sizes(name: &str) -> LlmModelSizes {
         LlmModelSizes::from_definition(
             &PresetOrModelFileText::find_source(name)
                 .unwrap()
@@ -622,7 +622,7 @@ mod tests {
     /// The bytes per token are 2 (keys and values) x key heads x columns x 2 bytes x layers.
     #[test]
     fn keys_and_values_have_the_published_sizes() {
-        let kib = |name| sizes(name).kv_bytes_per_token(1, Dtype::Bf16) as f64 / 1024.0;
+        let kib = |name| load_model_sizes(name).kv_bytes_per_token(1, Dtype::Bf16) as f64 / 1024.0;
         let known = [
             ("llama3-8b", 128.0),
             ("llama3-70b", 320.0),
@@ -642,24 +642,24 @@ mod tests {
         }
         // With eight heads on sixteen NPUs, each NPU stores one head, so each head is stored twice.
         assert_eq!(
-            sizes("llama3-70b").kv_bytes_per_token(16, Dtype::Bf16),
+            load_model_sizes("llama3-70b").kv_bytes_per_token(16, Dtype::Bf16),
             320 * 1024 / 8
         );
         assert_eq!(
-            sizes("llama3-70b").kv_bytes_per_token(8, Dtype::Fp8),
+            load_model_sizes("llama3-70b").kv_bytes_per_token(8, Dtype::Fp8),
             320 * 1024 / 16
         );
         // States are divided by head. Each of 36 blocks has 32 heads with 128 x 128 values in
         // single precision, and three inputs of a convolution over 2 x 2048 + 4096 columns.
-        let hybrid = sizes("qwen3-next-80b-a3b");
+        let hybrid = load_model_sizes("qwen3-next-80b-a3b");
         let states = 36 * (32 * 128 * 128 * 4 + 3 * 2 * 8192);
         assert_eq!(
             [1, 4].map(|npus| hybrid.state_bytes(npus)),
             [states, states / 4]
         );
-        assert_eq!(sizes("llama3-8b").state_bytes(1), 0);
+        assert_eq!(load_model_sizes("llama3-8b").state_bytes(1), 0);
         // Each NPU keeps the whole latent vectors.
-        let latent = sizes("deepseek-v3");
+        let latent = load_model_sizes("deepseek-v3");
         assert_eq!(
             latent.kv_bytes_per_token(8, Dtype::Bf16),
             latent.kv_bytes_per_token(1, Dtype::Bf16)
@@ -680,7 +680,7 @@ mod tests {
             "kimi-k2",
             "gpt-oss-20b",
         ] {
-            let sizes = sizes(name);
+            let sizes = load_model_sizes(name);
             assert_eq!(
                 sizes.weight_bytes(1, 1, [Dtype::Bf16; 2]),
                 2 * sizes.parameters,
@@ -693,7 +693,7 @@ mod tests {
         let tables = 2 * 128_256 * 8192;
         let norms = (2 * 80 + 1) * 8192;
         assert_eq!(
-            sizes("llama3-70b").weight_bytes(4, 1, [Dtype::Bf16; 2]),
+            load_model_sizes("llama3-70b").weight_bytes(4, 1, [Dtype::Bf16; 2]),
             2 * ((80 * block + tables) / 4 + norms)
         );
     }
@@ -702,12 +702,17 @@ mod tests {
     /// blocks have a window of 128 tokens.
     #[test]
     fn blocks_of_several_kinds_are_counted() {
-        let counts =
-            |name| -> Vec<u64> { sizes(name).kinds.iter().map(|kind| kind.count).collect() };
+        let counts = |name| -> Vec<u64> {
+            load_model_sizes(name)
+                .kinds
+                .iter()
+                .map(|kind| kind.count)
+                .collect()
+        };
         assert_eq!(counts("deepseek-v3"), [3, 58]);
         assert_eq!(counts("gpt-oss-120b"), [18, 18]);
         assert_eq!(counts("llama3-8b"), [32]);
-        let windows = sizes("gpt-oss-120b").kinds;
+        let windows = load_model_sizes("gpt-oss-120b").kinds;
         let windows: Vec<_> = windows
             .iter()
             .map(|kind| kind.attention_sizes().unwrap().window)
@@ -716,7 +721,9 @@ mod tests {
             windows.contains(&Some(128)) && windows.contains(&None),
             "{windows:?}"
         );
-        let attention = *sizes("deepseek-v3").kinds[0].attention_sizes().unwrap();
+        let attention = *load_model_sizes("deepseek-v3").kinds[0]
+            .attention_sizes()
+            .unwrap();
         assert_eq!(attention.latent, Some([512, 64]));
         assert_eq!(
             (attention.keys_read_per_token(5), attention.kept_elements(8)),

@@ -82,7 +82,11 @@ pub fn select_within_budget(
 mod tests {
     use super::*;
 
-    fn workload(name: &str, features: &[&str], millis: u64) -> WorkloadCoverageAndCheckTime {
+    fn build_workload_coverage(
+        name: &str,
+        features: &[&str],
+        millis: u64,
+    ) -> WorkloadCoverageAndCheckTime {
         WorkloadCoverageAndCheckTime {
             name: name.to_owned(),
             features: features.iter().map(|f| (*f).to_owned()).collect(),
@@ -93,10 +97,10 @@ mod tests {
     #[test]
     fn what_covers_most_for_its_time_is_chosen_first() {
         let all = [
-            workload("a", &["mm"], 10),
-            workload("b", &["mm", "conv"], 10),
-            workload("c", &["mm", "conv", "moe"], 100),
-            workload("d", &["fft"], 10),
+            build_workload_coverage("a", &["mm"], 10),
+            build_workload_coverage("b", &["mm", "conv"], 10),
+            build_workload_coverage("c", &["mm", "conv", "moe"], 100),
+            build_workload_coverage("d", &["fft"], 10),
         ];
         // First, b covers two features in 10 ms. Then only d covers new features in the remaining
         // 15 ms.

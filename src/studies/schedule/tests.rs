@@ -9,7 +9,7 @@ use chakram_hardware::topology::chip_graph::{
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-fn task(rows: u64, after: &[u32]) -> LayerPartOfOneAccelerator {
+fn build_layer_part(rows: u64, after: &[u32]) -> LayerPartOfOneAccelerator {
     LayerPartOfOneAccelerator {
         name: String::new(),
         record: SubLayerShapeAndKind::from_linear(rows, 1, 1).unwrap(),
@@ -124,14 +124,14 @@ fn schedule_files_with_errors_are_refused_with_their_place() {
     }
 }
 
-fn graphs() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
+fn task_graph_strategy() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
     let tasks = prop::collection::vec((1_u64..9, any::<u8>()), 1..8);
     (tasks, 2_usize..4).prop_map(|(tasks, chips)| {
         let tasks = tasks.into_iter().enumerate().map(|(i, (rows, bits))| {
             let after: Vec<u32> = (0..i as u32)
                 .filter(|one| bits >> one & 1 == 1 && bits & 1 == 1)
                 .collect();
-            task(rows, &after)
+            build_layer_part(rows, &after)
         });
         (
             SubLayerTaskGraph {
@@ -144,8 +144,8 @@ fn graphs() -> impl Strategy<Value = (SubLayerTaskGraph, usize)> {
 
 /// Returns the shortest time that any order of the sub-layers takes. In each order, a sub-layer starts as early as its
 /// chip and its dependencies allow.
-fn shortest(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
-    fn next(
+fn find_shortest_schedule(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
+    fn search_schedule_orders(
         graph: &SubLayerTaskGraph,
         ends: &mut Vec<Option<u64>>,
         free: &mut Vec<u64>,
@@ -167,14 +167,14 @@ fn shortest(graph: &SubLayerTaskGraph, chips: usize) -> u64 {
                 let end = before.max(from) + of.record.operation_count();
                 if end < *best {
                     (free[chip], ends[i]) = (end, Some(end));
-                    next(graph, ends, free, best);
+                    search_schedule_orders(graph, ends, free, best);
                     (free[chip], ends[i]) = (before, None);
                 }
             }
         }
     }
     let mut best = u64::MAX;
-    next(
+    search_schedule_orders(
         graph,
         &mut vec![None; graph.tasks.len()],
         &mut vec![0; chips],
@@ -189,7 +189,7 @@ proptest! {
     /// Tests that every sub-layer occurs once, after all its dependencies, and that a chip is idle only if none is
     /// ready.
     #[test]
-    fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in graphs()) {
+    fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in task_graph_strategy()) {
         for rule in [SubLayerChipAssignmentRule::Steps, SubLayerChipAssignmentRule::Durations] {
             let schedule = schedule_tasks(&graph, chips, rule).unwrap();
             let mut step_of = vec![None; graph.tasks.len()];
@@ -215,7 +215,7 @@ proptest! {
     /// Checks that the time is at least that of the longest path, and at most the sum of all sub-layers' times. By
     /// Graham's bound, it is also at most 2 - 1/N times the shortest time on N chips.
     #[test]
-    fn durations_keep_grahams_bound((graph, chips) in graphs()) {
+    fn durations_keep_grahams_bound((graph, chips) in task_graph_strategy()) {
         let (_, end) = schedule_by_durations(&graph, chips);
         let mut path = vec![0; graph.tasks.len()];
         for (i, task) in graph.tasks.iter().enumerate() {
@@ -224,7 +224,7 @@ proptest! {
         }
         let all: u64 = graph.tasks.iter().map(|task| task.record.operation_count()).sum();
         prop_assert!(path.into_iter().max().unwrap() <= end && end <= all);
-        let best = shortest(&graph, chips);
+        let best = find_shortest_schedule(&graph, chips);
         prop_assert!(best <= end);
         prop_assert!(end * chips as u64 <= (2 * chips as u64 - 1) * best, "{} {}", end, best);
     }
@@ -235,7 +235,12 @@ proptest! {
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = SubLayerTaskGraph {
-        tasks: vec![task(1, &[]), task(1, &[]), task(1, &[]), task(1, &[2])],
+        tasks: vec![
+            build_layer_part(1, &[]),
+            build_layer_part(1, &[]),
+            build_layer_part(1, &[]),
+            build_layer_part(1, &[2]),
+        ],
     };
     let printed = schedule_tasks(&graph, 2, SubLayerChipAssignmentRule::Printed).unwrap();
     assert_eq!(
@@ -248,7 +253,11 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
         [[Some(0), Some(2), Some(3)], [Some(1), None, None]]
     );
     let chain = SubLayerTaskGraph {
-        tasks: vec![task(1, &[]), task(1, &[0]), task(1, &[1])],
+        tasks: vec![
+            build_layer_part(1, &[]),
+            build_layer_part(1, &[0]),
+            build_layer_part(1, &[1]),
+        ],
     };
     let error = schedule_tasks(&chain, 2, SubLayerChipAssignmentRule::Printed).unwrap_err();
     assert_eq!(
@@ -262,7 +271,7 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
 }
 
 /// Creates a machine of four chips in a ring. The links have a unit rate of 64 GB/s.
-fn ring(capacity: Option<u64>) -> MultiChipMachine {
+fn build_ring_machine(capacity: Option<u64>) -> MultiChipMachine {
     MultiChipMachine {
         links: Some(ChipGraph::parse_named_shape("ring:4").unwrap()),
         technology: LinkRateByLinkCount {
@@ -285,11 +294,11 @@ fn ring(capacity: Option<u64>) -> MultiChipMachine {
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
-        task(10, &[]),
-        task(20, &[]),
-        task(1, &[0, 1]),
-        task(1, &[1]),
-        task(1, &[0]),
+        build_layer_part(10, &[]),
+        build_layer_part(20, &[]),
+        build_layer_part(1, &[0, 1]),
+        build_layer_part(1, &[1]),
+        build_layer_part(1, &[0]),
     ];
     let graph = SubLayerTaskGraph { tasks };
     let schedule = SubLayersByAcceleratorAndStep {
@@ -305,7 +314,7 @@ fn chips_take_data_from_the_nearest_holder() {
         joules: Some(2.0),
         cycles: 70,
     };
-    let totals = ring(None)
+    let totals = build_ring_machine(None)
         .simulate_steps(&graph, &schedule, &[cost; 5])
         .unwrap();
     let log: Vec<String> = totals
@@ -341,7 +350,7 @@ fn chips_take_data_from_the_nearest_holder() {
     // Without links, all data pass through interfaces of 1 B/s.
     let interfaces = MultiChipMachine {
         links: None,
-        ..ring(None)
+        ..build_ring_machine(None)
     };
     let totals = interfaces
         .simulate_steps(&graph, &schedule, &[cost; 5])
@@ -350,7 +359,7 @@ fn chips_take_data_from_the_nearest_holder() {
     // The table has no rate for a chip with three links.
     let many = MultiChipMachine {
         links: Some(ChipGraph::parse_named_shape("torus:2x4").unwrap()),
-        ..ring(None)
+        ..build_ring_machine(None)
     };
     assert_eq!(
         many.simulate_steps(&graph, &schedule, &[cost; 5]),
@@ -363,7 +372,12 @@ fn chips_take_data_from_the_nearest_holder() {
 #[test]
 fn what_does_not_fit_leaves_and_comes_back() {
     let weights = |number| Some(number);
-    let mut tasks = vec![task(10, &[]), task(12, &[]), task(1, &[1]), task(1, &[0])];
+    let mut tasks = vec![
+        build_layer_part(10, &[]),
+        build_layer_part(12, &[]),
+        build_layer_part(1, &[1]),
+        build_layer_part(1, &[0]),
+    ];
     tasks[0].weights = weights(0);
     tasks[3].weights = weights(0);
     let graph = SubLayerTaskGraph { tasks };
@@ -372,7 +386,7 @@ fn what_does_not_fit_leaves_and_comes_back() {
     };
     let costs = [SubLayerTimeAndEnergy::default(); 4];
     let log = |capacity| {
-        let totals = ring(capacity)
+        let totals = build_ring_machine(capacity)
             .simulate_steps(&graph, &schedule, &costs)
             .unwrap();
         totals
@@ -399,7 +413,7 @@ fn what_does_not_fit_leaves_and_comes_back() {
         ]
     );
     assert!(few.contains(&"step 3 chip 0: output 0, 10 B from memory".to_owned()));
-    let error = ring(Some(11))
+    let error = build_ring_machine(Some(11))
         .simulate_steps(&graph, &schedule, &costs)
         .unwrap_err();
     assert_eq!(
@@ -419,7 +433,12 @@ fn what_does_not_fit_leaves_and_comes_back() {
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let graph = SubLayerTaskGraph {
-        tasks: vec![task(10, &[]), task(20, &[]), task(1, &[0]), task(1, &[0])],
+        tasks: vec![
+            build_layer_part(10, &[]),
+            build_layer_part(20, &[]),
+            build_layer_part(1, &[0]),
+            build_layer_part(1, &[0]),
+        ],
     };
     let schedule = SubLayersByAcceleratorAndStep {
         chips: vec![
@@ -436,7 +455,7 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let machine = MultiChipMachine {
         accelerators: 2,
         dispatch: 0.5,
-        ..ring(None)
+        ..build_ring_machine(None)
     };
     let costs = [7.0, 3.0, 1.0, 2.0].map(cost);
     let totals = machine.simulate_steps(&graph, &schedule, &costs).unwrap();
@@ -469,7 +488,7 @@ fn outputs_are_taken_in_pieces() {
     let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\
                 [None, {'id': 9, 'after': [7], 'piece': 0}]]";
     let (graph, schedule) = parse_schedule(text, "s").unwrap();
-    let totals = ring(None)
+    let totals = build_ring_machine(None)
         .simulate_steps(&graph, &schedule, &[SubLayerTimeAndEnergy::default(); 3])
         .unwrap();
     let log: Vec<String> = totals

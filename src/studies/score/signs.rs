@@ -78,7 +78,7 @@ fn differing_option(
 mod tests {
     use super::*;
 
-    fn options(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    fn build_option_map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         let pairs = pairs.iter();
         pairs
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
@@ -87,12 +87,15 @@ mod tests {
 
     #[test]
     fn runs_differ_in_one_choice_or_are_no_pair() {
-        let base = options(&[("tensor", "2"), ("data", "4"), ("batch", "8")]);
-        let swapped = options(&[("tensor", "4"), ("data", "2"), ("batch", "8")]);
-        let smaller = options(&[("tensor", "2"), ("data", "4"), ("batch", "4")]);
-        let both = options(&[("tensor", "2"), ("data", "2"), ("batch", "4")]);
+        let base = build_option_map(&[("tensor", "2"), ("data", "4"), ("batch", "8")]);
+        let swapped = build_option_map(&[("tensor", "4"), ("data", "2"), ("batch", "8")]);
+        let smaller = build_option_map(&[("tensor", "2"), ("data", "4"), ("batch", "4")]);
+        let both = build_option_map(&[("tensor", "2"), ("data", "2"), ("batch", "4")]);
         let mut linears = base.clone();
-        linears.extend(options(&[("linears", "fp8"), ("scaling", "delayed")]));
+        linears.extend(build_option_map(&[
+            ("linears", "fp8"),
+            ("scaling", "delayed"),
+        ]));
         assert_eq!(
             differing_option(&base, &swapped).as_deref(),
             Some("data, tensor")

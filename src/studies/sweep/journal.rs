@@ -226,7 +226,7 @@ fn parse_journal(
 mod tests {
     use super::*;
 
-    fn entry(point: &str) -> JournaledBoundOrAnswer {
+    fn build_journal_entry(point: &str) -> JournaledBoundOrAnswer {
         JournaledBoundOrAnswer {
             point: point.to_owned(),
             bound: Some(PointTimeAndMemoryBounds {
@@ -242,8 +242,8 @@ mod tests {
     fn half_a_line_is_cut_off_and_written_anew() {
         let dir = tempfile::tempdir().unwrap();
         let journal = SweepJournal::create_in(dir.path(), "s").unwrap();
-        journal.append_entry(&entry("a")).unwrap();
-        journal.append_entry(&entry("b")).unwrap();
+        journal.append_entry(&build_journal_entry("a")).unwrap();
+        journal.append_entry(&build_journal_entry("b")).unwrap();
         let path = SweepJournal::journal_path(dir.path());
         let all = std::fs::read(&path).unwrap();
         // The program may be killed after any byte, so test every length.
@@ -253,7 +253,7 @@ mod tests {
             let whole = all[..end].iter().filter(|byte| **byte == b'\n').count();
             assert_eq!(known.len(), whole.saturating_sub(1), "{end}");
             for point in ["a", "b"].iter().skip(known.len()) {
-                journal.append_entry(&entry(point)).unwrap();
+                journal.append_entry(&build_journal_entry(point)).unwrap();
             }
             assert_eq!(std::fs::read(&path).unwrap(), all, "{end}");
         }

@@ -453,7 +453,7 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    fn with<T>(value: Value, read: impl FnOnce(AttrView<'_>) -> T) -> T {
+    fn read_scanned_value<T>(value: Value, read: impl FnOnce(AttrView<'_>) -> T) -> T {
         let message = AttributeProto {
             name: "x".into(),
             value: Some(value),
@@ -468,12 +468,12 @@ mod tests {
         use super::super::proto::StringList;
         let values = vec!["w".to_owned(), String::new(), "é".to_owned()];
         let list = Value::StringList(StringList { values });
-        let texts = with(list, |a| {
+        let texts = read_scanned_value(list, |a| {
             let texts = a.as_texts().unwrap().unwrap();
             texts.into_iter().map(str::to_owned).collect::<Vec<_>>()
         });
         assert_eq!(texts, ["w", "", "é"]);
-        assert!(with(Value::StringVal("w".into()), |a| a
+        assert!(read_scanned_value(Value::StringVal("w".into()), |a| a
             .as_texts()
             .unwrap()
             .is_none()));
@@ -514,7 +514,11 @@ mod tests {
             Value::StringVal("5.0".into()),
         ] {
             let label = format!("{value:?}");
-            assert_eq!(with(value, |a| a.as_u64().unwrap()), 5, "{label}");
+            assert_eq!(
+                read_scanned_value(value, |a| a.as_u64().unwrap()),
+                5,
+                "{label}"
+            );
         }
         for value in [
             Value::Int32Val(-5),
@@ -526,20 +530,33 @@ mod tests {
             Value::DoubleVal(-5.0),
         ] {
             let label = format!("{value:?}");
-            assert!(with(value.clone(), |a| a.as_u64().is_err()), "{label}");
-            assert_eq!(with(value, |a| a.as_i64().unwrap()), -5, "{label}");
+            assert!(
+                read_scanned_value(value.clone(), |a| a.as_u64().is_err()),
+                "{label}"
+            );
+            assert_eq!(
+                read_scanned_value(value, |a| a.as_i64().unwrap()),
+                -5,
+                "{label}"
+            );
         }
-        assert!(with(Value::DoubleVal(5.5), |a| a.as_u64().is_err()));
-        assert!(with(Value::StringVal("five".into()), |a| a
+        assert!(read_scanned_value(Value::DoubleVal(5.5), |a| a
+            .as_u64()
+            .is_err()));
+        assert!(read_scanned_value(Value::StringVal("five".into()), |a| a
             .as_u64()
             .is_err()));
     }
 
     #[test]
     fn booleans_come_as_bool_int_or_text() {
-        assert!(with(Value::BoolVal(true), |a| a.as_bool().unwrap()));
-        assert!(!with(Value::Int32Val(0), |a| a.as_bool().unwrap()));
-        assert!(with(Value::StringVal("True".into()), |a| a
+        assert!(read_scanned_value(Value::BoolVal(true), |a| a
+            .as_bool()
+            .unwrap()));
+        assert!(!read_scanned_value(Value::Int32Val(0), |a| a
+            .as_bool()
+            .unwrap()));
+        assert!(read_scanned_value(Value::StringVal("True".into()), |a| a
             .as_bool()
             .unwrap()));
     }
@@ -549,15 +566,20 @@ mod tests {
         let list = BoolList {
             values: vec![true, false, true],
         };
-        let mask = with(Value::BoolList(list), |a| a.as_mask().unwrap());
+        let mask = read_scanned_value(Value::BoolList(list), |a| a.as_mask().unwrap());
         assert_eq!(mask, Some(0b101));
         let all = BoolList {
             values: vec![true; 4],
         };
-        assert_eq!(with(Value::BoolList(all), |a| a.as_mask().unwrap()), None);
+        assert_eq!(
+            read_scanned_value(Value::BoolList(all), |a| a.as_mask().unwrap()),
+            None
+        );
         let long = BoolList {
             values: vec![true; 33],
         };
-        assert!(with(Value::BoolList(long), |a| a.as_mask().is_err()));
+        assert!(read_scanned_value(Value::BoolList(long), |a| a
+            .as_mask()
+            .is_err()));
     }
 }

@@ -205,7 +205,7 @@ fn to_json_text<T: Serialize + ?Sized>(value: &T) -> String {
 mod tests {
     use super::*;
 
-    fn job() -> JobTraceManifest {
+    fn build_job_manifest() -> JobTraceManifest {
         let seal = |bytes: u64| ExpectedFileLengthAndHash {
             bytes,
             blake3: Some(*blake3::hash(&bytes.to_le_bytes()).as_bytes()),
@@ -229,19 +229,19 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let bare = JobTraceManifest {
-            ranks: job().ranks,
+            ranks: build_job_manifest().ranks,
             ..JobTraceManifest::default()
         };
-        for job in [job(), bare] {
+        for job in [build_job_manifest(), bare] {
             assert_eq!(JobTraceManifest::parse(&job.to_text()).unwrap(), job);
         }
-        assert_eq!(job().trace_of_rank(7).unwrap().seal.bytes, 7);
-        assert_eq!(job().trace_of_rank(2), None);
+        assert_eq!(build_job_manifest().trace_of_rank(7).unwrap().seal.bytes, 7);
+        assert_eq!(build_job_manifest().trace_of_rank(2), None);
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let text = job().to_text();
+        let text = build_job_manifest().to_text();
         for (from, to, part) in [
             (
                 "chakram.job.1",

@@ -207,7 +207,7 @@ mod tests {
     use crate::format::write::{AttributeValue, Sink, TraceWriter};
 
     /// Returns a trace for the rank `own` on a core; it has an all-reduce in a group, and a message to a peer.
-    fn trace(own: u32, group: u64, peer: u32, about: &[(&str, &str)]) -> Vec<u8> {
+    fn build_rank_trace(own: u32, group: u64, peer: u32, about: &[(&str, &str)]) -> Vec<u8> {
         let about: Vec<_> = about
             .iter()
             .map(|&(name, text)| (name, AttributeValue::Text(text)))
@@ -238,7 +238,7 @@ mod tests {
         writer.into_inner()
     }
 
-    fn members() -> SharedTraceRankSubstitutions {
+    fn build_rank_substitutions() -> SharedTraceRankSubstitutions {
         SharedTraceRankSubstitutions {
             ranks: vec![4, 5, 9],
             cores: vec![[0, 0], [1, 0], [12, 3]],
@@ -254,16 +254,22 @@ mod tests {
     /// hold if own and peer ranks are exchanged and rank numbers get more digits.
     #[test]
     fn a_trace_is_that_of_each_member() {
-        let text = members().to_text();
-        let written = trace(4, 7, 20, &[("a", "b"), (MEMBERS, &text), (CORE, "0,0")]);
+        let text = build_rank_substitutions().to_text();
+        let written = build_rank_trace(4, 7, 20, &[("a", "b"), (MEMBERS, &text), (CORE, "0,0")]);
         let own = [(5, 8, 4, "1,0"), (9, 1000, 300, "12,3")];
         for (rank, group, peer, core) in own {
             let found = extract_rank_trace(&written, rank).unwrap().unwrap();
-            assert_eq!(found, trace(rank, group, peer, &[("a", "b"), (CORE, core)]));
+            assert_eq!(
+                found,
+                build_rank_trace(rank, group, peer, &[("a", "b"), (CORE, core)])
+            );
             assert_eq!(extract_rank_trace(&found, 77).unwrap(), None);
         }
         let first = extract_rank_trace(&written, 4).unwrap().unwrap();
-        assert_eq!(first, trace(4, 7, 20, &[("a", "b"), (CORE, "0,0")]));
+        assert_eq!(
+            first,
+            build_rank_trace(4, 7, 20, &[("a", "b"), (CORE, "0,0")])
+        );
         let error = extract_rank_trace(&written, 6).unwrap_err().to_string();
         assert!(
             error.contains("3 ranks from 4 to 9") && error.contains("rank 6"),
@@ -274,8 +280,8 @@ mod tests {
     #[test]
     fn members_that_make_no_sense_are_refused() {
         assert_eq!(
-            SharedTraceRankSubstitutions::parse(&members().to_text()),
-            Ok(members())
+            SharedTraceRankSubstitutions::parse(&build_rank_substitutions().to_text()),
+            Ok(build_rank_substitutions())
         );
         for (text, why) in [
             ("{", "EOF"),
@@ -295,7 +301,8 @@ mod tests {
         ] {
             let found = SharedTraceRankSubstitutions::parse(text).unwrap_err();
             assert!(found.contains(why), "{text}: {found}");
-            let error = extract_rank_trace(&trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
+            let error =
+                extract_rank_trace(&build_rank_trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
             assert!(error.to_string().contains("attribute `members`"), "{error}");
         }
         for broken in [&[][..], &[5], &[3, 1, 2, 3], b"\x00\x00"] {

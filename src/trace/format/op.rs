@@ -385,7 +385,11 @@ mod tests {
 
     /// Returns the operation of a node of type `kind` with the given `in_switch`; the node accesses the memory
     /// `tensor_loc`.
-    fn op(kind: u64, tensor_loc: u64, in_switch: &'static str) -> Result<Op<'static>, String> {
+    fn decode_memory_op(
+        kind: u64,
+        tensor_loc: u64,
+        in_switch: &'static str,
+    ) -> Result<Op<'static>, String> {
         let facts = ReplayedNodeAttributes {
             tensor_loc,
             in_switch: Some(in_switch),
@@ -402,8 +406,8 @@ mod tests {
             bytes: 0,
             in_switch: true,
         };
-        assert_eq!(op(2, 2, "all_gather"), Ok(memory(false)));
-        assert_eq!(op(3, 0, "reduce_scatter"), Ok(memory(true)));
+        assert_eq!(decode_memory_op(2, 2, "all_gather"), Ok(memory(false)));
+        assert_eq!(decode_memory_op(3, 0, "reduce_scatter"), Ok(memory(true)));
         for (kind, place, text, expected) in [
             (
                 2,
@@ -428,7 +432,7 @@ mod tests {
             (7, 2, "reduce_scatter", "node of type 7"),
             (0, 2, "", "node of type 0"),
         ] {
-            let error = op(kind, place, text).unwrap_err();
+            let error = decode_memory_op(kind, place, text).unwrap_err();
             assert!(error.contains(expected), "{error}");
             assert!(error.contains("`in_switch`"), "{error}");
         }

@@ -252,7 +252,7 @@ mod tests {
     use crate::format::proto::{AttributeProto, IoInfo, Node};
     use prost::Message;
 
-    fn attribute(name: &str, value: Value) -> AttributeProto {
+    fn build_attribute(name: &str, value: Value) -> AttributeProto {
         AttributeProto {
             name: name.to_owned(),
             doc_string: "kept".to_owned(),
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    fn edited(bytes: &[u8], edit: RecordEdit<'_>) -> Vec<u8> {
+    fn apply_record_edit(bytes: &[u8], edit: RecordEdit<'_>) -> Vec<u8> {
         let record = RawRecord {
             number: 1,
             offset: 0,
@@ -277,15 +277,15 @@ mod tests {
         let node = Node {
             id: 9,
             name: "mm".to_owned(),
-            attr: vec![attribute("x", Value::Int32Val(3))],
+            attr: vec![build_attribute("x", Value::Int32Val(3))],
             ..Node::default()
         };
         let mut bytes = Vec::new();
         prost::encoding::uint64::encode(5, &77, &mut bytes);
         bytes.extend(node.encode_to_vec());
         bytes.extend([0xc0, 0x02, 7]);
-        assert_eq!(edited(&bytes, RecordEdit::default()), bytes);
-        let after = edited(
+        assert_eq!(apply_record_edit(&bytes, RecordEdit::default()), bytes);
+        let after = apply_record_edit(
             &bytes,
             RecordEdit {
                 data: Some(&[1, 2]),
@@ -320,9 +320,9 @@ mod tests {
         ] {
             let node = Node {
                 attr: vec![
-                    attribute("n", before.clone()),
-                    attribute("m", Value::BoolVal(true)),
-                    attribute("n", before),
+                    build_attribute("n", before.clone()),
+                    build_attribute("m", Value::BoolVal(true)),
+                    build_attribute("n", before),
                 ],
                 ..Node::default()
             };
@@ -330,8 +330,8 @@ mod tests {
                 attributes: &[("n", AttributeSetOrRemoval::Count(count))],
                 ..RecordEdit::default()
             };
-            let edited = Node::decode(&edited(&node.encode_to_vec(), set)[..]).unwrap();
-            let expected = [attribute("n", after), node.attr[1].clone()];
+            let edited = Node::decode(&apply_record_edit(&node.encode_to_vec(), set)[..]).unwrap();
+            let expected = [build_attribute("n", after), node.attr[1].clone()];
             assert_eq!(edited.attr, expected);
         }
     }
@@ -345,8 +345,8 @@ mod tests {
                 types: String::new(),
             }),
             attr: vec![
-                attribute("pg_name", Value::Int32Val(1)),
-                attribute("gone", Value::StringVal("x".into())),
+                build_attribute("pg_name", Value::Int32Val(1)),
+                build_attribute("gone", Value::StringVal("x".into())),
             ],
             ctrl_deps: vec![4],
             ..Node::default()
@@ -360,17 +360,20 @@ mod tests {
             ],
             ..RecordEdit::default()
         };
-        let after = Node::decode(&edited(&node.encode_to_vec(), edit)[..]).unwrap();
+        let after = Node::decode(&apply_record_edit(&node.encode_to_vec(), edit)[..]).unwrap();
         let inputs = after.inputs.unwrap();
         assert_eq!((&*inputs.values, &*inputs.shapes), ("new", "[]"));
-        assert_eq!(after.attr, [attribute("pg_name", Value::Int32Val(12))]);
+        assert_eq!(
+            after.attr,
+            [build_attribute("pg_name", Value::Int32Val(12))]
+        );
         assert!(after.ctrl_deps.is_empty());
         let text = RecordEdit {
             attributes: &[("pg_name", AttributeSetOrRemoval::Text("tp"))],
             ..RecordEdit::default()
         };
-        let after = Node::decode(&edited(&node.encode_to_vec(), text)[..]).unwrap();
-        let expected = attribute("pg_name", Value::StringVal("tp".into()));
+        let after = Node::decode(&apply_record_edit(&node.encode_to_vec(), text)[..]).unwrap();
+        let expected = build_attribute("pg_name", Value::StringVal("tp".into()));
         assert_eq!(after.attr[0], expected);
     }
 }

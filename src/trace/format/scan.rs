@@ -484,7 +484,7 @@ mod tests {
         })
     }
 
-    fn attribute(name: &str, value: Value) -> AttributeProto {
+    fn build_attribute(name: &str, value: Value) -> AttributeProto {
         AttributeProto {
             name: name.to_owned(),
             value: Some(value),
@@ -496,8 +496,8 @@ mod tests {
     fn the_end_of_the_capture_is_read_from_the_first_record() {
         let captured = |attr| metadata_of(attr).map(|metadata| metadata.captured);
         assert_eq!(captured(vec![]).unwrap(), None);
-        let other = attribute("schema", Value::StringVal("1.1.1".to_owned()));
-        let own = |value| attribute("captured_ns", value);
+        let other = build_attribute("schema", Value::StringVal("1.1.1".to_owned()));
+        let own = |value| build_attribute("captured_ns", value);
         // 695,426,000 ns × 1,000 ps/ns = 695,426,000,000 ps.
         for value in [
             Value::Uint64Val(695_426_000),

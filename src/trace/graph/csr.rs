@@ -110,7 +110,7 @@ impl Csr {
 mod tests {
     use super::*;
 
-    fn rows(count: usize, edges: &[(u32, u32)]) -> Csr {
+    fn build_csr(count: usize, edges: &[(u32, u32)]) -> Csr {
         Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
     }
 
@@ -118,7 +118,7 @@ mod tests {
     fn order_is_the_smallest_that_edges_allow() {
         // The edges are 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors. Node 2 has the lower index, so it
         // comes first and makes node 3 ready; node 3 comes before node 4.
-        let rows = rows(5, &[(4, 1), (1, 0), (2, 3)]);
+        let rows = build_csr(5, &[(4, 1), (1, 0), (2, 3)]);
         assert_eq!(rows.topological_order(), [2, 3, 4, 1, 0]);
         assert_eq!(rows.edges().collect::<Vec<_>>(), [(1, 0), (2, 3), (4, 1)]);
     }
@@ -127,7 +127,7 @@ mod tests {
     fn nodes_on_a_cycle_and_behind_it_have_no_place() {
         // The edges are 0 → 1 (twice), 1 → 2, 2 → 1 and 2 → 3. The duplicate edge counts twice, as a successor and as a
         // predecessor.
-        let rows = rows(5, &[(0, 1), (0, 1), (1, 2), (2, 1), (2, 3)]);
+        let rows = build_csr(5, &[(0, 1), (0, 1), (1, 2), (2, 1), (2, 3)]);
         assert_eq!(rows.topological_order(), [0, 4]);
     }
 }

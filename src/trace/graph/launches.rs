@@ -101,7 +101,7 @@ mod tests {
     use crate::graph::{EnforcedDependencyKinds, GraphBuilder};
 
     /// Returns a chain of three kernels.
-    fn chain() -> Graph {
+    fn build_kernel_chain() -> Graph {
         let mut builder = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 4);
         for id in 1..=3 {
             let op = Op::Compute {
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn every_node_waits_for_its_launch_and_launches_for_each_other() {
         let cost = Span(7);
-        let graph = chain().with_launch_nodes(
+        let graph = build_kernel_chain().with_launch_nodes(
             |_| Some(HostLaunchDurationAndBlocking { cost, waits: false }),
             9,
         );
@@ -153,11 +153,11 @@ mod tests {
             (node.0 != 1).then_some(HostLaunchDurationAndBlocking { cost, waits })
         };
         // Node 1 has no launch. Node 3 launches node 0, and node 4 launches node 2.
-        let graph = chain().with_launch_nodes(first_waits, 9);
+        let graph = build_kernel_chain().with_launch_nodes(first_waits, 9);
         let edges: Vec<_> = graph.successor_rows().edges().collect();
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
         // With at most one launch ahead, the second launch waits for the end of the first node.
-        let graph = chain().with_launch_nodes(
+        let graph = build_kernel_chain().with_launch_nodes(
             |_| Some(HostLaunchDurationAndBlocking { cost, waits: false }),
             1,
         );

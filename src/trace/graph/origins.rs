@@ -158,7 +158,7 @@ mod tests {
     use crate::graph::{EnforcedDependencyKinds, GraphBuilder};
 
     /// Builds a graph whose nodes have these ids and stated origins.
-    fn graph(nodes: &[(u64, NodeCallerStepAndStack)]) -> Graph {
+    fn build_origin_graph(nodes: &[(u64, NodeCallerStepAndStack)]) -> Graph {
         let mut builder = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 16);
         let call = |caller| NestedPythonCall { name: 0, caller };
         builder.set_call_stacks(CallStacks {
@@ -193,7 +193,7 @@ mod tests {
         ];
         for _ in 0..nodes.len() {
             nodes.rotate_left(1);
-            let graph = graph(&nodes);
+            let graph = build_origin_graph(&nodes);
             let all = || graph.nodes();
             assert_eq!(graph.step_numbers(), [3, 7]);
             let steps: Vec<_> = all().map(|node| graph.step_of(node)).collect();

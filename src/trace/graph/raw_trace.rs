@@ -340,7 +340,7 @@ mod tests {
     use crate::format::proto::{GlobalMetadata, Node};
     use prost::Message;
 
-    fn file(nodes: &[Node]) -> Vec<u8> {
+    fn encode_trace(nodes: &[Node]) -> Vec<u8> {
         let mut file = GlobalMetadata::default().encode_length_delimited_to_vec();
         for node in nodes {
             file.extend(node.encode_length_delimited_to_vec());
@@ -348,7 +348,7 @@ mod tests {
         file
     }
 
-    fn node(id: u64, data: &[u64], control: &[u64]) -> Node {
+    fn build_kernel_node(id: u64, data: &[u64], control: &[u64]) -> Node {
         Node {
             id,
             name: format!("n{id}"),
@@ -362,10 +362,10 @@ mod tests {
     #[test]
     fn everything_that_a_file_names_is_there() {
         // The nodes are not in order of ids. One refers to a later node, one to a missing node, and one to itself.
-        let contents = file(&[
-            node(7, &[9, 3], &[]),
-            node(3, &[3], &[100]),
-            node(9, &[], &[3]),
+        let contents = encode_trace(&[
+            build_kernel_node(7, &[9, 3], &[]),
+            build_kernel_node(3, &[3], &[100]),
+            build_kernel_node(9, &[], &[3]),
         ]);
         let raw = RawTrace::read_trace(&contents);
         assert!(raw.faults.is_empty());
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn zeros_end_a_trace() {
         // A node with default values is an empty record. Reading stops at the second of two consecutive empty records.
-        let mut contents = file(&[node(1, &[], &[]), Node::default()]);
+        let mut contents = encode_trace(&[build_kernel_node(1, &[], &[]), Node::default()]);
         assert_eq!(RawTrace::read_trace(&contents).nodes.len(), 2);
         contents.extend([0; 1000]);
         let raw = RawTrace::read_trace(&contents);
@@ -407,9 +407,13 @@ mod tests {
         // The file contains a send without a peer and a second node 5, and is then truncated.
         let send = Node {
             r#type: 5,
-            ..node(5, &[1], &[])
+            ..build_kernel_node(5, &[1], &[])
         };
-        let mut contents = file(&[node(1, &[], &[]), send, node(5, &[1], &[])]);
+        let mut contents = encode_trace(&[
+            build_kernel_node(1, &[], &[]),
+            send,
+            build_kernel_node(5, &[1], &[]),
+        ]);
         contents.extend([9, 8]);
         let raw = RawTrace::read_trace(&contents);
         let ids: Vec<u64> = raw.nodes.iter().map(|n| n.view.id).collect();

@@ -6,7 +6,7 @@ use crate::format::CollectiveKind;
 use proptest::prelude::*;
 
 /// Builds the halves on ranks 0 to 2 from (peer, true for a receive, tag), in program order.
-fn halves(ranks: &[Vec<(u32, bool, i32)>]) -> Vec<MessageHalf> {
+fn build_message_halves(ranks: &[Vec<(u32, bool, i32)>]) -> Vec<MessageHalf> {
     let ranks = (0..).zip(ranks);
     let half = |rank, i, &(peer, receive, tag): &(u32, bool, i32)| {
         MessageHalf::new(rank, peer, receive, tag, (), (rank, i))
@@ -24,7 +24,7 @@ fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
     // receives.
     let sends = vec![(1, false, 5), (1, false, 6), (1, false, 5)];
     let receives = vec![(0, true, 6), (0, true, 5)];
-    let mut halves = halves(&[sends, receives]);
+    let mut halves = build_message_halves(&[sends, receives]);
     let found: Vec<_> = match_messages(&mut halves).collect();
     let pairs: Vec<_> = found
         .iter()
@@ -59,7 +59,7 @@ proptest! {
     fn pairs_are_those_that_counting_finds(
         ranks in prop::collection::vec(prop::collection::vec((0_u32..3, any::<bool>(), 0_i32..2), 0..9), 3)
     ) {
-        let all = halves(&ranks);
+        let all = build_message_halves(&ranks);
         let before = |half: &MessageHalf| {
             let same = |other: &&MessageHalf| other.channel == half.channel
                 && other.receive == half.receive && other.at < half.at;

@@ -310,7 +310,7 @@ mod tests {
     use super::super::{CheckedWorkloadPattern, WorkloadPattern};
     use super::*;
 
-    fn tiny() -> DataParallelPattern {
+    fn build_tiny_pattern() -> DataParallelPattern {
         DataParallelPattern {
             layers: 2,
             hidden: 10,
@@ -325,7 +325,7 @@ mod tests {
         nodes.iter().position(|node| node.name == name).unwrap() as u64 + 1
     }
 
-    fn data<'a>(nodes: &'a [EmittedNode], name: &str) -> &'a [u64] {
+    fn find_dependency_ids<'a>(nodes: &'a [EmittedNode], name: &str) -> &'a [u64] {
         &nodes[clap_id(nodes, name) as usize - 1].data
     }
 
@@ -348,7 +348,7 @@ mod tests {
             (4800, 1400),
             (4800, 1400),
         ];
-        let prepared = tiny().prepare_generator().unwrap();
+        let prepared = build_tiny_pattern().prepare_generator().unwrap();
         for ([forward, backward], (flops, bytes)) in prepared.kernels.iter().zip(expected) {
             assert_eq!((forward.flops, forward.bytes), (flops, bytes));
             assert_eq!((backward.flops, backward.bytes), (2 * flops, 2 * bytes));
@@ -358,7 +358,7 @@ mod tests {
         let optimizer = (prepared.optimizer.flops, prepared.optimizer.bytes);
         assert_eq!((prepared.gradient, optimizer), (2400, (14_400, 33_600)));
         // Two 4-bit values share a byte: 12 x 100 / 2 = 600 B.
-        let mut options = tiny();
+        let mut options = build_tiny_pattern();
         options.dtype = Dtype::Fp4;
         assert_eq!(options.prepare_generator().unwrap().gradient, 600);
     }
@@ -372,18 +372,18 @@ mod tests {
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(65_825));
         // The tiny model needs 0.24 ns to move 480 B. The trace records 1 ns instead, because 0 would mean an unknown
         // duration.
-        let prepared = tiny().prepare_generator().unwrap();
+        let prepared = build_tiny_pattern().prepare_generator().unwrap();
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(1));
     }
 
     #[test]
     fn layers_wait_for_what_they_need() {
-        let ranks = record_every_rank(WorkloadPattern::DataParallel(tiny()));
+        let ranks = record_every_rank(WorkloadPattern::DataParallel(build_tiny_pattern()));
         let nodes = &ranks[1];
         // 2 steps x 2 layers x 14 nodes = 56 nodes.
         assert_eq!(nodes.len(), 56);
         let id = |name: &str| clap_id(nodes, name);
-        let waits = |name, ids: &[u64]| assert_eq!(data(nodes, name), ids, "{name}");
+        let waits = |name, ids: &[u64]| assert_eq!(find_dependency_ids(nodes, name), ids, "{name}");
         waits("step0/layer0/fwd/qkv", &[]);
         waits("step0/layer1/fwd/qkv", &[id("step0/layer0/fwd/mlp2")]);
         waits(
@@ -397,8 +397,11 @@ mod tests {
             for layer in 0..2 {
                 let name = |what| format!("step{step}/layer{layer}/{what}");
                 let reduce = name("all-reduce");
-                assert_eq!(data(nodes, &reduce), [id(&name("bwd/qkv"))]);
-                assert_eq!(data(nodes, &name("optimizer")), [id(&reduce)]);
+                assert_eq!(find_dependency_ids(nodes, &reduce), [id(&name("bwd/qkv"))]);
+                assert_eq!(
+                    find_dependency_ids(nodes, &name("optimizer")),
+                    [id(&reduce)]
+                );
                 assert_eq!(
                     nodes[id(&reduce) as usize - 1].lane,
                     Some(COMMUNICATION_LANE)
@@ -426,7 +429,7 @@ mod tests {
     #[test]
     fn options_that_make_no_sense_say_why() {
         let why = |change: &dyn Fn(&mut DataParallelPattern)| {
-            let mut options = tiny();
+            let mut options = build_tiny_pattern();
             change(&mut options);
             rejection_message(WorkloadPattern::DataParallel(options))
         };

@@ -149,7 +149,7 @@ mod tests {
     use super::super::testing::{record_every_rank, rejection_message};
     use super::*;
 
-    fn data(options: LoadKernelStorePattern) -> Vec<Vec<u64>> {
+    fn generate_dependency_ids(options: LoadKernelStorePattern) -> Vec<Vec<u64>> {
         let ranks = record_every_rank(WorkloadPattern::Memory(options));
         ranks[0].iter().map(|node| node.data.clone()).collect()
     }
@@ -157,17 +157,17 @@ mod tests {
     #[test]
     fn rounds_follow_one_another_unless_loads_run_ahead() {
         assert_eq!(
-            data(LoadKernelStorePattern::new(2, 3, 8)),
+            generate_dependency_ids(LoadKernelStorePattern::new(2, 3, 8)),
             [vec![], vec![1], vec![2]]
         );
         let mut options = LoadKernelStorePattern::new(2, 2, 8);
         (options.kernel, options.store) = (Span::from_us(1), true);
         // Ids 1 and 4 are loads, ids 2 and 5 are kernels, and ids 3 and 6 are stores.
         let line = [vec![], vec![1], vec![2], vec![3], vec![4], vec![5]];
-        assert_eq!(data(options.clone()), line);
+        assert_eq!(generate_dependency_ids(options.clone()), line);
         options.prefetch = true;
         let ahead = [vec![], vec![1], vec![2], vec![1], vec![4], vec![5]];
-        assert_eq!(data(options.clone()), ahead);
+        assert_eq!(generate_dependency_ids(options.clone()), ahead);
         let ranks = record_every_rank(WorkloadPattern::Memory(options));
         let lanes: Vec<_> = ranks[1].iter().map(|node| node.lane.unwrap()).collect();
         assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);

@@ -254,17 +254,21 @@ mod tests {
     use super::super::{CheckedWorkloadPattern, WorkloadPattern};
     use super::*;
 
-    fn generate(traffic: TrafficPattern, ranks: u32, count: u32) -> Vec<Vec<EmittedNode>> {
+    fn generate_p2p_nodes(
+        traffic: TrafficPattern,
+        ranks: u32,
+        count: u32,
+    ) -> Vec<Vec<EmittedNode>> {
         let mut options = P2pPattern::new(traffic, 1000, ranks);
         options.count = count;
         record_every_rank(WorkloadPattern::P2p(options))
     }
 
-    fn names(nodes: &[EmittedNode]) -> Vec<&str> {
+    fn list_node_names(nodes: &[EmittedNode]) -> Vec<&str> {
         nodes.iter().map(|node| &node.name[..]).collect()
     }
 
-    fn data(nodes: &[EmittedNode]) -> Vec<&[u64]> {
+    fn list_dependency_ids(nodes: &[EmittedNode]) -> Vec<&[u64]> {
         nodes.iter().map(|node| &node.data[..]).collect()
     }
 
@@ -280,27 +284,27 @@ mod tests {
                 TrafficPattern::Pairs,
                 TrafficPattern::Random(ranks.into()),
             ] {
-                generate(traffic, ranks, 3);
+                generate_p2p_nodes(traffic, ranks, 3);
             }
         }
     }
 
     #[test]
     fn a_ping_is_answered_when_it_has_come() {
-        let ranks = generate(TrafficPattern::PingPong, 4, 2);
+        let ranks = generate_p2p_nodes(TrafficPattern::PingPong, 4, 2);
         let ping = [
             "round0/send-to-3",
             "round0/receive-from-3",
             "round1/send-to-3",
         ];
-        assert_eq!(names(&ranks[0])[..3], ping);
-        assert_eq!(data(&ranks[0]), [&[][..], &[1], &[2], &[3]]);
+        assert_eq!(list_node_names(&ranks[0])[..3], ping);
+        assert_eq!(list_dependency_ids(&ranks[0]), [&[][..], &[1], &[2], &[3]]);
         assert_eq!(
-            names(&ranks[3])[..2],
+            list_node_names(&ranks[3])[..2],
             ["round0/receive-from-0", "round0/send-to-0"]
         );
         assert_eq!(
-            (names(&ranks[1]), names(&ranks[2])),
+            (list_node_names(&ranks[1]), list_node_names(&ranks[2])),
             (vec!["idle"], vec!["idle"])
         );
         let job = CheckedWorkloadPattern::new(WorkloadPattern::P2p(P2pPattern::new(
@@ -314,38 +318,44 @@ mod tests {
 
     #[test]
     fn a_round_of_a_ring_waits_for_both_halves_of_the_last() {
-        let ranks = generate(TrafficPattern::Ring, 5, 2);
+        let ranks = generate_p2p_nodes(TrafficPattern::Ring, 5, 2);
         assert_eq!(
-            names(&ranks[0])[..2],
+            list_node_names(&ranks[0])[..2],
             ["round0/send-to-1", "round0/receive-from-4"]
         );
-        assert_eq!(data(&ranks[0]), [&[][..], &[], &[1, 2], &[1, 2]]);
-        // Modulo 5, rank 4 sends to 4 + 2 = 6 = 1 and receives from 4 - 2 = 2.
-        let ranks = generate(TrafficPattern::Stride(2), 5, 1);
         assert_eq!(
-            names(&ranks[4]),
+            list_dependency_ids(&ranks[0]),
+            [&[][..], &[], &[1, 2], &[1, 2]]
+        );
+        // Modulo 5, rank 4 sends to 4 + 2 = 6 = 1 and receives from 4 - 2 = 2.
+        let ranks = generate_p2p_nodes(TrafficPattern::Stride(2), 5, 1);
+        assert_eq!(
+            list_node_names(&ranks[4]),
             ["round0/send-to-1", "round0/receive-from-2"]
         );
     }
 
     #[test]
     fn senders_of_an_incast_do_not_wait_for_each_other() {
-        let ranks = generate(TrafficPattern::Incast, 4, 2);
+        let ranks = generate_p2p_nodes(TrafficPattern::Incast, 4, 2);
         // Three senders send for two rounds. Each receive waits for the previous receive from the same sender, 3 nodes
         // back.
-        assert_eq!(data(&ranks[0]), [&[][..], &[], &[], &[1], &[2], &[3]]);
-        assert_eq!(names(&ranks[0])[4], "round1/receive-from-2");
-        assert_eq!(data(&ranks[2]), [&[][..], &[1]]);
+        assert_eq!(
+            list_dependency_ids(&ranks[0]),
+            [&[][..], &[], &[], &[1], &[2], &[3]]
+        );
+        assert_eq!(list_node_names(&ranks[0])[4], "round1/receive-from-2");
+        assert_eq!(list_dependency_ids(&ranks[2]), [&[][..], &[1]]);
     }
 
     #[test]
     fn the_odd_one_out_is_idle() {
-        let ranks = generate(TrafficPattern::Pairs, 5, 1);
+        let ranks = generate_p2p_nodes(TrafficPattern::Pairs, 5, 1);
         assert_eq!(
-            names(&ranks[3]),
+            list_node_names(&ranks[3]),
             ["round0/send-to-2", "round0/receive-from-2"]
         );
-        assert_eq!(names(&ranks[4]), ["idle"]);
+        assert_eq!(list_node_names(&ranks[4]), ["idle"]);
     }
 
     #[test]

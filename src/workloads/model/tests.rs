@@ -12,12 +12,16 @@ mod operators;
 mod parameters;
 mod saved;
 
-fn preset(name: &str) -> Model {
+fn load_preset_model(name: &str) -> Model {
     Model::load_named(name).unwrap()
 }
 
 /// Returns the sum of `count` over the layers with the role `role`.
-fn over(model: &Model, role: LayerRole, count: impl Fn(&super::ModelLayer) -> u64) -> u64 {
+fn sum_over_layers_of_role(
+    model: &Model,
+    role: LayerRole,
+    count: impl Fn(&super::ModelLayer) -> u64,
+) -> u64 {
     let layers = model.layers.iter().filter(|layer| layer.role == role);
     layers.map(count).sum()
 }

@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 /// Returns a machine with four NPUs and a switch. At the machine's rate of 1 GB/s, a byte takes
 /// 1,000 ps. A path has two links, each with a latency of 100 ns.
-fn machine() -> Machine {
+fn load_switch_machine() -> Machine {
     Machine::load_by_name("Switch(4):1 GB/s:100 ns").unwrap()
 }
 
-fn job(pattern: WorkloadPattern) -> Job {
+fn generate_pattern_job(pattern: WorkloadPattern) -> Job {
     Job::generate_job(pattern).unwrap()
 }
 
@@ -29,8 +29,8 @@ fn job(pattern: WorkloadPattern) -> Job {
 /// the hub's latency of 1 us.
 #[test]
 fn messages_pass_a_hub_one_after_another() {
-    let (machine, options) = (machine(), ReplayOptions::default());
-    let ring = job(WorkloadPattern::P2p(P2pPattern::new(
+    let (machine, options) = (load_switch_machine(), ReplayOptions::default());
+    let ring = generate_pattern_job(WorkloadPattern::P2p(P2pPattern::new(
         TrafficPattern::Ring,
         1000,
         4,
@@ -55,7 +55,7 @@ fn a_star_carries_out_an_all_reduce() {
         .with_algorithm(0, DimensionAlgorithmChoice::Named(star))
         .unwrap();
     let pattern = CollectivePattern::new(CollectiveKind::AllReduce, 1000, 4);
-    let report = job(WorkloadPattern::Collective(pattern));
+    let report = generate_pattern_job(WorkloadPattern::Collective(pattern));
     let report = report
         .replay_on(&machine, &ReplayOptions::default())
         .unwrap();
@@ -72,7 +72,8 @@ fn kernels_take_what_their_model_says() {
         let speed = UniformRateModel(FlopRate::new(1e12).unwrap());
         options.extensions.kernels = Some(Arc::new(speed));
     });
-    let report = job(WorkloadPattern::Chain(chain)).replay_on(&machine(), &options);
+    let report = generate_pattern_job(WorkloadPattern::Chain(chain))
+        .replay_on(&load_switch_machine(), &options);
     assert_eq!(report.unwrap().outcome.makespan, Span::from_ns(20_000_000));
 }
 
@@ -86,7 +87,7 @@ fn loads_come_from_tape() {
     let remote = "\n[remote_memory]\nattachment = \"per_npu\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n\
                   capacity = \"1 TB\"\n";
     let machine = Machine::parse(&format!("{text}{remote}"), "tape").unwrap();
-    let loads = job(WorkloadPattern::Memory(LoadKernelStorePattern::new(
+    let loads = generate_pattern_job(WorkloadPattern::Memory(LoadKernelStorePattern::new(
         2, 1, 1_000_000,
     )));
     let options = ReplayOptions::with_changes(|options| {

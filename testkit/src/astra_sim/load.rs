@@ -27,11 +27,11 @@ pub type FileLoader<'f> = dyn Fn(&str) -> Option<Vec<u8>> + 'f;
 
 /// Loads a case from a folder.
 pub fn load_case(folder: &Path) -> WholeSimulationInput {
-    parse(&|file| std::fs::read(folder.join(file)).ok())
+    parse_case_files(&|file| std::fs::read(folder.join(file)).ok())
 }
 
 /// Parses a case from its files.
-pub fn parse(files: &FileLoader<'_>) -> WholeSimulationInput {
+pub fn parse_case_files(files: &FileLoader<'_>) -> WholeSimulationInput {
     let text = |file: &str| -> Option<String> { String::from_utf8(files(file)?).ok() };
     let json = |file: &str| -> Option<Value> { serde_json::from_str(&text(file)?).ok() };
     let args = text("args.txt").unwrap_or_default();

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn times(meeting: &CommunicationTrueTimes) -> Vec<[u64; 4]> {
+fn list_member_times(meeting: &CommunicationTrueTimes) -> Vec<[u64; 4]> {
     let of = |m: &MemberTruth| [m.start_ns, m.wait_ns, m.transfer_ns, m.end_ns];
     meeting.members.iter().map(of).collect()
 }
 
-fn waits(meeting: &CommunicationTrueTimes) -> Vec<(CommunicationWaiterKind, u64, u64)> {
+fn list_member_waits(meeting: &CommunicationTrueTimes) -> Vec<(CommunicationWaiterKind, u64, u64)> {
     let of = |m: &MemberTruth| m.waited.map(|w| (w.by, w.from_ns, w.until_ns));
     meeting.members.iter().filter_map(of).collect()
 }
@@ -36,7 +36,7 @@ fn a_layer_on_two_ranks_by_hand() {
     // are twice as long, except the gaps between operators, so its request is at 71,504. The collective ends 20 us + 4
     // ns (4 bytes at 1 byte/ns) after the last member's start.
     assert_eq!(
-        times(broadcast),
+        list_member_times(broadcast),
         [
             [56_502, 35_002, 20_004, 111_508],
             [91_504, 0, 20_004, 111_508]
@@ -46,7 +46,7 @@ fn a_layer_on_two_ranks_by_hand() {
     // collective.
     let until = 121_508;
     assert_eq!(
-        waits(broadcast),
+        list_member_waits(broadcast),
         [
             (CommunicationWaiterKind::Host, 38_002, until),
             (CommunicationWaiterKind::Host, 74_004, until)
@@ -87,7 +87,7 @@ fn a_layer_on_two_ranks_by_hand() {
     // The 15 parameters take 60 B. Each of two members sends and receives 60 B, which takes 60 ns.
     let end = asked[1] + 20_000 + 20_060;
     assert_eq!(
-        times(reduce),
+        list_member_times(reduce),
         [
             [asked[0] + 20_000, asked[1] - asked[0], 20_060, end],
             [asked[1] + 20_000, 0, 20_060, end],
@@ -96,7 +96,7 @@ fn a_layer_on_two_ranks_by_hand() {
     assert_eq!(asked[0], 648_579);
     assert_eq!(end, 1_145_710);
     assert_eq!(
-        waits(reduce),
+        list_member_waits(reduce),
         [
             (
                 CommunicationWaiterKind::Host,

@@ -2,69 +2,74 @@
 //! together.
 
 use super::ArchiveTestFolder;
-use super::regression::{SOUND, causes, check, machine, sound};
+use super::regression::{
+    SOUND, format_machine_toml, format_sound_machine, join_prediction_causes, run_archive_check,
+};
 
 /// Returns an archive with a baseline for the job that `words` generate, on the machine `SOUND`.
 fn with_baseline(words: &[&str]) -> ArchiveTestFolder {
     let corpus = ArchiveTestFolder::new();
-    std::fs::write(corpus.at("m.toml"), sound()).unwrap();
+    std::fs::write(corpus.at("m.toml"), format_sound_machine()).unwrap();
     corpus.ok(&["archive", "create", "@a.etz"]);
-    replace(&corpus, words, &[]);
+    archive_generated_job(&corpus, words, &[]);
     let baseline = ["archive", "baseline", "@a.etz", "-m", "m.toml"];
     let options = ["--reason", "first", "--", "--compute", "roofline"];
     corpus.ok(&[&baseline[..], &options].concat());
-    assert_eq!(check(&corpus, &[]).0, 0);
+    assert_eq!(run_archive_check(&corpus, &[]).0, 0);
     corpus
 }
 
 /// Generates the job that `words` describe, and adds it to the archive as `w`, with `options`.
-fn replace(corpus: &ArchiveTestFolder, words: &[&str], options: &[&str]) {
+fn archive_generated_job(corpus: &ArchiveTestFolder, words: &[&str], options: &[&str]) {
     corpus.ok(&[&["generate"], words, &["-o", "@job/job"]].concat());
     let add = ["archive", "add", "@a.etz", "@job/job", "--name", "w"];
     corpus.ok(&[&add[..], &["--with", "@m.toml"], options].concat());
 }
 
 /// Returns the causes that a check names. If `text` is given, it describes the machine to use.
-fn named(corpus: &ArchiveTestFolder, text: Option<&str>) -> Vec<String> {
+fn list_check_causes(corpus: &ArchiveTestFolder, text: Option<&str>) -> Vec<String> {
     std::fs::write(corpus.at("new.toml"), text.unwrap_or_default()).unwrap();
     let words: &[&str] = &["--machine", "m.toml=@new.toml"];
-    let (code, found) = check(corpus, if text.is_some() { words } else { &[] });
+    let (code, found) = run_archive_check(corpus, if text.is_some() { words } else { &[] });
     assert_eq!(code, 3);
-    causes(&found, 0).lines().map(str::to_owned).collect()
+    join_prediction_causes(&found, 0)
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Returns the causes of one kind.
-fn of<'c>(causes: &'c [String], kind: &str) -> Vec<&'c str> {
+fn filter_causes_by_kind<'c>(causes: &'c [String], kind: &str) -> Vec<&'c str> {
     let own = causes.iter().filter_map(|cause| cause.strip_prefix(kind));
     own.map(str::trim_start).collect()
 }
 
 /// Returns the arguments for a step in which only attention depends on the sequence length.
-fn step(sequence: &str) -> Vec<&str> {
+fn list_step_arguments(sequence: &str) -> Vec<&str> {
     let words = "data-parallel --ranks 8 --layers 2 --hidden 512 --tokens 2048 --sequence";
     words.split(' ').chain([sequence]).collect()
 }
 
 #[test]
 fn a_constant_of_the_machine_is_named_alone() {
-    let corpus = with_baseline(&step("512"));
+    let corpus = with_baseline(&list_step_arguments("512"));
     let [peak, memory, inner, outer, latency] = SOUND;
     for (text, constant, part) in [
         (
-            machine(peak / 2.0, memory, inner, outer, latency, "ring"),
+            format_machine_toml(peak / 2.0, memory, inner, outer, latency, "ring"),
             "npu.a.peak bf16: \"300.000 TFLOP/s\" → \"150.000 TFLOP/s\"",
             "compute:",
         ),
         (
-            machine(peak, memory, inner, outer / 2.0, latency, "ring"),
+            format_machine_toml(peak, memory, inner, outer / 2.0, latency, "ring"),
             "dimension 2 bandwidth: \"25.000 GB/s\" → \"12.500 GB/s\"",
             "communication:",
         ),
     ] {
         // The peak of the other format changes too, but the job has no node in this format.
         let text = text.replace("fp32 = \"150.000", "fp32 = \"300.000");
-        let found = named(&corpus, Some(&text));
-        assert_eq!(of(&found, "machine:"), [constant]);
+        let found = list_check_causes(&corpus, Some(&text));
+        assert_eq!(filter_causes_by_kind(&found, "machine:"), [constant]);
         // The changed constant causes one of the two largest time changes. The other change may be
         // transfers that slower kernels expose.
         assert!(
@@ -75,48 +80,63 @@ fn a_constant_of_the_machine_is_named_alone() {
                 .any(|cause| cause.starts_with(part)),
             "{found:?}"
         );
-        assert!(of(&found, "workload:").is_empty(), "{found:?}");
-        assert!(of(&found, "collectives:").is_empty(), "{found:?}");
+        assert!(
+            filter_causes_by_kind(&found, "workload:").is_empty(),
+            "{found:?}"
+        );
+        assert!(
+            filter_causes_by_kind(&found, "collectives:").is_empty(),
+            "{found:?}"
+        );
     }
 }
 
 #[test]
 fn a_topology_is_named_alone() {
-    let corpus = with_baseline(&step("512"));
+    let corpus = with_baseline(&list_step_arguments("512"));
     let [peak, memory, inner, outer, latency] = SOUND;
-    let text = machine(peak, memory, inner, outer, latency, "mesh");
-    let found = named(&corpus, Some(&text));
+    let text = format_machine_toml(peak, memory, inner, outer, latency, "mesh");
+    let found = list_check_causes(&corpus, Some(&text));
     assert_eq!(
-        of(&found, "machine:"),
+        filter_causes_by_kind(&found, "machine:"),
         ["dimension 1 shape: \"ring\" → \"mesh\""]
     );
     assert!(
         found[1].starts_with("communication: all 8 ranks +"),
         "{found:?}"
     );
-    assert!(of(&found, "workload:").is_empty(), "{found:?}");
+    assert!(
+        filter_causes_by_kind(&found, "workload:").is_empty(),
+        "{found:?}"
+    );
 }
 
 #[test]
 fn an_operator_is_named_alone_and_beside_a_constant() {
-    let corpus = with_baseline(&step("512"));
-    replace(&corpus, &step("2048"), &["--replace"]);
+    let corpus = with_baseline(&list_step_arguments("512"));
+    archive_generated_job(&corpus, &list_step_arguments("2048"), &["--replace"]);
     let operators = |found: &[String]| {
-        let compute = of(found, "compute:");
+        let compute = filter_causes_by_kind(found, "compute:");
         assert!(!compute.is_empty());
         compute.iter().all(|cause| cause.contains("/attention +"))
     };
-    let found = named(&corpus, None);
+    let found = list_check_causes(&corpus, None);
     assert!(operators(&found), "{found:?}");
-    assert_eq!(of(&found, "workload:").len(), 1);
-    assert!(of(&found, "machine:").is_empty(), "{found:?}");
-    assert!(of(&found, "collectives:").is_empty(), "{found:?}");
+    assert_eq!(filter_causes_by_kind(&found, "workload:").len(), 1);
+    assert!(
+        filter_causes_by_kind(&found, "machine:").is_empty(),
+        "{found:?}"
+    );
+    assert!(
+        filter_causes_by_kind(&found, "collectives:").is_empty(),
+        "{found:?}"
+    );
     // Two constants change at the same time. The check names both, and no third cause.
     let [peak, memory, inner, outer, latency] = SOUND;
-    let text = machine(peak, memory, inner, outer * 0.8, latency, "ring");
-    let found = named(&corpus, Some(&text));
+    let text = format_machine_toml(peak, memory, inner, outer * 0.8, latency, "ring");
+    let found = list_check_causes(&corpus, Some(&text));
     assert_eq!(
-        of(&found, "machine:"),
+        filter_causes_by_kind(&found, "machine:"),
         ["dimension 2 bandwidth: \"25.000 GB/s\" → \"20.000 GB/s\""]
     );
     assert!(operators(&found), "{found:?}");
@@ -129,9 +149,9 @@ fn groups_are_named_by_their_members() {
         [&all[..], &["--batch", batch, "--tokens", "64"]].concat()
     };
     let corpus = with_baseline(&plan("4", "2", "2"));
-    replace(&corpus, &plan("2", "4", "4"), &["--replace"]);
-    let found = named(&corpus, None);
-    let calls = of(&found, "collectives:");
+    archive_generated_job(&corpus, &plan("2", "4", "4"), &["--replace"]);
+    let found = list_check_causes(&corpus, None);
+    let calls = filter_causes_by_kind(&found, "collectives:");
     // Groups of two are removed, and groups of four are added.
     for (members, gone) in [("(0, 4)", true), ("(0, 2, 4, 6)", false)] {
         let row = calls.iter().find(|call| call.contains(members));
@@ -139,16 +159,19 @@ fn groups_are_named_by_their_members() {
         assert_eq!(row.contains("→ 0 calls"), gone, "{row}");
         assert_eq!(row.contains(": 0 →"), !gone, "{row}");
     }
-    let times = of(&found, "communication:");
+    let times = filter_causes_by_kind(&found, "communication:");
     assert!(times[0].contains("(0, 2, 4, 6) +"), "{found:?}");
-    assert!(of(&found, "machine:").is_empty(), "{found:?}");
+    assert!(
+        filter_causes_by_kind(&found, "machine:").is_empty(),
+        "{found:?}"
+    );
 }
 
 /// The page of a check shows both breakdowns, the causes and the earlier baselines, with the same
 /// numbers as the JSON.
 #[test]
 fn a_page_shows_what_moved_beside_its_baselines() {
-    let corpus = with_baseline(&step("512"));
+    let corpus = with_baseline(&list_step_arguments("512"));
     // This second workload's prediction does not change.
     corpus.ok(&[
         "generate",
@@ -169,8 +192,8 @@ fn a_page_shows_what_moved_beside_its_baselines() {
         &["a <second> one", "--", "--compute", "roofline"],
     ]
     .concat());
-    replace(&corpus, &step("2048"), &["--replace"]);
-    let (code, found) = check(&corpus, &["--html", "@check.html"]);
+    archive_generated_job(&corpus, &list_step_arguments("2048"), &["--replace"]);
+    let (code, found) = run_archive_check(&corpus, &["--html", "@check.html"]);
     assert_eq!(code, 3);
     let page = std::fs::read_to_string(corpus.at("check.html")).unwrap();
     // The page has six categories of time, before and after, and two baselines.

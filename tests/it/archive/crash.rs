@@ -1,6 +1,6 @@
 //! Tests commands that are killed, that run at the same time, or that run out of disk space.
 
-use super::{ArchiveTestFolder, names};
+use super::{ArchiveTestFolder, list_workload_names};
 use chakram::archive::Archive;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn equivalent_command(corpus: &ArchiveTestFolder, words: &[&str]) -> Command {
 
 /// Runs a command and kills it after `micros` microseconds. Returns `false` if the command had
 /// already ended.
-fn kill(corpus: &ArchiveTestFolder, words: &[&str], micros: u64) -> bool {
+fn run_and_kill(corpus: &ArchiveTestFolder, words: &[&str], micros: u64) -> bool {
     let mut child = equivalent_command(corpus, words).spawn().unwrap();
     std::thread::sleep(Duration::from_micros(micros));
     let done = child.try_wait().unwrap().is_some();
@@ -30,7 +30,7 @@ fn kill(corpus: &ArchiveTestFolder, words: &[&str], micros: u64) -> bool {
 }
 
 /// Returns a number below `n`, and advances the generator.
-fn random(state: &mut u64, n: u64) -> u64 {
+fn draw_below(state: &mut u64, n: u64) -> u64 {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
         .wrapping_add(1_442_695_040_888_963_407);
@@ -76,7 +76,7 @@ fn kill_adds(kills: u64) {
         // The archive has some of the traces but lacks one file, so every add command has something to write.
         let mut state = 7;
         let noise = |state: &mut u64| {
-            let noise: Vec<u8> = (0..300_000).map(|_| random(state, 256) as u8).collect();
+            let noise: Vec<u8> = (0..300_000).map(|_| draw_below(state, 256) as u8).collect();
             std::fs::write(corpus.at("noise"), noise).unwrap();
         };
         let words = ["archive", "add", archive, "@job/job", "--with", "@noise"];
@@ -93,10 +93,10 @@ fn kill_adds(kills: u64) {
             assert!(number < 20 * kills, "{killed} of {number} were killed");
             let name = format!("x{number}");
             noise(&mut state);
-            let at = random(&mut state, micros * 5 / 4);
-            let dead = kill(&corpus, &[&words[..], &["--name", &name]].concat(), at);
+            let at = draw_below(&mut state, micros * 5 / 4);
+            let dead = run_and_kill(&corpus, &[&words[..], &["--name", &name]].concat(), at);
             killed += u64::from(dead);
-            let found = names(&path);
+            let found = list_workload_names(&path);
             assert!(dead || found.contains(&name), "{found:?}");
             assert!(there.iter().all(|name| found.contains(name)), "{found:?}");
             let verdict = Archive::open_archive(&path)
@@ -135,14 +135,18 @@ fn kill_collections_and_merges(kills: u64) {
                 "{killed:?} were killed"
             );
             // A killed command has had either its full effect or none. Run it again.
-            let there = names(&path).contains(&"other".to_owned());
+            let there = list_workload_names(&path).contains(&"other".to_owned());
             let which = usize::from(there);
             let words = if there { &collect[..] } else { &merge };
-            let dead = kill(&corpus, words, random(&mut state, micros[which] * 5 / 4));
+            let dead = run_and_kill(
+                &corpus,
+                words,
+                draw_below(&mut state, micros[which] * 5 / 4),
+            );
             *if dead { &mut killed } else { &mut done }
                 .get_mut(which)
                 .unwrap() += 1;
-            let found = names(&path);
+            let found = list_workload_names(&path);
             assert!(
                 ["one", "two"]
                     .iter()
@@ -159,7 +163,7 @@ fn kill_collections_and_merges(kills: u64) {
             );
         }
         corpus.ok(&["archive", "gc", archive, "--drop", "two"]);
-        assert!(!names(&path).contains(&"two".to_owned()));
+        assert!(!list_workload_names(&path).contains(&"two".to_owned()));
         corpus.ok(&["archive", "verify", archive]);
     }
 }
@@ -199,7 +203,7 @@ fn adds_at_the_same_time_are_all_there() {
         for mut child in children {
             assert!(child.wait().unwrap().success());
         }
-        assert_eq!(names(&path), all);
+        assert_eq!(list_workload_names(&path), all);
         corpus.ok(&["archive", "verify", archive]);
         // Only one add can take a name.
         let error = corpus.fails(2, &["archive", "add", archive, "@job/job", "--name", "a"]);
@@ -222,7 +226,7 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
         let corpus = ArchiveTestFolder::new();
         corpus.ok(&[&["archive", "create", archive], kind].concat());
         corpus.small(archive, "first", "1");
-        let before = super::files(&corpus.at(""))
+        let before = super::read_folder_files(&corpus.at(""))
             .into_iter()
             .filter(|(name, _)| name.starts_with("/a"));
         let before: Vec<_> = before.collect();
@@ -244,7 +248,7 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains("cannot write"), "{error}");
-        let after = super::files(&corpus.at(""))
+        let after = super::read_folder_files(&corpus.at(""))
             .into_iter()
             .filter(|(name, _)| name.starts_with("/a"));
         assert!(before == after.collect::<Vec<_>>());
@@ -263,7 +267,7 @@ fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {
         std::fs::create_dir(corpus.at("in")).unwrap();
         corpus.ok(&[&["archive", "create", archive], kind].concat());
         corpus.small(archive, "first", "1");
-        let before = super::files(&corpus.at("in"));
+        let before = super::read_folder_files(&corpus.at("in"));
         let set_mode = |path: &std::path::Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
@@ -291,7 +295,7 @@ fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {
             error.contains("cannot ") && error.contains("Permission denied"),
             "{error}"
         );
-        assert!(before == super::files(&corpus.at("in")));
+        assert!(before == super::read_folder_files(&corpus.at("in")));
         corpus.ok(&["archive", "verify", archive]);
     }
 }

@@ -160,7 +160,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
         let told = String::from_utf8_lossy(&added.stderr).into_owned();
         assert!(told.contains(&corpus.name(kept)), "{told}");
         assert_eq!(std::fs::read(corpus.at(kept)).unwrap(), cut[before..]);
-        assert_eq!(super::names(&path), ["first", "third"]);
+        assert_eq!(super::list_workload_names(&path), ["first", "third"]);
         corpus.ok(&["archive", "verify", "@a.etz"]);
     }
     // A command that fails does not remove the tail.

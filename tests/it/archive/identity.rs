@@ -1,6 +1,6 @@
 //! Tests that extraction returns packed files byte for byte.
 
-use super::{ArchiveTestFolder, files};
+use super::{ArchiveTestFolder, read_folder_files};
 use crate::corpus::{corpus_path, sample_every_nth};
 use std::io::Read;
 
@@ -23,7 +23,7 @@ fn round_trips(
             ]);
             let (workload, out) = (format!("{archive}::x"), format!("out{ending}-{level}"));
             corpus.ok(&["archive", "extract", &workload, "-o", &format!("@{out}")]);
-            let found = files(&corpus.at(&out));
+            let found = read_folder_files(&corpus.at(&out));
             let names = |files: &[(String, Vec<u8>)]| {
                 files
                     .iter()
@@ -68,7 +68,12 @@ fn generated_jobs_come_back() {
         let corpus = ArchiveTestFolder::new();
         let all = [&["generate"], words, &["-o", "@job/job"]].concat();
         corpus.ok(&all);
-        round_trips(&corpus, "@job/job", LEVELS, &files(&corpus.at("job")));
+        round_trips(
+            &corpus,
+            "@job/job",
+            LEVELS,
+            &read_folder_files(&corpus.at("job")),
+        );
     }
 }
 
@@ -103,7 +108,12 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
         // Some captures cannot be converted, but their files are archived too.
         if traces.status.success() {
             converted += 1;
-            round_trips(&corpus, "@job/job", levels, &files(&corpus.at("job")));
+            round_trips(
+                &corpus,
+                "@job/job",
+                levels,
+                &read_folder_files(&corpus.at("job")),
+            );
         } else {
             corpus.ok(&[
                 "generate", "chain", "--ranks", "1", "--nodes", "1", "-o", "@job/job",
@@ -116,7 +126,7 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
         corpus.ok(&["archive", "extract", "@raw.etz::raw", "-o", "@raw"]);
         let name = folder.file_name().unwrap().to_str().unwrap();
         assert!(
-            files(&corpus.at(&format!("raw/{name}"))) == files(&folder),
+            read_folder_files(&corpus.at(&format!("raw/{name}"))) == read_folder_files(&folder),
             "{from}"
         );
     }
@@ -159,7 +169,7 @@ fn other_files_are_found_in_their_places() {
         "--ranks",
         "2-3",
     ]);
-    let traces = files(&corpus.at("some"));
+    let traces = read_folder_files(&corpus.at("some"));
     let traces = traces
         .iter()
         .filter(|(name, _)| name.contains(".et"))
@@ -193,7 +203,10 @@ fn a_file_that_is_named_twice_is_kept_once_and_two_of_a_name_are_refused() {
         error.contains("would both be stored as `machine.toml`"),
         "{error}"
     );
-    assert_eq!(super::names(&corpus.at("a.etz")), ["data-parallel-8"]);
+    assert_eq!(
+        super::list_workload_names(&corpus.at("a.etz")),
+        ["data-parallel-8"]
+    );
 }
 
 #[test]

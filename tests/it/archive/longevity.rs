@@ -1,6 +1,6 @@
 //! Tests that this program and a Python reader read archives of every version of the format.
 
-use super::{ArchiveTestFolder, files, names};
+use super::{ArchiveTestFolder, list_workload_names, read_folder_files};
 use crate::corpus::corpus_path as shared;
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ const GOLDEN: [&str; 3] = [
 ];
 
 /// Returns a Python interpreter that has the package zstandard: `CHAKRAM_PYTHON`, or `python3`.
-fn python() -> Option<String> {
+fn find_python_with_zstandard() -> Option<String> {
     let name = std::env::var("CHAKRAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let found = Command::new(&name)
         .args(["-c", "import zstandard"])
@@ -28,7 +28,7 @@ fn python() -> Option<String> {
 /// Extracts every workload of `archive` with this program and with the Python reader, and compares
 /// the extracted files.
 fn readers_agree(corpus: &ArchiveTestFolder, python: &str, archive: &Path) {
-    for (number, name) in names(archive).iter().enumerate() {
+    for (number, name) in list_workload_names(archive).iter().enumerate() {
         let (ours, theirs) = (format!("ours{number}"), format!("theirs{number}"));
         let workload = format!("{}::{name}", archive.display());
         corpus.ok(&["archive", "extract", &workload, "-o", &format!("@{ours}")]);
@@ -49,7 +49,7 @@ fn readers_agree(corpus: &ArchiveTestFolder, python: &str, archive: &Path) {
             String::from_utf8_lossy(&output.stderr)
         );
         assert!(
-            files(&corpus.at(&ours)) == files(&corpus.at(&theirs)),
+            read_folder_files(&corpus.at(&ours)) == read_folder_files(&corpus.at(&theirs)),
             "{name}"
         );
     }
@@ -63,7 +63,7 @@ fn archives_of_every_version_are_read() {
         // The last version also has a captured job, whose columns are sums over other columns.
         let captured = ["captured", "default", "plain"];
         let expected = &captured[usize::from(!golden.contains('3'))..];
-        assert_eq!(names(&path), expected, "{golden}");
+        assert_eq!(list_workload_names(&path), expected, "{golden}");
         let text = corpus.ok(&["archive", "verify", golden]);
         assert!(text.ends_with("all committed data is intact\n"), "{text}");
         // When the format was introduced, four ranks had 28 nodes each (`default`) or 5 nodes each
@@ -78,7 +78,7 @@ fn archives_of_every_version_are_read() {
                 "{text}"
             );
         }
-        if let Some(python) = python() {
+        if let Some(python) = find_python_with_zstandard() {
             readers_agree(&corpus, &python, &path);
         }
     }
@@ -86,7 +86,9 @@ fn archives_of_every_version_are_read() {
 
 #[test]
 fn the_reader_in_python_reads_what_is_written_today() {
-    let Some(python) = python() else { return };
+    let Some(python) = find_python_with_zstandard() else {
+        return;
+    };
     let corpus = ArchiveTestFolder::new();
     for (kind, archive) in [(&[][..], "@a.etz"), (&["--folder"], "@a")] {
         corpus.ok(&[&["archive", "create", archive], kind].concat());

@@ -1,11 +1,11 @@
 //! Tests the extraction of single ranks and of node ranges.
 
-use super::{ArchiveTestFolder, files};
+use super::{ArchiveTestFolder, read_folder_files};
 use std::path::Path;
 
 /// Splits a trace into records; each record keeps its length prefix. This reader is independent of
 /// the product's reader.
-fn records(trace: &[u8]) -> Vec<&[u8]> {
+fn split_trace_records(trace: &[u8]) -> Vec<&[u8]> {
     let mut all = Vec::new();
     let mut rest = trace;
     while !rest.is_empty() {
@@ -21,18 +21,18 @@ fn records(trace: &[u8]) -> Vec<&[u8]> {
 }
 
 /// Returns the offsets in an archive file where the frames of objects begin.
-fn frames(archive: &[u8]) -> Vec<usize> {
+fn find_object_frame_offsets(archive: &[u8]) -> Vec<usize> {
     let places = archive.windows(4).enumerate();
     let places = places.filter(|(_, letters)| letters == b"CKOB");
     places.map(|(at, _)| at + 4).collect()
 }
 
 /// Extracts `nodes` of rank 0 into `to` and returns the trace.
-fn part(corpus: &ArchiveTestFolder, nodes: &str, to: &str) -> Vec<u8> {
+fn extract_rank0_nodes(corpus: &ArchiveTestFolder, nodes: &str, to: &str) -> Vec<u8> {
     let out = format!("@{to}");
     let words = ["archive", "extract", "@a.etz::long", "-o", &out];
     corpus.ok(&[&words[..], &["--ranks", "0", "--nodes", nodes]].concat());
-    let found = files(&corpus.at(to));
+    let found = read_folder_files(&corpus.at(to));
     assert_eq!(found.len(), 1, "the trace, and no file of the job");
     found.into_iter().next().unwrap().1
 }
@@ -49,7 +49,7 @@ fn nodes_are_read_alone() {
     let shown = corpus.ok(&["archive", "show", "@a.etz::long"]);
     assert!(shown.contains(&format!("  {nodes}\n")), "{shown}");
     let trace = std::fs::read(corpus.at("job/job.0.et")).unwrap();
-    let all = records(&trace);
+    let all = split_trace_records(&trace);
     let expected =
         |first: usize, last: usize| [&all[..1], &all[first + 1..=last + 1]].concat().concat();
     for (range, first, last) in [
@@ -59,7 +59,7 @@ fn nodes_are_read_alone() {
         ("89990-1000000", 89_990, 89_999),
     ] {
         assert!(
-            part(&corpus, range, range) == expected(first, last),
+            extract_rank0_nodes(&corpus, range, range) == expected(first, last),
             "{range}"
         );
     }
@@ -69,11 +69,11 @@ fn nodes_are_read_alone() {
     // the data after it.
     let path = corpus.at("a.etz");
     let mut bytes = std::fs::read(&path).unwrap();
-    let frames = frames(&bytes);
+    let frames = find_object_frame_offsets(&bytes);
     assert!(trace.len() > 4 << 20 && frames.len() >= 3, "{frames:?}");
     bytes[(frames[1] + frames[2]) / 2] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    assert!(part(&corpus, "0-9", "again") == expected(0, 9));
+    assert!(extract_rank0_nodes(&corpus, "0-9", "again") == expected(0, 9));
     let whole = ["archive", "extract", "@a.etz::long", "-o", "@whole"];
     let error = corpus.fails(2, &whole);
     assert!(error.contains("a frame cannot be unpacked"), "{error}");
@@ -111,5 +111,5 @@ fn parts_that_are_not_there_are_refused() {
     corpus.ok(&["archive", "add", "@a.etz", "@odd/job.0.et", "--name", "odd"]);
     let error = extract("@a.etz::odd", &["--nodes", "0"]);
     assert!(error.contains("records are unknown"), "{error}");
-    assert!(!corpus.at("out").exists() || files(&corpus.at("out")).is_empty());
+    assert!(!corpus.at("out").exists() || read_folder_files(&corpus.at("out")).is_empty());
 }

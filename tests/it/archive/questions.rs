@@ -8,7 +8,7 @@ use chakram::archive::{
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-fn entry(values: &[(&str, String)]) -> WorkloadEntry {
+fn build_workload_entry(values: &[(&str, String)]) -> WorkloadEntry {
     let metadata = values
         .iter()
         .map(|(key, text)| ((*key).to_owned(), MetadataValue::parse(key, text).unwrap()));
@@ -37,7 +37,7 @@ proptest! {
     ) {
         let mut values = vec![("gpu", gpu.clone()), ("torch", format!("{}.{}", version.0, version.1))];
         values.extend(step.map(|step| ("step", step.to_string())));
-        let workload = entry(&values);
+        let workload = build_workload_entry(&values);
         let words = ["=", "!=", "<", "<=", ">", ">="];
         let holds = |sign: usize, order: Option<std::cmp::Ordering>| match (words[sign], order) {
             ("!=", order) => order != Some(std::cmp::Ordering::Equal),
@@ -65,7 +65,7 @@ proptest! {
     #[test]
     fn any_question_is_answered_or_refused(text in "[a-c=<>!()~ '\"0-9.andornt]{0,40}") {
         if let Ok(query) = MetadataQuery::parse(&text) {
-            query.matches(&entry(&[("a", "1".to_owned())]));
+            query.matches(&build_workload_entry(&[("a", "1".to_owned())]));
         }
     }
 }
@@ -113,7 +113,7 @@ fn are_dates(own: &str, asked: &str) -> bool {
 }
 
 /// Returns how a workload's value compares with the requested value; `None` if their types differ.
-fn order(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
+fn compare_metadata_values(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
     let number = |text: &str| text.parse::<f64>().ok();
     let lower = |text: &str| text.to_lowercase();
     match key {
@@ -165,7 +165,7 @@ impl MetadataConditionTree {
                     Ok(number) if !matches!(key, "torch" | "gpu" | "name") => number.to_string(),
                     _ => own.clone(),
                 };
-                let order = order(key, own, asked);
+                let order = compare_metadata_values(key, own, asked);
                 match (SIGNS[*sign], order) {
                     ("~", _) => shown.to_lowercase().contains(&asked.to_lowercase()),
                     ("!=", order) => order.is_none_or(|order| order.is_ne()),
@@ -219,7 +219,7 @@ proptest! {
                 own.insert(*key, value);
             }
         }
-        let mut workload = entry(&given);
+        let mut workload = build_workload_entry(&given);
         workload.traces.extend((0..ranks).map(|rank| RankRangeTraceRow {
             rank,
             ranks: 1,
@@ -300,6 +300,10 @@ fn lists_are_filtered() {
     // A workload that is kept until the end of 2026 expires on 2027-01-01, and not before.
     for (day, left) in [("2026-12-31", 3), ("2027-01-01", 2)] {
         corpus.ok(&["archive", "gc", "@a.etz", "--as-of", day]);
-        assert_eq!(super::names(&corpus.at("a.etz")).len(), left, "{day}");
+        assert_eq!(
+            super::list_workload_names(&corpus.at("a.etz")).len(),
+            left,
+            "{day}"
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 /// Returns the machine of the tests. The parameters are the peak rate and the memory bandwidth of
 /// an NPU, and two network dimensions.
-pub fn machine(
+pub fn format_machine_toml(
     peak: f64,
     memory: f64,
     inner: f64,
@@ -27,11 +27,11 @@ pub fn machine(
 
 pub const SOUND: [f64; 5] = [300.0, 2000.0, 200.0, 25.0, 2.0];
 
-pub fn sound() -> String {
-    machine(SOUND[0], SOUND[1], SOUND[2], SOUND[3], SOUND[4], "ring")
+pub fn format_sound_machine() -> String {
+    format_machine_toml(SOUND[0], SOUND[1], SOUND[2], SOUND[3], SOUND[4], "ring")
 }
 
-pub fn check(corpus: &ArchiveTestFolder, words: &[&str]) -> (i32, Value) {
+pub fn run_archive_check(corpus: &ArchiveTestFolder, words: &[&str]) -> (i32, Value) {
     let output = corpus.run(&[&["archive", "check", "@a.etz", "--format", "json"], words].concat());
     let code = output.status.code().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -40,7 +40,7 @@ pub fn check(corpus: &ArchiveTestFolder, words: &[&str]) -> (i32, Value) {
     (code, value)
 }
 
-pub fn causes(check: &Value, at: usize) -> String {
+pub fn join_prediction_causes(check: &Value, at: usize) -> String {
     let list = check["predictions"][at]["causes"].as_array().unwrap();
     let list: Vec<&str> = list.iter().map(|cause| cause.as_str().unwrap()).collect();
     list.join("\n")
@@ -49,7 +49,7 @@ pub fn causes(check: &Value, at: usize) -> String {
 #[test]
 fn causes_are_named() {
     let corpus = ArchiveTestFolder::new();
-    std::fs::write(corpus.at("m.toml"), sound()).unwrap();
+    std::fs::write(corpus.at("m.toml"), format_sound_machine()).unwrap();
     corpus.ok(&["archive", "create", "@a.etz"]);
     let job = |layers: &str, at: &str| {
         corpus.ok(&[
@@ -75,28 +75,42 @@ fn causes_are_named() {
         &words,
     ]
     .concat());
-    let (code, same) = check(&corpus, &[]);
+    let (code, same) = run_archive_check(&corpus, &[]);
     assert_eq!(
         (code, &same["predictions"][0]["change_percent"]),
         (0, &Value::from(0.0))
     );
     let changed = |text: String| {
         std::fs::write(corpus.at("new.toml"), text).unwrap();
-        let (code, found) = check(&corpus, &["--machine", "m.toml=@new.toml"]);
+        let (code, found) = run_archive_check(&corpus, &["--machine", "m.toml=@new.toml"]);
         assert_eq!(code, 3);
-        causes(&found, 0)
+        join_prediction_causes(&found, 0)
     };
     let [peak, memory, inner, outer, latency] = SOUND;
     // Each case changes one constant of the machine, and lists the predictions that this constant
     // changes.
-    let found = changed(machine(peak / 2.0, memory, inner, outer, latency, "ring"));
+    let found = changed(format_machine_toml(
+        peak / 2.0,
+        memory,
+        inner,
+        outer,
+        latency,
+        "ring",
+    ));
     assert!(
         found.contains("machine: npu.a.peak bf16: \"300.000 TFLOP/s\" → \"150.000 TFLOP/s\""),
         "{found}"
     );
     assert!(found.contains("compute: "), "{found}");
     // Here the topology changes, too.
-    let found = changed(machine(peak, memory, inner, outer / 4.0, latency, "switch"));
+    let found = changed(format_machine_toml(
+        peak,
+        memory,
+        inner,
+        outer / 4.0,
+        latency,
+        "switch",
+    ));
     assert!(
         found.contains("machine: dimension 1 shape: \"ring\" → \"switch\""),
         "{found}"
@@ -120,9 +134,9 @@ fn causes_are_named() {
         "@m.toml",
         "--replace",
     ]);
-    let (code, found) = check(&corpus, &[]);
+    let (code, found) = run_archive_check(&corpus, &[]);
     assert_eq!(code, 3);
-    let found = causes(&found, 0);
+    let found = join_prediction_causes(&found, 0);
     assert!(found.contains("workload: the files differ"), "{found}");
     assert!(
         found.contains("compute: step0/layer2/")
@@ -142,7 +156,7 @@ fn causes_are_named() {
         "--compute",
         "roofline",
     ]);
-    assert_eq!(check(&corpus, &[]).0, 0);
+    assert_eq!(run_archive_check(&corpus, &[]).0, 0);
     let shown = corpus.ok(&["archive", "show", "@a.etz::dp"]);
     assert!(
         shown.contains("first") && shown.contains("a third layer"),
@@ -188,7 +202,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
         "archive", "baseline", "@a.etz", "-m", "dgx-h100", "--reason", "first",
     ]);
     std::fs::write(corpus.at("wrong.toml"), "name = 1").unwrap();
-    let (code, found) = check(&corpus, &["--machine", "dgx-h100=@wrong.toml"]);
+    let (code, found) = run_archive_check(&corpus, &["--machine", "dgx-h100=@wrong.toml"]);
     assert_eq!((code, found["failed"].as_array().unwrap().len()), (2, 1));
     let error = corpus.fails(
         2,
@@ -228,7 +242,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
 #[test]
 fn seeded_regressions_are_caught_and_nothing_else() {
     let corpus = ArchiveTestFolder::new();
-    std::fs::write(corpus.at("m.toml"), sound()).unwrap();
+    std::fs::write(corpus.at("m.toml"), format_sound_machine()).unwrap();
     corpus.ok(&["archive", "create", "--folder", "@a.etz"]);
     // The archive has 40 workloads: collectives, messages, chains, and steps of small models.
     for number in 0..40u32 {
@@ -311,10 +325,10 @@ fn seeded_regressions_are_caught_and_nothing_else() {
         let [peak, memory, inner, outer, latency] = constants;
         std::fs::write(
             corpus.at("new.toml"),
-            machine(peak, memory, inner, outer, latency, "ring"),
+            format_machine_toml(peak, memory, inner, outer, latency, "ring"),
         )
         .unwrap();
-        let (code, found) = check(
+        let (code, found) = run_archive_check(
             &corpus,
             &["--machine", "m.toml=@new.toml", "--threshold", "0.4%"],
         );
@@ -337,7 +351,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
         // If a prediction depends on only one constant, a change of 0.5 % or more in this constant changes the
         // prediction by nearly as much.
         caught += usize::from(moved > 0);
-        let (code, part) = check(
+        let (code, part) = run_archive_check(
             &corpus,
             &[
                 "--machine",
@@ -364,7 +378,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
         "{told}"
     );
     for _ in 0..rounds / 3 {
-        assert_eq!(check(&corpus, &["--threshold", "0%"]).0, 0);
+        assert_eq!(run_archive_check(&corpus, &["--threshold", "0%"]).0, 0);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests that extraction overwrites only files with the same content.
 
-use crate::commands::{chakram, code};
+use crate::commands::{run_chakram, run_for_exit_code};
 
 #[test]
 fn extraction_replaces_no_other_file() {
@@ -24,12 +24,12 @@ fn extraction_replaces_no_other_file() {
         &["archive", "create", &archive],
         &["archive", "add", &archive, &at("job"), "--name", "w"],
     ] {
-        assert!(chakram(args).status.success(), "{args:?}");
+        assert!(run_chakram(args).status.success(), "{args:?}");
     }
     let extract = ["archive", "extract", &format!("{archive}::w"), "-o", &to];
     let foreign = format!("{to}/job.1.et");
     std::fs::write(&foreign, "mine").unwrap();
-    let refused = chakram(&extract);
+    let refused = run_chakram(&extract);
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{error}");
     assert!(
@@ -40,7 +40,7 @@ fn extraction_replaces_no_other_file() {
     assert_eq!(std::fs::read_dir(&to).unwrap().count(), 1);
     assert_eq!(std::fs::read(&foreign).unwrap(), b"mine");
     std::fs::remove_file(&foreign).unwrap();
-    assert_eq!(code(&extract), 0);
+    assert_eq!(run_for_exit_code(&extract), 0);
     // The files already exist, with the content that the first extraction wrote.
-    assert_eq!(code(&extract), 0);
+    assert_eq!(run_for_exit_code(&extract), 0);
 }

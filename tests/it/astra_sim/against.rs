@@ -2,7 +2,7 @@
 
 use super::chance::does_nothing;
 use super::product;
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use crate::corpus::sample_every_nth;
 use serde_json::Value;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ const NEVER: &str = "note: the original would never finish this job: ";
 
 /// Returns an error if this note is wrong, because the simulator says that the original finishes, or missing, although
 /// only the program finishes.
-fn told(
+fn find_wrong_note(
     ran: &product::ProgramExitCodeAndFinishTimes,
     original: bool,
     program: bool,
@@ -27,19 +27,19 @@ fn told(
 }
 
 /// Compares the program with the simulator on the configurations of `seeds`.
-fn compare(seeds: impl Iterator<Item = u64> + Send) {
+fn compare_with_simulator(seeds: impl Iterator<Item = u64> + Send) {
     let [equal, finished, answered] = [const { AtomicU64::new(0) }; 3];
     let faults = Mutex::new(Vec::new());
-    product::each(seeds, |seed| {
+    product::run_on_all_cores(seeds, |seed| {
         let config = create_random_config(seed);
-        let expected = oracle::run(&config);
+        let expected = oracle::simulate_as_astra_sim(&config);
         let [closed, stepwise] = product::run_both(&config);
         let done = expected.finish.iter().all(Option::is_some);
         let why = match closed == stepwise {
-            true => product::difference(&closed, &expected),
+            true => product::describe_answer_difference(&closed, &expected),
             false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
         };
-        let why = why.or(told(&closed, done, closed.code == Some(0)));
+        let why = why.or(find_wrong_note(&closed, done, closed.code == Some(0)));
         // The original never continues after a node that does nothing; the program does.
         let goes_on = !done && closed.code == Some(0) && does_nothing(&config);
         match why {
@@ -64,7 +64,7 @@ fn compare(seeds: impl Iterator<Item = u64> + Send) {
 
 #[test]
 fn random_configurations_answer_alike() {
-    compare(0..60);
+    compare_with_simulator(0..60);
 }
 
 /// Compares the program with the simulator on jobs whose NPUs have issued different numbers of collectives. The program
@@ -74,14 +74,14 @@ fn random_configurations_answer_alike() {
 fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
     let [finished, answered, stuck, differ] = [const { AtomicU64::new(0) }; 4];
     let faults = Mutex::new(Vec::new());
-    product::each(seeds, |seed| {
+    product::run_on_all_cores(seeds, |seed| {
         let config = create_overlapping_config(seed);
-        let original = oracle::run(&config);
+        let original = oracle::simulate_as_astra_sim(&config);
         let apart = oracle::simulate_with_own_numbering(&config);
         let done = |answer: &oracle::SimulationAnswer| answer.finish.iter().all(Option::is_some);
         let [closed, stepwise] = product::run_both(&config);
         let mut why = match closed == stepwise {
-            true => product::difference(&closed, &apart),
+            true => product::describe_answer_difference(&closed, &apart),
             false => Some(format!("{closed:?}, and step by step {stepwise:?}")),
         };
         // If NPUs issue collectives with different messages, not all of them wait.
@@ -93,7 +93,7 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
         if done(&original) && original != apart {
             why = why.or(Some("the two numberings differ".to_owned()));
         }
-        why = why.or(told(&closed, done(&original), done(&apart)));
+        why = why.or(find_wrong_note(&closed, done(&original), done(&apart)));
         match (done(&original), done(&apart)) {
             (true, _) => finished.fetch_add(1, Relaxed),
             (false, true) => answered.fetch_add(1, Relaxed),
@@ -140,8 +140,8 @@ fn notes_do_not_depend_on_the_order_at_an_instant() {
 #[test]
 #[ignore = "takes minutes"]
 fn many_overlapping_groups_answer_alike() {
-    let first = number("CHAKRAM_FIRST_SEED", 0);
-    let counts = compare_overlapping(first..first + number("CHAKRAM_SEEDS", 3000));
+    let first = read_env_number("CHAKRAM_FIRST_SEED", 0);
+    let counts = compare_overlapping(first..first + read_env_number("CHAKRAM_SEEDS", 3000));
     assert!(counts.iter().all(|&count| count > 3), "{counts:?}");
 }
 
@@ -157,7 +157,7 @@ fn what_starts_together_is_answered_in_closed_form() {
             "--remote-memory-configuration=traces/astra-sim-8/memory.json",
             "--format=json",
         ];
-        let output = chakram(&[&files[..], more].concat());
+        let output = run_chakram(&[&files[..], more].concat());
         serde_json::from_slice(&output.stdout).expect("it is JSON")
     };
     // Each of eight NPUs sends four chunks of 2 · 7 messages.
@@ -234,7 +234,7 @@ fn links_without_a_second_user_have_closed_forms() {
                 "--remote-memory-configuration=traces/astra-sim-8/memory.json",
                 "--format=json",
             ];
-            let output = chakram(&[&files[..], more].concat());
+            let output = run_chakram(&[&files[..], more].concat());
             serde_json::from_slice(&output.stdout).expect("it is JSON")
         });
         let of = format!("{algorithm} on {shape}, {active_chunks}");
@@ -252,7 +252,7 @@ fn links_without_a_second_user_have_closed_forms() {
     }
 }
 
-fn number(name: &str, default: u64) -> u64 {
+fn read_env_number(name: &str, default: u64) -> u64 {
     let text = std::env::var(name);
     text.map_or(default, |text| text.parse().expect("a number"))
 }
@@ -261,8 +261,8 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 #[ignore = "takes minutes"]
 fn many_random_configurations_answer_alike() {
-    let first = number("CHAKRAM_FIRST_SEED", 0);
-    compare(first..first + number("CHAKRAM_SEEDS", 3000));
+    let first = read_env_number("CHAKRAM_FIRST_SEED", 0);
+    compare_with_simulator(first..first + read_env_number("CHAKRAM_SEEDS", 3000));
 }
 
 /// Writes the files of the configuration with seed `CHAKRAM_SEED` into the folder `CHAKRAM_FOLDER`,
@@ -271,7 +271,7 @@ fn many_random_configurations_answer_alike() {
 #[test]
 #[ignore = "for looking at one"]
 fn one_random_configuration() {
-    let seed = number("CHAKRAM_SEED", 0);
+    let seed = read_env_number("CHAKRAM_SEED", 0);
     let config = match std::env::var("CHAKRAM_OVERLAPPING") {
         Ok(_) => create_overlapping_config(seed),
         Err(_) => create_random_config(seed),
@@ -280,6 +280,9 @@ fn one_random_configuration() {
     let folder = std::path::Path::new(&folder);
     config.write_case(folder).expect("it is written");
     println!("{config:#?}");
-    println!("{:?}", product::run(folder, &config.command_args(), &[]));
-    println!("{:?}", oracle::run(&config));
+    println!(
+        "{:?}",
+        product::run_astra_sim(folder, &config.command_args(), &[])
+    );
+    println!("{:?}", oracle::simulate_as_astra_sim(&config));
 }

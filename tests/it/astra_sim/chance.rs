@@ -2,13 +2,17 @@
 //! configuration does not change it.
 
 use testkit::astra_sim::config::{NodeWork, WholeSimulationInput};
-use testkit::astra_sim::{SimulationAnswer, create_random_config, load_case, run};
+use testkit::astra_sim::{
+    SimulationAnswer, create_random_config, load_case, simulate_as_astra_sim,
+};
 
 /// Returns the seeds below `seeds` whose configurations do not finish, each with its configuration.
-fn stuck(seeds: u64) -> Vec<(u64, WholeSimulationInput)> {
+fn find_unfinished_configs(seeds: u64) -> Vec<(u64, WholeSimulationInput)> {
     let done = |answer: &SimulationAnswer| answer.finish.iter().all(Option::is_some);
     let configs = (0..seeds).map(|seed| (seed, create_random_config(seed)));
-    configs.filter(|(_, config)| !done(&run(config))).collect()
+    configs
+        .filter(|(_, config)| !done(&simulate_as_astra_sim(config)))
+        .collect()
 }
 
 /// Returns `true` if phases of two directions share a queue that cannot take all chunks. NPUs that
@@ -36,7 +40,7 @@ pub fn does_nothing(config: &WholeSimulationInput) -> bool {
 }
 
 fn have_reasons(seeds: u64) {
-    let stuck = stuck(seeds);
+    let stuck = find_unfinished_configs(seeds);
     println!("{} do not finish", stuck.len());
     assert!((stuck.len() as u64) < seeds / 8, "{}", stuck.len());
     for (seed, config) in stuck {

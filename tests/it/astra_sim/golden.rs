@@ -20,7 +20,7 @@ use testkit::astra_sim::{self as oracle, SimulationAnswer};
 const MIB: u64 = 1 << 20;
 
 /// Returns one collective of all NPUs, in four chunks, on dimensions given as (shape, size, bandwidth, latency).
-pub fn one(
+pub fn build_collective_config(
     network: NetworkModel,
     dims: &[(DimensionTopology, usize, f64, f64)],
     kind: CollectiveOperation,
@@ -77,15 +77,15 @@ pub fn one(
 }
 
 /// Returns the simulator's answer, after checking that the program gives the same answer.
-fn run(config: &WholeSimulationInput) -> SimulationAnswer {
-    let answer = oracle::run(config);
+fn simulate_and_check_program(config: &WholeSimulationInput) -> SimulationAnswer {
+    let answer = oracle::simulate_as_astra_sim(config);
     let ran = product::run_config(config);
-    assert_eq!(product::difference(&ran, &answer), None);
+    assert_eq!(product::describe_answer_difference(&ran, &answer), None);
     answer
 }
 
 /// Returns the times at which the first and the last NPU finish.
-fn ends(answer: &SimulationAnswer) -> (u64, u64) {
+fn find_first_and_last_finish(answer: &SimulationAnswer) -> (u64, u64) {
     let finish = answer.finish.iter().map(|f| f.expect("it finishes"));
     let (first, last) = (finish.clone().min(), finish.max());
     (first.expect("an NPU"), last.expect("an NPU"))
@@ -97,9 +97,9 @@ fn the_table_of_one_dimension() {
         let runs = [(Unaware, 1), (Unaware, 4), (Aware, 1), (Aware, 4)];
         for ((network, active), expected) in runs.into_iter().zip(expected) {
             let dims = [(shape, 8, 50.0, 500.0)];
-            let mut config = one(network, &dims, kind, &[name], MIB);
+            let mut config = build_collective_config(network, &dims, kind, &[name], MIB);
             config.system.active_chunks = active;
-            let found = ends(&run(&config));
+            let found = find_first_and_last_finish(&simulate_and_check_program(&config));
             assert_eq!(
                 found, expected,
                 "{kind:?} {shape:?} {name} {network:?} {active}"
@@ -113,15 +113,18 @@ fn examples_of_the_original() {
     // A switch of 8 with 400 GB/s and 936.25 ns, ring collectives, two active chunks, and
     // reductions at 3350 GB/s.
     let hgx = [(Switch, 8, 400.0, 936.25)];
-    let mut config = one(Aware, &hgx, AllReduce, &["ring"], MIB);
+    let mut config = build_collective_config(Aware, &hgx, AllReduce, &["ring"], MIB);
     config.system.active_chunks = 2;
     config.system.local_mem_bw = 3350.0;
-    assert_eq!(ends(&run(&config)), (57_426, 57_426));
+    assert_eq!(
+        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        (57_426, 57_426)
+    );
     let torus = |sizes: &[usize], bws: &[f64], names: &[&str]| {
         let dim = |(&n, &bw)| (Ring, n, bw, 500.0);
         let dims: Vec<_> = sizes.iter().zip(bws).map(dim).collect();
-        let config = one(Unaware, &dims, AllReduce, names, MIB);
-        ends(&run(&config)).1
+        let config = build_collective_config(Unaware, &dims, AllReduce, names, MIB);
+        find_first_and_last_finish(&simulate_and_check_program(&config)).1
     };
     assert_eq!(torus(&[4, 2], &[50.0, 25.0], &["ring", "ring"]), 88_760);
     assert_eq!(torus(&[4, 2], &[50.0, 25.0], &["oneRing"]), 117_780);
@@ -133,34 +136,41 @@ fn examples_of_the_original() {
 #[ignore = "1.5 million messages"]
 fn a_large_torus() {
     let dims = [(Ring, 16, 50.0, 500.0); 3];
-    let config = one(Unaware, &dims, AllReduce, &["ring"; 3], MIB);
-    assert_eq!(ends(&run(&config)).1, 157_435);
+    let config = build_collective_config(Unaware, &dims, AllReduce, &["ring"; 3], MIB);
+    assert_eq!(
+        find_first_and_last_finish(&simulate_and_check_program(&config)).1,
+        157_435
+    );
 }
 
 #[test]
 fn double_binary_trees() {
     for (n, expected) in [(4, 265_348), (8, 438_292), (16, 611_236)] {
         let dims = [(Switch, n, 50.0, 500.0)];
-        let config = one(Unaware, &dims, AllReduce, &["doubleBinaryTree"], MIB);
-        assert_eq!(ends(&run(&config)).1, expected, "{n}");
+        let config = build_collective_config(Unaware, &dims, AllReduce, &["doubleBinaryTree"], MIB);
+        assert_eq!(
+            find_first_and_last_finish(&simulate_and_check_program(&config)).1,
+            expected,
+            "{n}"
+        );
     }
 }
 
 /// Returns the arrival time of a message of 1 MiB from NPU `src` to NPU `dst`.
-fn message(
+fn measure_message_arrival(
     network: NetworkModel,
     dims: &[(DimensionTopology, usize, f64, f64)],
     src: usize,
     dst: usize,
 ) -> u64 {
-    let mut config = one(network, dims, AllReduce, &[], MIB);
+    let mut config = build_collective_config(network, dims, AllReduce, &[], MIB);
     let (bytes, tag) = (MIB, 7);
     for rank in &mut config.ranks {
         rank[0].work = NodeWork::Compute { ops: 1, bytes: 1 };
     }
     config.ranks[src][0].work = NodeWork::Send { dst, bytes, tag };
     config.ranks[dst][0].work = NodeWork::Receive { src, bytes, tag };
-    let answer = run(&config);
+    let answer = simulate_and_check_program(&config);
     assert_eq!(answer.finish[src], answer.finish[dst]);
     assert_eq!(answer.messages, 1);
     answer.finish[dst].expect("it arrives")
@@ -168,7 +178,7 @@ fn message(
 
 #[test]
 fn single_messages() {
-    let to_4 = |network, shape| message(network, &[(shape, 16, 50.0, 500.0)], 1, 4);
+    let to_4 = |network, shape| measure_message_arrival(network, &[(shape, 16, 50.0, 500.0)], 1, 4);
     assert_eq!(to_4(Unaware, Ring), 21_031);
     assert_eq!(to_4(Unaware, FullyConnected), 20_031);
     assert_eq!(to_4(Unaware, Switch), 20_531);
@@ -180,7 +190,7 @@ fn single_messages() {
         (FullyConnected, 8, 100.0, 500.0),
         (Switch, 4, 50.0, 2000.0),
     ];
-    assert_eq!(message(Unaware, &dims, 0, 1), 4_932);
-    assert_eq!(message(Unaware, &dims, 0, 2), 10_265);
-    assert_eq!(message(Unaware, &dims, 0, 16), 23_531);
+    assert_eq!(measure_message_arrival(Unaware, &dims, 0, 1), 4_932);
+    assert_eq!(measure_message_arrival(Unaware, &dims, 0, 2), 10_265);
+    assert_eq!(measure_message_arrival(Unaware, &dims, 0, 16), 23_531);
 }

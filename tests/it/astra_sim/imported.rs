@@ -1,7 +1,7 @@
 //! Imports machines with `chakram machine import`, and compares them with ASTRA-sim's own models on the same inputs.
 
-use super::product::{self, each};
-use crate::commands::chakram;
+use super::product::{self, run_on_all_cores};
+use crate::commands::run_chakram;
 use crate::corpus::unpack_cases;
 use serde_json::Value;
 use std::path::Path;
@@ -10,16 +10,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Runs the program in `folder`.
-fn ran(folder: &Path, words: &[&str]) -> Output {
+fn run_chakram_in_folder(folder: &Path, words: &[&str]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_chakram"));
     let output = program.current_dir(folder).args(words).output();
     output.expect("the program was built")
 }
 
 /// Returns the makespan of a replay of the traces `prefix` on `machine.toml`, in picoseconds.
-fn replayed(folder: &Path, prefix: &str) -> u64 {
+fn replay_makespan(folder: &Path, prefix: &str) -> u64 {
     let words = ["replay", prefix, "-m", "machine.toml", "--format", "json"];
-    let output = ran(folder, &words);
+    let output = run_chakram_in_folder(folder, &words);
     let error = String::from_utf8_lossy(&output.stderr);
     let report: Result<Value, _> = serde_json::from_slice(&output.stdout);
     let report = report.unwrap_or_else(|_| panic!("{}: {error}", folder.display()));
@@ -27,9 +27,9 @@ fn replayed(folder: &Path, prefix: &str) -> u64 {
 }
 
 /// Returns the time of the last completion in ASTRA-sim's own models, in picoseconds.
-fn original(folder: &Path, args: &[String], quirks: &str) -> u64 {
+fn simulate_original_makespan(folder: &Path, args: &[String], quirks: &str) -> u64 {
     let quirks = format!("--quirks={quirks}");
-    let ran = product::run(folder, args, &[&quirks]);
+    let ran = product::run_astra_sim(folder, args, &[&quirks]);
     let last = ran.finish.values().map(|(finish, _)| finish * 1000).max();
     last.unwrap_or_else(|| panic!("{}: {}", folder.display(), ran.error))
 }
@@ -82,7 +82,7 @@ fn collectives_take_as_long_where_the_machine_says_all() {
         );
         std::fs::write(folder.path().join("s.json"), system).expect("there is room");
         std::fs::write(folder.path().join("n.yml"), network).expect("there is room");
-        let output = ran(
+        let output = run_chakram_in_folder(
             folder.path(),
             &[
                 "machine",
@@ -95,12 +95,12 @@ fn collectives_take_as_long_where_the_machine_says_all() {
             ],
         );
         assert!(output.status.success(), "{output:?}");
-        let ours = replayed(folder.path(), "all_reduce");
+        let ours = replay_makespan(folder.path(), "all_reduce");
         // A bandwidth divided by three gives times that are not whole ns.
         assert_eq!((ours + 500) / 1000, expected, "{network}");
-        let theirs = original(folder.path(), &FILES.map(str::to_owned), "all");
+        let theirs = simulate_original_makespan(folder.path(), &FILES.map(str::to_owned), "all");
         assert_eq!(theirs, expected * 1000, "{network}");
-        let checked = ran(folder.path(), &["machine", "check", "machine.toml"]);
+        let checked = run_chakram_in_folder(folder.path(), &["machine", "check", "machine.toml"]);
         assert!(checked.status.success(), "{checked:?}");
     }
 }
@@ -123,7 +123,7 @@ fn notes_name_all_that_differs() {
     let Some(cases) = unpack_cases() else { return };
     let [equal, noted] = [const { AtomicU32::new(0) }; 2];
     let faults = Mutex::new(Vec::new());
-    each(cases.iter(), |(name, case)| {
+    run_on_all_cores(cases.iter(), |(name, case)| {
         let text = |file: &str| String::from_utf8(case[file].clone()).expect("it is text");
         let expected: Value = serde_json::from_slice(&case["expect.json"]).expect("it is JSON");
         let args: Vec<String> = text("args.txt")
@@ -146,7 +146,7 @@ fn notes_name_all_that_differs() {
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("there is room");
             std::fs::write(path, bytes).expect("there is room");
         }
-        let output = ran(
+        let output = run_chakram_in_folder(
             folder.path(),
             &[
                 "machine",
@@ -179,8 +179,8 @@ fn notes_name_all_that_differs() {
             .and_then(|text| text.split(';').next());
         let list = list.expect("some quirks always matter").split(", ");
         let quirks = list.fold("all".to_owned(), |all, one| format!("{all},-{one}"));
-        let ours = replayed(folder.path(), "wl/wl");
-        let theirs = original(folder.path(), &args, &quirks);
+        let ours = replay_makespan(folder.path(), "wl/wl");
+        let theirs = simulate_original_makespan(folder.path(), &args, &quirks);
         // `chakram astra-sim` prints whole ns, but times at fractional bandwidths are not whole ns.
         match ours.abs_diff(theirs) < 1000 {
             true => drop(equal.fetch_add(1, Relaxed)),
@@ -204,7 +204,7 @@ fn notes_name_all_that_differs() {
 #[test]
 fn files_are_told_apart_and_each_is_given_once() {
     let refused = |words: &[&str]| {
-        let output = chakram(words);
+        let output = run_chakram(words);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };

@@ -1,6 +1,6 @@
 //! Tests valid, altered and damaged files and flags of ASTRA-sim, and the cases of the corpus.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use crate::corpus::unpack_cases;
 use crate::harness::astra_sim::parse_all;
 use chakram::astra_sim::{
@@ -46,7 +46,7 @@ fn system_in(folder: &Path) -> String {
 }
 
 /// Returns a folder with input files and a one-node trace for each NPU, and the arguments that name them.
-fn folder() -> (tempfile::TempDir, Vec<String>) {
+fn write_input_folder() -> (tempfile::TempDir, Vec<String>) {
     let folder = tempfile::tempdir().expect("there is room");
     let workload = folder.path().join("wl");
     let mut arguments = vec![format!("--workload-configuration={}", workload.display())];
@@ -81,7 +81,7 @@ fn astra_sim(arguments: &[String], more: &[&str]) -> Output {
         .chain(arguments)
         .chain(more.iter().copied())
         .collect();
-    chakram(&all)
+    run_chakram(&all)
 }
 
 /// Returns the JSON report about these inputs.
@@ -90,13 +90,13 @@ fn astra_sim_object(output: &Output) -> Value {
     said["astra_sim"].clone()
 }
 
-fn text(bytes: &[u8]) -> &str {
+fn text_from_bytes(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("messages are text")
 }
 
 #[test]
 fn flags_are_taken_as_the_original_takes_them() {
-    let (_folder, arguments) = folder();
+    let (_folder, arguments) = write_input_folder();
     let output = astra_sim(
         &arguments,
         &[
@@ -106,7 +106,11 @@ fn flags_are_taken_as_the_original_takes_them() {
             "--format=json",
         ],
     );
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        text_from_bytes(&output.stderr)
+    );
     let said = astra_sim_object(&output).to_string();
     // 10 ns x 2.55 = 25.5 ns, which is truncated to 25 ns.
     for part in [
@@ -143,7 +147,7 @@ fn flags_are_taken_as_the_original_takes_them() {
     }
     // Only collectives use the endpoint delay.
     let none = astra_sim(&arguments, &["--injection-scale=0.05"]);
-    assert!(none.status.success(), "{}", text(&none.stderr));
+    assert!(none.status.success(), "{}", text_from_bytes(&none.stderr));
     let output = astra_sim(&arguments[1..], &[]);
     assert_eq!(
         output.status.code(),
@@ -156,7 +160,7 @@ fn flags_are_taken_as_the_original_takes_them() {
 /// `--rendezvous-protocol`, any word counts as positional.
 #[test]
 fn unknown_flags_and_words_are_left_out() {
-    let (_folder, arguments) = folder();
+    let (_folder, arguments) = write_input_folder();
     let plain = astra_sim(&arguments, &["--rendezvous-protocol=true"]);
     for (more, note) in [
         (
@@ -184,9 +188,9 @@ fn unknown_flags_and_words_are_left_out() {
         assert_eq!(output.status.code(), Some(0), "{more:?}");
         assert_eq!(output.stdout, plain.stdout, "{more:?}");
         assert!(
-            text(&output.stderr).contains(note),
+            text_from_bytes(&output.stderr).contains(note),
             "{}",
-            text(&output.stderr)
+            text_from_bytes(&output.stderr)
         );
     }
 }
@@ -195,7 +199,7 @@ fn unknown_flags_and_words_are_left_out() {
 /// Data dependencies on missing nodes are rejected.
 #[test]
 fn dangling_dependencies_are_said() {
-    let (folder, arguments) = folder();
+    let (folder, arguments) = write_input_folder();
     let write = |data: &[u64], control: &[u64]| {
         let mut trace = TraceWriter::new(Vec::new()).expect("memory takes all");
         let node = NodeView::new(1, "host", Op::Host);
@@ -212,29 +216,34 @@ fn dangling_dependencies_are_said() {
     for lenient in [&[][..], &["--lenient"]] {
         write(&[], &[7, 8]);
         let output = astra_sim(&arguments, lenient);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            text_from_bytes(&output.stderr)
+        );
         assert_eq!(output.stdout, plain.stdout);
         let note = "wl.3.et: `ctrl_deps`: 2 dependencies on nodes that do not exist are left out";
         assert!(
-            text(&output.stderr).contains(note),
+            text_from_bytes(&output.stderr).contains(note),
             "{}",
-            text(&output.stderr)
+            text_from_bytes(&output.stderr)
         );
         write(&[7], &[]);
         let output = astra_sim(&arguments, lenient);
         assert_eq!(output.status.code(), Some(2), "{lenient:?}");
-        assert!(text(&output.stderr).contains("node 7, which does not exist"));
+        assert!(text_from_bytes(&output.stderr).contains("node 7, which does not exist"));
     }
 }
 
 #[test]
 fn unknown_keys_are_ignored_if_that_is_asked_for() {
-    let (folder, arguments) = folder();
+    let (folder, arguments) = write_input_folder();
     let system = system_in(folder.path()).replace("\"peak-perf\"", "\"peak-pref\"");
     std::fs::write(folder.path().join("system.json"), system).expect("there is room");
     let output = astra_sim(&arguments, &[]);
     assert_eq!(output.status.code(), Some(2));
-    let error = text(&output.stderr);
+    let error = text_from_bytes(&output.stderr);
     assert!(
         error.contains("system.json:16: key `peak-pref`: found an unknown key"),
         "{error}"
@@ -242,7 +251,11 @@ fn unknown_keys_are_ignored_if_that_is_asked_for() {
     assert!(error.contains("did you mean `peak-perf`?"), "{error}");
     let lenient = ["--what", "5", "--lenient", "--format", "json"];
     let output = astra_sim(&arguments, &lenient);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        text_from_bytes(&output.stderr)
+    );
     let said = astra_sim_object(&output);
     let notes = said["notes"].as_array().expect("a list");
     let notes: Vec<_> = notes.iter().filter_map(Value::as_str).collect();
@@ -261,7 +274,7 @@ fn unknown_keys_are_ignored_if_that_is_asked_for() {
 #[cfg(unix)]
 #[test]
 fn under_the_names_of_the_original_the_program_is_the_original() {
-    let (folder, arguments) = folder();
+    let (folder, arguments) = write_input_folder();
     for (name, model) in [
         (
             "AstraSim_Analytical_Congestion_Unaware",
@@ -277,8 +290,12 @@ fn under_the_names_of_the_original_the_program_is_the_original() {
             .arg("--format=json")
             .output();
         let output = output.expect("the link leads to the program");
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        assert!(text(&output.stdout).contains(model), "{name}");
+        assert!(
+            output.status.success(),
+            "{}",
+            text_from_bytes(&output.stderr)
+        );
+        assert!(text_from_bytes(&output.stdout).contains(model), "{name}");
         // Unknown fields are ignored.
         let run = |more: &[&str]| {
             let mut program = Command::new(&link);
@@ -320,7 +337,7 @@ fn cases_of_the_corpus_are_read() {
     let mut refused = Vec::new();
     let mut noted = BTreeSet::new();
     for (name, case) in &cases {
-        let get = |file: &str| case.get(file).map(|bytes| text(bytes));
+        let get = |file: &str| case.get(file).map(|bytes| text_from_bytes(bytes));
         let line = get("args.txt").expect("each case has its arguments");
         let model = match line.starts_with("aware") {
             true => AnalyticalCongestionModel::Aware,

@@ -2,9 +2,9 @@
 //! the same time.
 #![cfg(unix)]
 
-use super::golden::one;
+use super::golden::build_collective_config;
 use super::product;
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -26,7 +26,7 @@ struct RunOutputTranscript {
     collectives: Option<(u64, u64)>,
 }
 
-fn transcript(
+fn record_run_transcript(
     folder: &Path,
     network: NetworkModel,
     args: &[String],
@@ -64,7 +64,7 @@ fn transcript(
 
 /// Runs a job with and without closed forms, checks that the lines are equal, and returns the number of analytical
 /// collectives.
-fn compare(config: &WholeSimulationInput) -> u64 {
+fn compare_closed_and_stepwise(config: &WholeSimulationInput) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
     let system = folder.path().join("system.json");
@@ -73,7 +73,7 @@ fn compare(config: &WholeSimulationInput) -> u64 {
     std::fs::write(system, traced).expect("there is room");
     let args = &config.command_args()[1..];
     let [closed, stepwise] = [&[][..], &["--stepwise"]]
-        .map(|more| transcript(folder.path(), config.network, args, more));
+        .map(|more| record_run_transcript(folder.path(), config.network, args, more));
     let found = closed.collectives.map_or(0, |(closed, _)| closed);
     let collectives = stepwise.collectives;
     assert_eq!(
@@ -110,7 +110,7 @@ fn rings_are_analytical_under_the_originals_name() {
         "--size",
         "1MB",
     ];
-    let made = chakram(&[&job[..], &["-o", &put("w")]].concat());
+    let made = run_chakram(&[&job[..], &["-o", &put("w")]].concat());
     assert!(made.status.success(), "{made:?}");
     let args = [
         "--workload-configuration=w",
@@ -118,7 +118,7 @@ fn rings_are_analytical_under_the_originals_name() {
         "--network-configuration=n.yml",
         "--remote-memory-configuration=m.json",
     ];
-    let said = transcript(folder.path(), Unaware, &args.map(str::to_owned), &[]);
+    let said = record_run_transcript(folder.path(), Unaware, &args.map(str::to_owned), &[]);
     assert_eq!(said.collectives, Some((1, 0)));
     let finished = said.printed.lines().filter_map(|line| {
         let (_, rest) = line.split_once("sys[")?;
@@ -146,11 +146,16 @@ fn tori_are_analytical_under_the_originals_name() {
         ([8, 8, 8], false, 0),
     ] {
         let dims = sizes.map(|size| (Ring, size, 50.0, 500.0));
-        let mut config = one(Unaware, &dims, AllReduce, &["ring"; 3], 1_000_000);
+        let mut config =
+            build_collective_config(Unaware, &dims, AllReduce, &["ring"; 3], 1_000_000);
         config.system.splits = 4;
         config.system.endpoint_delay = Some(1);
         config.system.local_bw_aware = local_bw_aware;
-        assert_eq!(compare(&config), analytical, "{sizes:?} {local_bw_aware}");
+        assert_eq!(
+            compare_closed_and_stepwise(&config),
+            analytical,
+            "{sizes:?} {local_bw_aware}"
+        );
     }
 }
 
@@ -191,12 +196,12 @@ fn chunks_in_several_dimensions_keep_their_orders() {
     }
     let count = jobs.len() as u64;
     let analytical = AtomicU64::new(0);
-    product::each(
+    product::run_on_all_cores(
         jobs.into_iter(),
         |(kind, size, splits, active, dims, names)| {
-            let mut config = one(Unaware, &dims, kind, names, size);
+            let mut config = build_collective_config(Unaware, &dims, kind, names, size);
             (config.system.splits, config.system.active_chunks) = (splits, active);
-            analytical.fetch_add(compare(&config), Relaxed);
+            analytical.fetch_add(compare_closed_and_stepwise(&config), Relaxed);
         },
     );
     let analytical = analytical.into_inner();
@@ -204,7 +209,7 @@ fn chunks_in_several_dimensions_keep_their_orders() {
     assert!(analytical > count / 2, "{analytical} of {count}");
 }
 
-fn kernel(id: u64, deps: &[u64], micros: u64) -> TraceNode {
+fn build_kernel_node(id: u64, deps: &[u64], micros: u64) -> TraceNode {
     TraceNode {
         id,
         deps: deps.to_vec(),
@@ -255,9 +260,9 @@ fn lines_are_the_same_with_closed_forms_and_without() {
     }
     let analytical = AtomicU64::new(0);
     let count = jobs.len() as u64;
-    product::each(jobs.into_iter().enumerate(), |(i, job)| {
+    product::run_on_all_cores(jobs.into_iter().enumerate(), |(i, job)| {
         let (dims, names, kind, network, splits, active) = job;
-        let mut config = one(network, dims, kind, names, 100_000);
+        let mut config = build_collective_config(network, dims, kind, names, 100_000);
         (config.system.splits, config.system.active_chunks) = (splits, active);
         for (rank, nodes) in config.ranks.iter_mut().enumerate() {
             let first = nodes[0].clone();
@@ -266,14 +271,19 @@ fn lines_are_the_same_with_closed_forms_and_without() {
                 deps: vec![2],
                 ..first.clone()
             };
-            *nodes = vec![first, kernel(2, &[1], 5), again, kernel(4, &[3], 2)];
+            *nodes = vec![
+                first,
+                build_kernel_node(2, &[1], 5),
+                again,
+                build_kernel_node(4, &[3], 2),
+            ];
             // A third of the jobs also run kernels during the collectives, and some of these
             // kernels end at the instant of a step.
             if i % 3 == 0 {
-                nodes.push(kernel(5, &[], 1 + rank as u64 % 2));
+                nodes.push(build_kernel_node(5, &[], 1 + rank as u64 % 2));
             }
         }
-        analytical.fetch_add(compare(&config), Relaxed);
+        analytical.fetch_add(compare_closed_and_stepwise(&config), Relaxed);
     });
     let analytical = analytical.into_inner();
     println!("{analytical} analytical collectives in {count} jobs");
@@ -282,8 +292,8 @@ fn lines_are_the_same_with_closed_forms_and_without() {
 
 #[test]
 fn random_jobs_have_the_same_lines() {
-    product::each(0..40, |seed| {
-        compare(&create_random_config(seed));
+    product::run_on_all_cores(0..40, |seed| {
+        compare_closed_and_stepwise(&create_random_config(seed));
     });
 }
 
@@ -292,7 +302,7 @@ fn random_jobs_have_the_same_lines() {
 #[ignore = "takes minutes"]
 fn many_random_jobs_have_the_same_lines() {
     let seeds = std::env::var("CHAKRAM_SEEDS").map_or(2000, |text| text.parse().expect("a number"));
-    product::each(40..seeds, |seed| {
-        compare(&create_random_config(seed));
+    product::run_on_all_cores(40..seeds, |seed| {
+        compare_closed_and_stepwise(&create_random_config(seed));
     });
 }

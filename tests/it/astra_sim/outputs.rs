@@ -17,7 +17,7 @@ struct NodeWithTensorLists {
     tensors: Option<[&'static [&'static str]; 2]>,
 }
 
-fn node(op: Op<'static>, micros: u64, deps: &'static [u64]) -> NodeWithTensorLists {
+fn build_node(op: Op<'static>, micros: u64, deps: &'static [u64]) -> NodeWithTensorLists {
     NodeWithTensorLists {
         op,
         micros,
@@ -26,7 +26,7 @@ fn node(op: Op<'static>, micros: u64, deps: &'static [u64]) -> NodeWithTensorLis
     }
 }
 
-fn kernel(flops: u64, bytes: u64) -> Op<'static> {
+fn build_kernel_op(flops: u64, bytes: u64) -> Op<'static> {
     Op::Compute {
         flops,
         bytes,
@@ -35,7 +35,7 @@ fn kernel(flops: u64, bytes: u64) -> Op<'static> {
 }
 
 /// Returns a message of 1 MiB.
-fn message(receive: bool, peer: u32) -> Op<'static> {
+fn build_message_op(receive: bool, peer: u32) -> Op<'static> {
     Op::Message {
         receive,
         peer,
@@ -74,7 +74,7 @@ impl RingJobFolder {
         put("memory.json", memory.to_string().as_bytes());
         put("network.yml", network.as_bytes());
         for (rank, nodes) in ranks.iter().enumerate() {
-            put(&format!("wl.{rank}.et"), &trace(nodes));
+            put(&format!("wl.{rank}.et"), &encode_trace(nodes));
         }
         Self(folder)
     }
@@ -96,8 +96,13 @@ impl RingJobFolder {
     /// Returns the printed lines of a run that must succeed.
     fn says(&self, more: &[&str]) -> String {
         let output = self.run(more);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        text(&output.stdout).to_owned()
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            text_from_bytes(&output.stderr)
+        );
+        text_from_bytes(&output.stdout).to_owned()
     }
 
     fn json(&self, path: &str) -> Value {
@@ -106,7 +111,7 @@ impl RingJobFolder {
     }
 }
 
-fn trace(nodes: &[NodeWithTensorLists]) -> Vec<u8> {
+fn encode_trace(nodes: &[NodeWithTensorLists]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
     for (id, node) in nodes.iter().enumerate() {
         let mut view = NodeView::new(id as u64, ["f", "b", "x", "y"][id % 4], node.op);
@@ -125,7 +130,7 @@ fn trace(nodes: &[NodeWithTensorLists]) -> Vec<u8> {
     writer.into_inner()
 }
 
-fn text(bytes: &[u8]) -> &str {
+fn text_from_bytes(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
@@ -135,7 +140,7 @@ fn text(bytes: &[u8]) -> &str {
 /// The load after the message takes 100 ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231
 /// ns, and rank 1, with a kernel of 5 µs, ends at 25,031 ns. Rank 0's kernel runs during its send,
 /// but rank 1's kernel runs after its receive.
-fn mixed(system: Value) -> RingJobFolder {
+fn build_mixed_job(system: Value) -> RingJobFolder {
     let load = Op::Memory {
         store: false,
         place: MemoryLocation::Remote,
@@ -146,13 +151,16 @@ fn mixed(system: Value) -> RingJobFolder {
         system,
         &[
             &[
-                node(kernel(0, 0), 10, &[]),
-                node(message(false, 1), 0, &[]),
-                node(Op::Host, 3, &[]),
-                node(load, 0, &[1]),
-                node(Op::NoOp, 0, &[0]),
+                build_node(build_kernel_op(0, 0), 10, &[]),
+                build_node(build_message_op(false, 1), 0, &[]),
+                build_node(Op::Host, 3, &[]),
+                build_node(load, 0, &[1]),
+                build_node(Op::NoOp, 0, &[0]),
             ],
-            &[node(message(true, 0), 0, &[]), node(kernel(0, 0), 5, &[0])],
+            &[
+                build_node(build_message_op(true, 0), 0, &[]),
+                build_node(build_kernel_op(0, 0), 5, &[0]),
+            ],
         ],
     )
 }
@@ -175,7 +183,7 @@ sys[1], Total compute-communication overlap: 0
 
 #[test]
 fn every_rank_has_its_lines() {
-    let case = mixed(json!({}));
+    let case = build_mixed_job(json!({}));
     assert_eq!(case.says(&[]), MIXED);
     assert_eq!(case.says(&["--network-model=aware"]), MIXED);
 }
@@ -187,8 +195,8 @@ fn with_the_roofline_it_says_how_kernels_use_the_npu() {
     // peak. The means over 20 + 10 + 1 ns are: 20/31 of the time compute-bound, 21/31 of the peak,
     // 20/31 of the bandwidth, and (20 · 20 + 10 · 1)/31 FLOPs per byte.
     let nodes = [
-        node(kernel(20_000, 1_000), 0, &[]),
-        node(kernel(1_000, 1_000), 0, &[0]),
+        build_node(build_kernel_op(20_000, 1_000), 0, &[]),
+        build_node(build_kernel_op(1_000, 1_000), 0, &[0]),
     ];
     let case = RingJobFolder::new(json!({"roofline-enabled": 1}), &[&nodes, &[]]);
     let expected = "\
@@ -210,7 +218,7 @@ fn a_pure_replay_tells_sorts_apart() {
     // The load has no duration, so it takes 1 ns, as do the send and the node that does nothing. Each counts as 1 ns
     // that is not exposed. They run one after another and end 1 ns after the kernel, so the result is 10,001 - 10,003 =
     // -2.
-    let said = mixed(json!({"replay-only": 1})).says(&[]);
+    let said = build_mixed_job(json!({"replay-only": 1})).says(&[]);
     let rank_0 = "\
 sys[0] finished, 10001 cycles, exposed communication -2 cycles.
 sys[0], Wall time: 10001
@@ -226,7 +234,7 @@ sys[0], Total compute-communication overlap: 1
 
 #[test]
 fn the_report_for_programs_has_all_of_it() {
-    let case = mixed(json!({"boost-mode": 1}));
+    let case = build_mixed_job(json!({"boost-mode": 1}));
     let said = case.says(&["--format=json", "--injection-scale=2"]);
     let said: Value = serde_json::from_str(&said).expect("it is JSON");
     assert_eq!(said["schema"], "chakram.report.1");
@@ -269,13 +277,13 @@ fn the_table_has_a_row_for_each_rank() {
                   memory_utilization,flops_per_byte,peak_memory_bytes\n";
     let rows =
         "0,20231,10231,3000,10000,20031,200,10000,,,,,\n1,25031,20031,0,5000,20031,0,0,,,,,\n";
-    let case = mixed(json!({}));
+    let case = build_mixed_job(json!({}));
     assert_eq!(case.says(&["--format=csv"]), format!("{header}{rows}"));
 }
 
 #[test]
 fn a_file_takes_what_would_be_printed() {
-    let case = mixed(json!({}));
+    let case = build_mixed_job(json!({}));
     assert_eq!(case.says(&["-o", "new/out.txt"]), "");
     let written = std::fs::read_to_string(case.0.path().join("new/out.txt"));
     assert_eq!(written.expect("it was written"), MIXED);
@@ -283,10 +291,10 @@ fn a_file_takes_what_would_be_printed() {
 
 #[test]
 fn a_picture_is_drawn_where_the_original_logs() {
-    let case = mixed(json!({"trace-enabled": 1}));
+    let case = build_mixed_job(json!({"trace-enabled": 1}));
     let output = case.run(&["--timeline", "t.json"]);
-    assert_eq!(text(&output.stdout), MIXED);
-    let notes = text(&output.stderr);
+    assert_eq!(text_from_bytes(&output.stdout), MIXED);
+    let notes = text_from_bytes(&output.stderr);
     assert!(
         notes.starts_with("note: system.json:1: `trace-enabled`: "),
         "{notes}"
@@ -302,14 +310,14 @@ fn a_picture_is_drawn_where_the_original_logs() {
     let phases: Vec<_> = drawn.map(|event| event["ph"].as_str().unwrap()).collect();
     let count = |phase| phases.iter().filter(|found| **found == phase).count();
     assert_eq!((phases.len(), count("i")), (7, 1));
-    let silent = mixed(json!({}));
-    assert_eq!(text(&silent.run(&[]).stderr), "");
+    let silent = build_mixed_job(json!({}));
+    assert_eq!(text_from_bytes(&silent.run(&[]).stderr), "");
 }
 
 /// Returns the output of the program under the original's name, with the clock at the beginning of
 /// 1970.
 #[cfg(unix)]
-fn original(case: &RingJobFolder, more: &[&str]) -> Output {
+fn run_under_original_name(case: &RingJobFolder, more: &[&str]) -> Output {
     let link = case.0.path().join("AstraSim_Analytical_Congestion_Unaware");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_chakram"), &link).expect("there is room");
     let output = Command::new(&link)
@@ -349,19 +357,25 @@ fn under_its_name_the_lines_are_the_originals() {
 [statistics] [info] sys[1], Comm time: 20031
 [system] [info] Exiting
 ";
-    let case = mixed(json!({}));
-    let output = original(&case, &[]);
-    assert_eq!(text(&output.stdout), timed_op(printed));
-    assert_eq!((text(&output.stderr), output.status.code()), ("", Some(0)));
+    let case = build_mixed_job(json!({}));
+    let output = run_under_original_name(&case, &[]);
+    assert_eq!(text_from_bytes(&output.stdout), timed_op(printed));
+    assert_eq!(
+        (text_from_bytes(&output.stderr), output.status.code()),
+        ("", Some(0))
+    );
     let log = |case: &RingJobFolder, path: &str| {
         std::fs::read_to_string(case.0.path().join(path)).expect("it was written")
     };
     assert_eq!(log(&case, "log/log.log"), timed_op(printed));
     // The node that does nothing prints no lines.
-    let case = mixed(json!({"trace-enabled": 1}));
-    let output = original(&case, &["--logging-folder=new/logs"]);
+    let case = build_mixed_job(json!({"trace-enabled": 1}));
+    let output = run_under_original_name(&case, &["--logging-folder=new/logs"]);
     assert_eq!(
-        (text(&output.stdout), text(&output.stderr)),
+        (
+            text_from_bytes(&output.stdout),
+            text_from_bytes(&output.stderr)
+        ),
         (&timed_op(printed)[..], "")
     );
     let nodes = |lines: &[&str]| -> String {
@@ -401,14 +415,17 @@ fn under_its_name_the_lines_are_the_originals() {
 #[test]
 fn ranks_are_told_of_as_they_finish() {
     let ranks: [&[NodeWithTensorLists]; 4] = [
-        &[node(kernel(0, 0), 10, &[]), node(message(false, 1), 0, &[])],
-        &[node(message(true, 0), 0, &[])],
-        &[node(kernel(0, 0), 1, &[])],
+        &[
+            build_node(build_kernel_op(0, 0), 10, &[]),
+            build_node(build_message_op(false, 1), 0, &[]),
+        ],
+        &[build_node(build_message_op(true, 0), 0, &[])],
+        &[build_node(build_kernel_op(0, 0), 1, &[])],
         &[],
     ];
     let case = RingJobFolder::new(json!({"all-reduce-implementation": ["oneRing"]}), &ranks);
-    let output = original(&case, &[]);
-    let said: Vec<&str> = text(&output.stdout).lines().collect();
+    let output = run_under_original_name(&case, &[]);
+    let said: Vec<&str> = text_from_bytes(&output.stdout).lines().collect();
     let lines = said
         .iter()
         .filter(|line| line.contains("finished") || line.contains("overlap"));
@@ -426,9 +443,9 @@ fn ranks_are_told_of_as_they_finish() {
         ]
     );
     // Ranks that do not finish are printed before the last line.
-    let output = original(&stuck(), &["--lenient"]);
+    let output = run_under_original_name(&build_deadlocked_job(), &["--lenient"]);
     assert_eq!(output.status.code(), Some(1));
-    let said: Vec<&str> = text(&output.stdout).lines().collect();
+    let said: Vec<&str> = text_from_bytes(&output.stdout).lines().collect();
     assert!(
         said[said.len() - 3]
             .ends_with("] [critical] Hardware Resource sys.id=1 has unreleased nodes")
@@ -437,20 +454,20 @@ fn ranks_are_told_of_as_they_finish() {
 }
 
 /// Returns a case in which ranks 1 and 2 each receive before they send, while rank 0 has a kernel.
-fn stuck() -> RingJobFolder {
+fn build_deadlocked_job() -> RingJobFolder {
     let other = |peer| {
         [
-            node(message(true, peer), 0, &[]),
-            node(message(false, peer), 0, &[0]),
+            build_node(build_message_op(true, peer), 0, &[]),
+            build_node(build_message_op(false, peer), 0, &[0]),
         ]
     };
-    let first = [node(kernel(0, 0), 10, &[])];
+    let first = [build_node(build_kernel_op(0, 0), 10, &[])];
     RingJobFolder::new(json!({}), &[&first, &other(2), &other(1)])
 }
 
 #[test]
 fn who_finished_is_said_where_others_are_stuck() {
-    let case = stuck();
+    let case = build_deadlocked_job();
     let output = case.run(&["--lenient"]);
     assert_eq!(output.status.code(), Some(1));
     let expected = "\
@@ -459,21 +476,21 @@ sys[0], Wall time: 10000
 sys[0], GPU time: 10000
 sys[0], Total compute-communication overlap: 0
 ";
-    assert_eq!(text(&output.stdout), expected);
-    let error = text(&output.stderr);
+    assert_eq!(text_from_bytes(&output.stdout), expected);
+    let error = text_from_bytes(&output.stderr);
     assert!(
         error.starts_with("error: ") && error.contains("rank 1"),
         "{error}"
     );
     let table = case.run(&["--lenient", "--format=csv", "--timeline=t.json"]);
     assert_eq!(table.status.code(), Some(1));
-    let table = text(&table.stdout);
+    let table = text_from_bytes(&table.stdout);
     assert_eq!(table.lines().nth(1), Some("0,10000,0,0,10000,0,0,0,,,,,"));
     assert_eq!(table.lines().count(), 2, "{table}");
     assert!(!case.0.path().join("t.json").exists(), "half a picture");
     let document = case.run(&["--lenient", "--format=json"]);
     assert_eq!(document.status.code(), Some(1));
-    assert_eq!(text(&document.stdout), "", "half a report");
+    assert_eq!(text_from_bytes(&document.stdout), "", "half a report");
 }
 
 const MIB: &str = "1048576";
@@ -483,14 +500,14 @@ const MIB: &str = "1048576";
 ///
 /// The forward pass lasts from 0 to 5 µs, and the backward pass from 5 to 8 µs. Weights and
 /// activations exist from 0, and gradients from 5 µs, so the peak is 2.5 MiB.
-fn tracked(system: Value, listed: bool) -> RingJobFolder {
+fn build_tensor_memory_job(system: Value, listed: bool) -> RingJobFolder {
     let forward = NodeWithTensorLists {
         tensors: Some([&["w", MIB], &["a", "524288"]]),
-        ..node(kernel(0, 0), 5, &[])
+        ..build_node(build_kernel_op(0, 0), 5, &[])
     };
     let back = NodeWithTensorLists {
         tensors: listed.then_some([&["a", "524288", "w", MIB], &["g", MIB]]),
-        ..node(kernel(0, 0), 3, &[0])
+        ..build_node(build_kernel_op(0, 0), 3, &[0])
     };
     RingJobFolder::new(system, &[&[forward, back], &[]])
 }
@@ -498,7 +515,7 @@ fn tracked(system: Value, listed: bool) -> RingJobFolder {
 #[test]
 fn the_memory_of_tensors_is_tracked() {
     let system = json!({"track-local-mem": 1, "local-mem-trace-filename": "out/mem"});
-    let case = tracked(system, true);
+    let case = build_tensor_memory_job(system, true);
     let said = case.says(&[]);
     let peak = said
         .lines()
@@ -535,23 +552,23 @@ fn the_memory_of_tensors_is_tracked() {
 
 #[test]
 fn nodes_without_tensors_are_refused_where_memory_is_tracked() {
-    let case = tracked(json!({"track-local-mem": 1}), false);
+    let case = build_tensor_memory_job(json!({"track-local-mem": 1}), false);
     let output = case.run(&[]);
     assert_eq!(output.status.code(), Some(2));
-    let error = text(&output.stderr);
+    let error = text_from_bytes(&output.stderr);
     assert!(error.contains("node 1"), "{error}");
     assert!(error.contains("no attribute `inputs`"), "{error}");
     assert!(!case.0.path().join("local_mem_trace.0.json").exists());
     // Without gradients, the peak is 1.5 MiB.
     let output = case.run(&["--lenient"]);
-    assert!(text(&output.stderr).contains("has no lists of tensors"));
-    let said = text(&output.stdout);
+    assert!(text_from_bytes(&output.stderr).contains("has no lists of tensors"));
+    let said = text_from_bytes(&output.stdout);
     assert!(
         said.contains("sys[0] peak memory usage: 1.50 MB\n"),
         "{said}"
     );
     assert!(case.0.path().join("local_mem_trace.0.json").exists());
     // A run without memory tracking needs no lists of tensors.
-    let plain = tracked(json!({}), false).says(&[]);
+    let plain = build_tensor_memory_job(json!({}), false).says(&[]);
     assert!(!plain.contains("memory"), "{plain}");
 }

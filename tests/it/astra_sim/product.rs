@@ -8,7 +8,7 @@ use std::thread;
 use testkit::astra_sim::{SimulationAnswer, WholeSimulationInput};
 
 /// Calls `work` on each item, on all cores.
-pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+pub fn run_on_all_cores<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
     let items = Mutex::new(items.fuse());
     let next = || items.lock().expect("taking one does not panic").next();
     let drain = || {
@@ -34,7 +34,11 @@ pub struct ProgramExitCodeAndFinishTimes {
 
 /// Runs the program on the files in `folder`. As in [`Config::command_args`], the first of `args`
 /// is the network.
-pub fn run(folder: &Path, args: &[String], more: &[&str]) -> ProgramExitCodeAndFinishTimes {
+pub fn run_astra_sim(
+    folder: &Path,
+    args: &[String],
+    more: &[&str],
+) -> ProgramExitCodeAndFinishTimes {
     let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(folder)
         .arg("astra-sim")
@@ -46,7 +50,7 @@ pub fn run(folder: &Path, args: &[String], more: &[&str]) -> ProgramExitCodeAndF
     let text = String::from_utf8_lossy(&output.stdout);
     ProgramExitCodeAndFinishTimes {
         code: output.status.code(),
-        finish: text.lines().filter_map(line).collect(),
+        finish: text.lines().filter_map(parse_finish_line).collect(),
         error: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
 }
@@ -56,7 +60,8 @@ pub fn run(folder: &Path, args: &[String], more: &[&str]) -> ProgramExitCodeAndF
 pub fn run_both(config: &WholeSimulationInput) -> [ProgramExitCodeAndFinishTimes; 2] {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
-    [&[][..], &["--stepwise"]].map(|more| run(folder.path(), &config.command_args(), more))
+    [&[][..], &["--stepwise"]]
+        .map(|more| run_astra_sim(folder.path(), &config.command_args(), more))
 }
 
 /// Writes the files of `config` into a temporary folder, and runs the program on them, only with
@@ -67,7 +72,7 @@ pub fn run_config(config: &WholeSimulationInput) -> ProgramExitCodeAndFinishTime
 }
 
 /// Parses a line such as `sys[3] finished, 90 cycles, exposed communication 50 cycles.`
-fn line(line: &str) -> Option<(usize, (u64, i64))> {
+fn parse_finish_line(line: &str) -> Option<(usize, (u64, i64))> {
     let (npu, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;
     let (finish, exposed) = rest.split_once(" cycles, exposed communication ")?;
     let exposed = exposed.strip_suffix(" cycles.")?;
@@ -80,7 +85,7 @@ fn line(line: &str) -> Option<(usize, (u64, i64))> {
 
 /// Returns any differences from the original's answer in finish times, in exposed communication, and in the exit code,
 /// which shows whether all NPUs finish.
-pub fn difference(
+pub fn describe_answer_difference(
     ran: &ProgramExitCodeAndFinishTimes,
     expected: &SimulationAnswer,
 ) -> Option<String> {

@@ -5,7 +5,7 @@ use crate::corpus::corpus_path;
 use std::path::{Path, PathBuf};
 
 /// Returns a folder with the inputs. Without a corpus, counts the test as skipped.
-fn folder(name: &str) -> Option<PathBuf> {
+fn find_repro_folder(name: &str) -> Option<PathBuf> {
     corpus_path(format!("astra-sim/repro/{name}"))
 }
 
@@ -14,7 +14,9 @@ fn folder(name: &str) -> Option<PathBuf> {
 #[test]
 fn rings_of_two_directions_are_stuck() {
     for name in ["queues-panic", "queues-panicb"] {
-        let Some(folder) = folder(name) else { return };
+        let Some(folder) = find_repro_folder(name) else {
+            return;
+        };
         let args = [
             "unaware",
             "--workload-configuration=w",
@@ -26,7 +28,7 @@ fn rings_of_two_directions_are_stuck() {
         ];
         let args = args.map(str::to_owned);
         for more in [&[][..], &["--stepwise"], &["--rendezvous-protocol=true"]] {
-            let ran = product::run(&folder, &args, more);
+            let ran = product::run_astra_sim(&folder, &args, more);
             assert_eq!(ran.code, Some(1), "{name}: {ran:?}");
             let ends: Vec<_> = ran.finish.into_iter().collect();
             assert_eq!(ends, [(4, (3000, 0))], "{name}");
@@ -37,7 +39,7 @@ fn rings_of_two_directions_are_stuck() {
             );
         }
         // With one queue, both collectives run in the same direction.
-        let ran = product::run(&folder, &args[..6], &[]);
+        let ran = product::run_astra_sim(&folder, &args[..6], &[]);
         assert_eq!((ran.code, ran.finish.len()), (Some(0), 5), "{}", ran.error);
     }
 }
@@ -47,7 +49,7 @@ fn rings_of_two_directions_are_stuck() {
 #[cfg(unix)]
 #[test]
 fn the_regression_test_of_the_original_passes() {
-    let Some(folder) = folder("regression") else {
+    let Some(folder) = find_repro_folder("regression") else {
         return;
     };
     let work = tempfile::tempdir().expect("there is room");
@@ -81,7 +83,7 @@ fn the_regression_test_of_the_original_passes() {
     assert_eq!(said, expected.lines().collect::<Vec<_>>());
 }
 
-fn stage(name: &str, folder: &Path) -> ProgramExitCodeAndFinishTimes {
+fn run_repro_stage(name: &str, folder: &Path) -> ProgramExitCodeAndFinishTimes {
     let work = tempfile::tempdir().expect("there is room");
     let put = |name: &str, text: &str| {
         std::fs::write(work.path().join(name), text).expect("there is room");
@@ -103,7 +105,7 @@ fn stage(name: &str, folder: &Path) -> ProgramExitCodeAndFinishTimes {
             at(&format!("{name}/w.json"))
         ),
     ];
-    let ran = product::run(work.path(), &args, &[]);
+    let ran = product::run_astra_sim(work.path(), &args, &[]);
     assert!(
         work.path()
             .join("mem_trace/local_memory_trace.7.json")
@@ -117,9 +119,11 @@ fn stage(name: &str, folder: &Path) -> ProgramExitCodeAndFinishTimes {
 /// STAGE writes the bytes of tensors as `1048576.0`, and ASTRA-sim's own H100 example tracks their memory.
 #[test]
 fn jobs_of_stage_run_on_the_h100_that_comes_with_astra_sim() {
-    let Some(folder) = folder("") else { return };
+    let Some(folder) = find_repro_folder("") else {
+        return;
+    };
     for name in ["stage-dp4tp2", "stage-dp2tp2pp2"] {
-        let ran = stage(name, &folder);
+        let ran = run_repro_stage(name, &folder);
         assert_eq!(
             (ran.code, ran.finish.len()),
             (Some(0), 8),

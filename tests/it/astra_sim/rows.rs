@@ -5,7 +5,7 @@ use crate::corpus::{CaseFiles, corpus_path, unpack_cases};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use testkit::astra_sim::{load, run};
+use testkit::astra_sim::{load, simulate_as_astra_sim};
 
 /// The original reads more dimensions than its array has, so it answers differently every time.
 const BEYOND_MEMORY: &[&str] = &["u_x_5D"];
@@ -56,14 +56,14 @@ const OTHERS: &[(&str, i32, &str)] = &[
 type FinishAndExposedTimesByNpu = Vec<Option<(u64, i64)>>;
 
 /// Returns the original's last line of results, if the original finished.
-fn expected(case: &CaseFiles) -> Option<Value> {
+fn parse_expected_result(case: &CaseFiles) -> Option<Value> {
     let expected: Value = serde_json::from_slice(&case["expect.json"]).expect("it is JSON");
     let status = expected["status"].as_str().expect("a status");
     (status == "ok" || status.starts_with("SILENT STOP")).then_some(expected)
 }
 
 /// Returns the differences, if any, between the original's answer and `ends`.
-fn difference(expected: &Value, ends: &FinishAndExposedTimesByNpu) -> Vec<String> {
+fn list_answer_differences(expected: &Value, ends: &FinishAndExposedTimesByNpu) -> Vec<String> {
     let mut faults = Vec::new();
     if expected["finish_ns"].is_null() {
         let finish = |end: Option<&Option<(u64, i64)>>| end.copied().flatten().map(|end| end.0);
@@ -91,7 +91,7 @@ fn difference(expected: &Value, ends: &FinishAndExposedTimesByNpu) -> Vec<String
 }
 
 /// Returns the number of messages of each row, for tables with that column.
-fn messages() -> BTreeMap<String, u64> {
+fn read_message_counts() -> BTreeMap<String, u64> {
     let path = corpus_path("astra-sim/reference.csv").expect("a folder");
     let table = std::fs::read_to_string(path).unwrap_or_default();
     let mut lines = table.lines();
@@ -113,20 +113,21 @@ fn messages() -> BTreeMap<String, u64> {
 #[test]
 fn every_row_of_the_reference() {
     let Some(cases) = unpack_cases() else { return };
-    let messages = messages();
+    let messages = read_message_counts();
     let (mut equal, mut skipped, mut faults) = (0, 0, Vec::new());
     for (name, case) in &cases {
-        let Some(expected) = expected(case) else {
+        let Some(expected) = parse_expected_result(case) else {
             skipped += 1;
             continue;
         };
         if BEYOND_MEMORY.contains(&name.as_str()) {
             continue;
         }
-        let answer = run(&load::parse(&|file| case.get(file).cloned()));
+        let answer =
+            simulate_as_astra_sim(&load::parse_case_files(&|file| case.get(file).cloned()));
         let ends = answer.finish.iter().zip(&answer.exposed);
         let ends = ends.map(|(finish, exposed)| finish.map(|finish| (finish, *exposed as i64)));
-        let mut different = difference(&expected, &ends.collect());
+        let mut different = list_answer_differences(&expected, &ends.collect());
         let messages = messages.get(name);
         if messages.is_some_and(|&messages| messages != answer.messages) {
             different.push(format!("{} messages for {messages:?}", answer.messages));
@@ -142,7 +143,7 @@ fn every_row_of_the_reference() {
 }
 
 /// Runs the program on a case.
-fn program(case: &CaseFiles, more: &[&str]) -> ProgramExitCodeAndFinishTimes {
+fn run_case(case: &CaseFiles, more: &[&str]) -> ProgramExitCodeAndFinishTimes {
     let folder = tempfile::tempdir().expect("a folder");
     for (file, contents) in case {
         let path = folder.path().join(file);
@@ -151,17 +152,17 @@ fn program(case: &CaseFiles, more: &[&str]) -> ProgramExitCodeAndFinishTimes {
     }
     let args = String::from_utf8_lossy(&case["args.txt"]).into_owned();
     let args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
-    product::run(folder.path(), &args, more)
+    product::run_astra_sim(folder.path(), &args, more)
 }
 
 /// Returns the error in the program's output for a row, if any.
-fn fault(name: &str, case: &CaseFiles) -> Option<String> {
+fn find_row_fault(name: &str, case: &CaseFiles) -> Option<String> {
     let refused = |ran: &ProgramExitCodeAndFinishTimes, code: i32, reason: &str| {
         let as_said = ran.code == Some(code) && ran.error.contains(reason);
         (!as_said).then(|| format!("exit {:?} for {code}: {}", ran.code, ran.error))
     };
-    let mut ran = program(case, &[]);
-    let npus = load::parse(&|file| case.get(file).cloned()).npu_count();
+    let mut ran = run_case(case, &[]);
+    let npus = load::parse_case_files(&|file| case.get(file).cloned()).npu_count();
     if let Some((_, code, reason)) = OTHERS.iter().find(|other| other.0 == name) {
         let finished = *code != 0 || (0..npus).all(|npu| ran.finish.contains_key(&npu));
         let unfinished = (!finished).then(|| "not all finish".to_owned());
@@ -171,9 +172,9 @@ fn fault(name: &str, case: &CaseFiles) -> Option<String> {
         if let Some(fault) = refused(&ran, 2, reason) {
             return Some(fault);
         }
-        ran = program(case, &["--lenient"]);
+        ran = run_case(case, &["--lenient"]);
     }
-    let Some(expected) = expected(case) else {
+    let Some(expected) = parse_expected_result(case) else {
         return Some(format!(
             "what is to be expected? exit {:?}: {}",
             ran.code, ran.error
@@ -181,7 +182,7 @@ fn fault(name: &str, case: &CaseFiles) -> Option<String> {
     };
     let ends: FinishAndExposedTimesByNpu =
         (0..npus).map(|npu| ran.finish.get(&npu).copied()).collect();
-    let mut different = difference(&expected, &ends);
+    let mut different = list_answer_differences(&expected, &ends);
     let code = if ends.iter().all(Option::is_some) {
         0
     } else {
@@ -195,8 +196,8 @@ fn fault(name: &str, case: &CaseFiles) -> Option<String> {
 fn the_program_on_every_row_of_the_reference() {
     let Some(cases) = unpack_cases() else { return };
     let faults = Mutex::new(Vec::new());
-    product::each(cases.iter(), |(name, case)| {
-        if let Some(fault) = fault(name, case) {
+    product::run_on_all_cores(cases.iter(), |(name, case)| {
+        if let Some(fault) = find_row_fault(name, case) {
             let mut faults = faults.lock().expect("nobody panics");
             faults.push(format!("{name}: {fault}"));
         }

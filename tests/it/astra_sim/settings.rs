@@ -1,7 +1,7 @@
 //! Tests the settings of a run: the scale of endpoint delays, options that all commands share, traces of ranks outside
 //! the network, and messages whose sizes differ between sender and receiver.
 
-use super::golden::one;
+use super::golden::build_collective_config;
 use super::product::{self, ProgramExitCodeAndFinishTimes};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -33,11 +33,11 @@ fn run_in(folder: &Path, program: &[&str], more: &[&str]) -> Output {
         .expect("the program was built")
 }
 
-fn message(more: &[&str]) -> Output {
+fn run_message_example(more: &[&str]) -> Output {
     run_in(Path::new(MESSAGE), &["astra-sim"], more)
 }
 
-fn text(bytes: &[u8]) -> &str {
+fn text_from_bytes(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
@@ -49,20 +49,29 @@ fn scales_that_leave_no_endpoint_delay_to_messages_are_taken() {
     for (model, cycles) in [("unaware", 2220), ("aware", 3440)] {
         for scale in ["0.5", "0"] {
             let scale = format!("--injection-scale={scale}");
-            let output = message(&["--network-model", model, &scale]);
-            assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+            let output = run_message_example(&["--network-model", model, &scale]);
+            assert_eq!(
+                (output.status.code(), text_from_bytes(&output.stderr)),
+                (Some(0), "")
+            );
             for npu in 0..2 {
                 let line = format!("sys[{npu}] finished, {cycles} cycles");
-                assert!(text(&output.stdout).contains(&line), "{output:?}");
+                assert!(
+                    text_from_bytes(&output.stdout).contains(&line),
+                    "{output:?}"
+                );
             }
         }
     }
 }
 
-fn run(config: &WholeSimulationInput, more: &[&str]) -> ProgramExitCodeAndFinishTimes {
+fn run_config_with_options(
+    config: &WholeSimulationInput,
+    more: &[&str],
+) -> ProgramExitCodeAndFinishTimes {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
-    product::run(folder.path(), &config.command_args(), more)
+    product::run_astra_sim(folder.path(), &config.command_args(), more)
 }
 
 /// The original aborts if a collective delays a message by 0 ns at time 0.
@@ -72,7 +81,7 @@ fn run(config: &WholeSimulationInput, more: &[&str]) -> ProgramExitCodeAndFinish
 /// added.
 #[test]
 fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
-    let mut config = one(
+    let mut config = build_collective_config(
         Unaware,
         &[(Ring, 4, 50.0, 500.0)],
         AllReduce,
@@ -81,7 +90,10 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     );
     (config.system.splits, config.system.local_mem_bw) = (1, 1e9);
     let finish = |ran: &ProgramExitCodeAndFinishTimes| ran.finish.get(&3).map(|end| end.0);
-    assert_eq!(finish(&run(&config, &[])), Some(6 * 5_382 + 70));
+    assert_eq!(
+        finish(&run_config_with_options(&config, &[])),
+        Some(6 * 5_382 + 70)
+    );
     config.injection_scale = 0.05;
     for more in [
         &[][..],
@@ -89,7 +101,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
         &["--format=json"],
         &["--explain-quirks"],
     ] {
-        let ran = run(&config, more);
+        let ran = run_config_with_options(&config, more);
         assert_eq!((ran.code, ran.finish.len()), (Some(2), 0), "{ran:?}");
         let why = "key `--injection-scale`: makes of an endpoint delay of 10 ns none, and rank 0 comes to the collective \
                    of its node 1 at time 0";
@@ -98,7 +110,10 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     // With the correction, the run does not abort as the original does, so a system file may set the delay to 0.
     let mut said = config.clone();
     said.system.endpoint_delay = Some(0);
-    let answered = [run(&config, &["--quirks=all,-padding"]), run(&said, &[])];
+    let answered = [
+        run_config_with_options(&config, &["--quirks=all,-padding"]),
+        run_config_with_options(&said, &[]),
+    ];
     for ran in answered {
         assert_eq!(finish(&ran), Some(6 * 5_382), "{ran:?}");
     }
@@ -114,10 +129,13 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
         nodes[0].deps = vec![0];
         nodes.insert(0, kernel);
     }
-    assert_eq!(finish(&run(&late, &[])), Some(3_000 + 6 * 5_382));
+    assert_eq!(
+        finish(&run_config_with_options(&late, &[])),
+        Some(3_000 + 6 * 5_382)
+    );
     // Named groups have endpoint delays of 10 ns at every scale. A gather of 6 among 8 has 5
     // messages of 2^20 B.
-    let mut named = one(
+    let mut named = build_collective_config(
         Unaware,
         &[(Switch, 8, 50.0, 500.0)],
         AllGather,
@@ -132,38 +150,50 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
         }
     }
     named.ranks[6..].iter_mut().for_each(Vec::clear);
-    assert_eq!(finish(&run(&named, &[])), Some(5 * 20_531 + 60));
+    assert_eq!(
+        finish(&run_config_with_options(&named, &[])),
+        Some(5 * 20_531 + 60)
+    );
 }
 
 /// Options of all commands work both before and after the command's name.
 #[test]
 fn general_options_have_their_effect() {
     let note = "`--comm-scale`: has no effect";
-    let said = message(&["--comm-scale=2"]);
-    assert!(text(&said.stderr).contains(note), "{said:?}");
-    let quiet = message(&["--comm-scale=2", "-q"]);
-    assert_eq!((text(&quiet.stderr), &quiet.stdout), ("", &said.stdout));
+    let said = run_message_example(&["--comm-scale=2"]);
+    assert!(text_from_bytes(&said.stderr).contains(note), "{said:?}");
+    let quiet = run_message_example(&["--comm-scale=2", "-q"]);
+    assert_eq!(
+        (text_from_bytes(&quiet.stderr), &quiet.stdout),
+        ("", &said.stdout)
+    );
     let before = run_in(
         Path::new(MESSAGE),
         &["-q", "astra-sim"],
         &["--comm-scale=2", "--what"],
     );
-    assert_eq!((text(&before.stderr), &before.stdout), ("", &said.stdout));
-    let details = message(&["-v"]);
+    assert_eq!(
+        (text_from_bytes(&before.stderr), &before.stdout),
+        ("", &said.stdout)
+    );
+    let details = run_message_example(&["-v"]);
     for part in [
         "read 2 traces in ",
         "replayed 2 nodes (collectives: 0 analytical, 0 simulated) in ",
     ] {
-        assert!(text(&details.stderr).contains(part), "{details:?}");
+        assert!(
+            text_from_bytes(&details.stderr).contains(part),
+            "{details:?}"
+        );
     }
     for bound in [&["--max-memory", "1kB"][..], &["--max-memory=1kB", "-q"]] {
-        let bounded = message(bound);
+        let bounded = run_message_example(bound);
         assert_eq!(
-            (bounded.status.code(), text(&bounded.stdout)),
+            (bounded.status.code(), text_from_bytes(&bounded.stdout)),
             (Some(2), "")
         );
         // Reading the options alone may take more memory than the bound, before any trace is read.
-        let said = text(&bounded.stderr);
+        let said = text_from_bytes(&bounded.stderr);
         let names = [
             "memory is bounded at 1000 B",
             "more than --max-memory allows",
@@ -181,8 +211,9 @@ fn general_options_have_their_effect() {
     }
     let packed = zstd::encode_all(&vec![0; 32 << 20][..], 1).expect("memory takes all");
     std::fs::write(folder.path().join("w.0.et"), packed).expect("there is room");
-    let refused =
-        |more: &[&str]| text(&run_in(folder.path(), &["astra-sim"], more).stderr).to_owned();
+    let refused = |more: &[&str]| {
+        text_from_bytes(&run_in(folder.path(), &["astra-sim"], more).stderr).to_owned()
+    };
     assert!(refused(&[]).contains("--max-ratio"), "{}", refused(&[]));
     let wide = refused(&["--max-ratio", "1000000"]);
     assert!(!wide.is_empty() && !wide.contains("--max-ratio"), "{wide}");
@@ -196,7 +227,10 @@ fn traces_without_an_npu_are_said() {
         std::fs::copy(Path::new(MESSAGE).join(name), folder.path().join(name))
             .expect("there is room");
     }
-    assert_eq!(text(&run_in(folder.path(), &["astra-sim"], &[]).stderr), "");
+    assert_eq!(
+        text_from_bytes(&run_in(folder.path(), &["astra-sim"], &[]).stderr),
+        ""
+    );
     for (rank, count) in [
         (3, "1 trace of another rank, w.3.et, has"),
         (7, "2 traces of other ranks, from w.3.et on, have"),
@@ -209,15 +243,18 @@ fn traces_without_an_npu_are_said() {
             "note: n.yml: `npus_count`: has 2 NPUs, fewer than there are traces: {count} no effect, as in the \
              original"
         );
-        assert!(text(&output.stderr).contains(&note), "{output:?}");
-        assert!(!text(&output.stdout).contains("sys[2]"));
+        assert!(
+            text_from_bytes(&output.stderr).contains(&note),
+            "{output:?}"
+        );
+        assert!(!text_from_bytes(&output.stdout).contains("sys[2]"));
     }
 }
 
 /// Sends and receives share one tag, and some have different sizes on the two sides.
 #[test]
 fn sizes_that_differ_are_called_that() {
-    let config = one(
+    let config = build_collective_config(
         Unaware,
         &[(Switch, 2, 50.0, 500.0)],
         AllReduce,
@@ -255,7 +292,7 @@ fn sizes_that_differ_are_called_that() {
             )
         });
         config.ranks = vec![sends.collect(), receives.collect()];
-        run(&config, &[])
+        run_config_with_options(&config, &[])
     };
     assert_eq!(
         job(&[10, 20], &[20, 10]).code,

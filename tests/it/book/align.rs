@@ -21,7 +21,7 @@ fn is_cut(shown: &str) -> bool {
     shown.trim() == "…"
 }
 
-fn same(shown: &str, printed: &str) -> bool {
+fn matches_printed_line(shown: &str, printed: &str) -> bool {
     let rest = shown
         .strip_suffix('…')
         .map(|start| printed.strip_prefix(start));
@@ -29,8 +29,8 @@ fn same(shown: &str, printed: &str) -> bool {
 }
 
 /// Returns the cost of replacing one line with another: the fraction of words that the two lines do not share.
-fn cost(shown: &str, printed: &str) -> u32 {
-    if same(shown, printed) {
+fn compute_replacement_cost(shown: &str, printed: &str) -> u32 {
+    if matches_printed_line(shown, printed) {
         return 0;
     }
     let words: Vec<_> = printed.split_whitespace().collect();
@@ -58,7 +58,8 @@ pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<DiffLine
                 least = least.min(costs[i][j + 1] + if cut { 0 } else { NEW });
             }
             if i < n && j < m && !cut {
-                least = least.min(costs[i + 1][j + 1] + cost(shown[i], &printed[j]));
+                least = least
+                    .min(costs[i + 1][j + 1] + compute_replacement_cost(shown[i], &printed[j]));
             }
             costs[i][j] = least;
         }
@@ -72,8 +73,11 @@ pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<DiffLine
             i += 1;
         } else if cut {
             j += 1;
-        } else if i < n && j < m && here == costs[i + 1][j + 1] + cost(shown[i], &printed[j]) {
-            if same(shown[i], &printed[j]) {
+        } else if i < n
+            && j < m
+            && here == costs[i + 1][j + 1] + compute_replacement_cost(shown[i], &printed[j])
+        {
+            if matches_printed_line(shown[i], &printed[j]) {
                 lines.push(DiffLine::Same(shown[i]));
             } else {
                 lines.extend([DiffLine::Gone(shown[i]), DiffLine::New(&printed[j])]);

@@ -1,6 +1,6 @@
 //! Tests that the files and names in CONTRIBUTING.md and ARCHITECTURE.md exist in the code.
 
-use super::{root, text};
+use super::{find_repository_root, read_page};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -16,9 +16,12 @@ const CODE: [&str; 7] = [
 ];
 
 /// Returns the text of all Rust files, and of the schema of traces.
-fn code() -> String {
+fn read_all_code() -> String {
     let mut all = String::new();
-    let mut folders: Vec<PathBuf> = CODE.iter().map(|folder| root().join(folder)).collect();
+    let mut folders: Vec<PathBuf> = CODE
+        .iter()
+        .map(|folder| find_repository_root().join(folder))
+        .collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("code is there") {
             let path = entry.expect("the folder can be listed").path();
@@ -35,20 +38,20 @@ fn code() -> String {
     all
 }
 
-fn words(text: &str) -> impl Iterator<Item = &str> {
+fn split_words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_')
         .filter(|word| !word.is_empty())
 }
 
 /// Returns the words that follow one of `keywords` in the code.
-fn defined<'c>(code: &'c str, keywords: &[&str]) -> BTreeSet<&'c str> {
-    let pairs = words(code).zip(words(code).skip(1));
+fn list_defined_names<'c>(code: &'c str, keywords: &[&str]) -> BTreeSet<&'c str> {
+    let pairs = split_words(code).zip(split_words(code).skip(1));
     let found = pairs.filter(|(keyword, _)| keywords.contains(keyword));
     found.map(|(_, name)| name).collect()
 }
 
 /// Returns the code spans of a page, except fenced blocks.
-fn spans(text: &str) -> Vec<&str> {
+fn list_code_spans(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     prose
         .flat_map(|part| part.split('`').skip(1).step_by(2))
@@ -64,7 +67,7 @@ fn is_type_name(name: &str) -> bool {
 }
 
 /// Returns what is wrong with a code span, or `None` if it is right or not a name.
-fn fault(
+fn find_code_span_fault(
     span: &str,
     known: &BTreeSet<&str>,
     types: &BTreeSet<&str>,
@@ -80,7 +83,8 @@ fn fault(
     if is_path {
         let is_pattern =
             span.contains(['*', ' ', '<']) || span.contains("CRATE") || span.contains("NAME");
-        return (!is_pattern && !root().join(span).exists()).then(|| format!("no file {span}"));
+        return (!is_pattern && !find_repository_root().join(span).exists())
+            .then(|| format!("no file {span}"));
     }
     let name = span.split('(').next().unwrap_or(span);
     if name.contains([' ', '/', '-', '[', '"', '!', '=', '…', '<', '&', '$'])
@@ -108,18 +112,18 @@ fn fault(
 
 #[test]
 fn names_in_the_pages_for_contributors_exist() {
-    let code = code();
-    let known = words(&code).collect();
-    let types = defined(&code, &["struct", "enum", "trait", "type"]);
-    let functions = defined(&code, &["fn"]);
+    let code = read_all_code();
+    let known = split_words(&code).collect();
+    let types = list_defined_names(&code, &["struct", "enum", "trait", "type"]);
+    let functions = list_defined_names(&code, &["fn"]);
     let mut faults = Vec::new();
     for page in ["CONTRIBUTING.md", "ARCHITECTURE.md"] {
-        let text = text(Path::new(page));
-        let of_page = spans(&text);
+        let text = read_page(Path::new(page));
+        let of_page = list_code_spans(&text);
         assert!(of_page.len() > 50, "{page} has few code spans");
         let found = of_page
             .iter()
-            .filter_map(|span| fault(span, &known, &types, &functions));
+            .filter_map(|span| find_code_span_fault(span, &known, &types, &functions));
         faults.extend(found.map(|fault| format!("{page}: {fault}")));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));

@@ -1,11 +1,11 @@
 //! Tests links between pages, and the table of contents.
 
-use super::{pages, root, text};
+use super::{find_repository_root, list_book_pages, read_page};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Returns the targets of the links on a page, except links in blocks of code.
-fn links(text: &str) -> Vec<&str> {
+fn list_link_targets(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     let targets = prose.flat_map(|part| part.split("](").skip(1));
     targets
@@ -14,7 +14,7 @@ fn links(text: &str) -> Vec<&str> {
 }
 
 /// Returns the anchors of a page, which mdBook and code hosts derive from headings.
-fn anchors(text: &str) -> BTreeSet<String> {
+fn list_page_anchors(text: &str) -> BTreeSet<String> {
     let headings = text.split("```").step_by(2).flat_map(str::lines);
     let headings = headings.filter(|line| line.starts_with('#'));
     let slug = |heading: &str| -> String {
@@ -34,9 +34,9 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn links_lead_somewhere() {
-    for page in pages() {
-        let text = text(&page);
-        for target in links(&text)
+    for page in list_book_pages() {
+        let text = read_page(&page);
+        for target in list_link_targets(&text)
             .into_iter()
             .filter(|target| !target.contains("://"))
         {
@@ -47,10 +47,14 @@ fn links_lead_somewhere() {
             } else {
                 parent.join(file)
             };
-            let whole = root().join(&path).canonicalize();
+            let whole = find_repository_root().join(&path).canonicalize();
             let whole = whole.unwrap_or_else(|e| panic!("{}: {target}: {e}", page.display()));
-            let inside =
-                whole.starts_with(root().join("docs").canonicalize().expect("it is there"));
+            let inside = whole.starts_with(
+                find_repository_root()
+                    .join("docs")
+                    .canonicalize()
+                    .expect("it is there"),
+            );
             assert!(
                 inside || !page.starts_with("docs"),
                 "{}: {target} leaves the book",
@@ -59,7 +63,7 @@ fn links_lead_somewhere() {
             if !anchor.is_empty() {
                 let there = std::fs::read_to_string(&whole).expect("anchors are in text");
                 assert!(
-                    anchors(&there).contains(anchor),
+                    list_page_anchors(&there).contains(anchor),
                     "{}: {target}",
                     page.display()
                 );
@@ -70,14 +74,17 @@ fn links_lead_somewhere() {
 
 #[test]
 fn the_table_of_contents_is_whole() {
-    let summary = text(Path::new("docs/SUMMARY.md"));
-    let listed: BTreeSet<_> = links(&summary).into_iter().map(PathBuf::from).collect();
+    let summary = read_page(Path::new("docs/SUMMARY.md"));
+    let listed: BTreeSet<_> = list_link_targets(&summary)
+        .into_iter()
+        .map(PathBuf::from)
+        .collect();
     assert_eq!(
         listed.len(),
-        links(&summary).len(),
+        list_link_targets(&summary).len(),
         "every page is listed once"
     );
-    let there = pages().into_iter().filter_map(|page| {
+    let there = list_book_pages().into_iter().filter_map(|page| {
         let page = page.strip_prefix("docs").ok()?.to_owned();
         (page != Path::new("SUMMARY.md")).then_some(page)
     });

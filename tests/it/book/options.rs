@@ -1,6 +1,6 @@
 //! Tests that options on pages occur in the help of some command.
 
-use super::{pages_of_right_commands, text};
+use super::{pages_of_right_commands, read_page};
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -32,14 +32,14 @@ fn every_option_is_one() {
     let mut count = 0;
     while let Some(command) = commands.pop() {
         let help = help_of(&command);
-        commands.extend(subcommands(&help).map(|name| format!("{command} {name}")));
-        known.extend(options(&help));
+        commands.extend(list_subcommands(&help).map(|name| format!("{command} {name}")));
+        known.extend(list_option_names(&help));
         count += 1;
     }
     // If the layout of help texts changed, the walk would end at the first command.
     assert!(count > 50, "{count} commands");
     for page in pages_of_right_commands() {
-        for option in options(&text(&page)) {
+        for option in list_option_names(&read_page(&page)) {
             assert!(
                 known.contains(&option),
                 "{}: --{option} is unknown",
@@ -61,7 +61,7 @@ fn help_of(command: &str) -> String {
 }
 
 /// Returns the commands that a help text lists below `Commands:`. Longer indentation continues a description.
-fn subcommands(help: &str) -> impl Iterator<Item = &str> {
+fn list_subcommands(help: &str) -> impl Iterator<Item = &str> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     lines
         .take_while(|line| !line.is_empty())
@@ -71,7 +71,7 @@ fn subcommands(help: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the words of a text that follow `--`.
-fn options(text: &str) -> Vec<String> {
+fn list_option_names(text: &str) -> Vec<String> {
     let starts = text.split("--").skip(1);
     let word = |rest: &str| -> String {
         let letters = rest.chars();

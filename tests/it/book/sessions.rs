@@ -1,7 +1,7 @@
 //! Runs the commands of a page in order, and checks their output.
 
 use super::align::{DiffLine, align_steps};
-use super::{pages_of_right_commands, root, text};
+use super::{find_repository_root, pages_of_right_commands, read_page};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ struct SessionCommand {
 }
 
 /// Returns the sessions of a page, in order.
-fn sessions(page: &Path, lines: &[&str]) -> Vec<PageCommandSequence> {
+fn parse_page_sessions(page: &Path, lines: &[&str]) -> Vec<PageCommandSequence> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < lines.len() {
@@ -40,7 +40,7 @@ fn sessions(page: &Path, lines: &[&str]) -> Vec<PageCommandSequence> {
         let start = at + 1;
         let length = lines[start..].iter().position(|line| *line == "```");
         let end = start + length.unwrap_or_else(|| panic!("{}:{start}: no end", page.display()));
-        let steps = steps(lines, start, end);
+        let steps = parse_session_commands(lines, start, end);
         assert!(
             not_run.is_none() || !steps.is_empty(),
             "{}:{start}: `not run` stands before no command",
@@ -54,7 +54,7 @@ fn sessions(page: &Path, lines: &[&str]) -> Vec<PageCommandSequence> {
     found
 }
 
-fn steps(lines: &[&str], start: usize, end: usize) -> Vec<SessionCommand> {
+fn parse_session_commands(lines: &[&str], start: usize, end: usize) -> Vec<SessionCommand> {
     let mut steps = Vec::new();
     let mut at = start;
     while at < end {
@@ -91,7 +91,7 @@ fn steps(lines: &[&str], start: usize, end: usize) -> Vec<SessionCommand> {
 }
 
 /// Creates a folder for the commands of a page, with the program as `bin/chakram`.
-fn folder(page: &Path) -> PathBuf {
+fn create_page_folder(page: &Path) -> PathBuf {
     let name = page
         .with_extension("")
         .display()
@@ -113,13 +113,16 @@ fn folder(page: &Path) -> PathBuf {
         folder.join("bin/chakram"),
     );
     for name in ["traces", "converters", "docs"] {
-        link(&root().join(name), folder.join("work").join(name));
+        link(
+            &find_repository_root().join(name),
+            folder.join("work").join(name),
+        );
     }
     folder
 }
 
 /// Runs a command. Returns its output lines, and `true` if the command exits with 0.
-fn run(folder: &Path, command: &str) -> (Vec<String>, bool) {
+fn run_shell_command(folder: &Path, command: &str) -> (Vec<String>, bool) {
     let path = std::env::var("PATH").expect("there is a PATH");
     let output = Command::new("sh")
         .args(["-c", &format!("exec 2>&1\n{command}\n")])
@@ -143,15 +146,15 @@ fn run(folder: &Path, command: &str) -> (Vec<String>, bool) {
 
 /// Runs the commands of a page. Returns the failures, the number of commands run, and the reasons why others were not
 /// run.
-fn check(page: &Path) -> (String, usize, Vec<String>) {
-    let text = text(page);
+fn check_page_sessions(page: &Path) -> (String, usize, Vec<String>) {
+    let text = read_page(page);
     let lines: Vec<_> = text.lines().collect();
-    let folder = folder(page);
+    let folder = create_page_folder(page);
     let bless = std::env::var_os("BLESS").is_some();
     let (mut wrong, mut count, mut not_run) = (String::new(), 0, Vec::new());
     let mut blessed: Vec<String> = Vec::new();
     let mut copied = 0;
-    for session in sessions(page, &lines) {
+    for session in parse_page_sessions(page, &lines) {
         if let Some(reason) = session.not_run {
             let steps = session.steps.iter();
             not_run.extend(steps.map(|step| format!("{}:{}: {reason}", page.display(), step.line)));
@@ -163,7 +166,7 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
             while let [rest @ .., ""] = shown {
                 shown = rest;
             }
-            let (printed, sound) = run(&folder, &step.command);
+            let (printed, sound) = run_shell_command(&folder, &step.command);
             let alignment = align_steps(shown, &printed);
             let place = format!("{}:{}: $ {}", page.display(), step.line, step.command);
             if !sound {
@@ -207,7 +210,8 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
         blessed.extend(lines[copied..].iter().map(|line| line.to_string()));
         let fresh = blessed.join("\n") + "\n";
         if fresh != text {
-            std::fs::write(root().join(page), fresh).expect("the page can be written");
+            std::fs::write(find_repository_root().join(page), fresh)
+                .expect("the page can be written");
         }
     }
     (wrong, count, not_run)
@@ -230,7 +234,7 @@ fn every_command_prints_what_is_shown() {
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = pages
             .iter()
-            .map(|page| scope.spawn(move || check(page)))
+            .map(|page| scope.spawn(move || check_page_sessions(page)))
             .collect();
         threads
             .into_iter()

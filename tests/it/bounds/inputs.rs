@@ -1,6 +1,6 @@
 //! Tests compressed files that unpack to millions of times their size, and endlessly nested text.
 
-use super::{SYSTEM, refused, within};
+use super::{SYSTEM, expect_bound_error, run_with_memory_limit};
 use crate::corpus::sample_every_nth;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Memory limit in MB that is enough for all of these files.
 const ROOM: u64 = 400;
 
-fn zstd(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
+fn write_repeated_zstd(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
     let mut out =
         zstd::stream::write::Encoder::new(std::fs::File::create(path).unwrap(), 3).unwrap();
     out.write_all(head).unwrap();
@@ -19,7 +19,7 @@ fn zstd(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
     out.finish().unwrap();
 }
 
-fn gzip(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
+fn write_repeated_gzip(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
     let file = std::fs::File::create(path).unwrap();
     let mut out = flate2::write::GzEncoder::new(file, flate2::Compression::best());
     out.write_all(head).unwrap();
@@ -37,7 +37,7 @@ const HEAD: &[u8] = b"\x07\x0a\x050.0.4";
 type DecompressionBombFile = (&'static str, Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// Returns files that unpack to 64 MiB of valid contents.
-fn bombs() -> Vec<DecompressionBombFile> {
+fn list_decompression_bombs() -> Vec<DecompressionBombFile> {
     let mib = |piece: &[u8]| piece.repeat((1 << 20) / piece.len());
     let lines = b"{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_vec();
     vec![
@@ -93,7 +93,7 @@ fn bombs() -> Vec<DecompressionBombFile> {
 }
 
 /// Returns every command that reads traces, with `file` as its trace.
-fn commands<'c>(file: &'c str, out: &'c str) -> Vec<Vec<&'c str>> {
+fn list_trace_commands<'c>(file: &'c str, out: &'c str) -> Vec<Vec<&'c str>> {
     vec![
         vec!["validate", file],
         vec!["inspect", file],
@@ -111,19 +111,19 @@ fn compressed_bombs_are_refused_as_they_unpack() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| -> PathBuf { folder.path().join(name) };
     let out = path("out.et");
-    let mut bombs_of_one = bombs();
+    let mut bombs_of_one = list_decompression_bombs();
     let ids = bombs_of_one.remove(1);
     let some = sample_every_nth(6, bombs_of_one);
     for (name, head, piece, tail) in some.into_iter().chain([ids]) {
-        zstd(&path(name), &piece, 64, &head, &tail);
+        write_repeated_zstd(&path(name), &piece, 64, &head, &tail);
         let size = std::fs::metadata(path(name)).unwrap().len();
         assert!(size < 50_000, "{name}: {size}");
         let file = path(name);
-        let all = commands(file.to_str().unwrap(), out.to_str().unwrap());
+        let all = list_trace_commands(file.to_str().unwrap(), out.to_str().unwrap());
         // All commands use the same reader, so one file per command is enough.
         let some = if name.starts_with("ids") { 0 } else { 7 };
         for command in all.into_iter().skip(some) {
-            let ran = within(ROOM, &command);
+            let ran = run_with_memory_limit(ROOM, &command);
             assert_eq!(ran.code, 2, "{command:?}: {ran:?}");
             let told = format!("{}{}", ran.error, ran.out);
             // Content that is unpacked as a stream may prove invalid before it exceeds the bound.
@@ -135,18 +135,18 @@ fn compressed_bombs_are_refused_as_they_unpack() {
         }
     }
     // gzip compresses at most by a factor of 1032.
-    let (_, head, piece, tail) = bombs().swap_remove(1);
+    let (_, head, piece, tail) = list_decompression_bombs().swap_remove(1);
     let file = path("ids.1.et.gz");
-    gzip(&file, &piece, 64, &head, &tail);
-    refused(&["validate", file.to_str().unwrap()], 500, &[]);
+    write_repeated_gzip(&file, &piece, 64, &head, &tail);
+    expect_bound_error(&["validate", file.to_str().unwrap()], 500, &[]);
 }
 
 #[test]
 fn a_bomb_that_is_let_in_stays_within_the_bound_of_memory() {
     let folder = tempfile::tempdir().unwrap();
-    let (name, head, piece, tail) = bombs().swap_remove(1);
+    let (name, head, piece, tail) = list_decompression_bombs().swap_remove(1);
     let file = folder.path().join(name);
-    zstd(&file, &piece, 64, &head, &tail);
+    write_repeated_zstd(&file, &piece, 64, &head, &tail);
     let file = file.to_str().unwrap();
     let bounds = ["--max-ratio", "1000000", "--max-memory", "300MB"];
     for command in [
@@ -154,7 +154,7 @@ fn a_bomb_that_is_let_in_stays_within_the_bound_of_memory() {
         &["inspect", file],
         &["diff", file, "traces/data-parallel-8/job.0.et"],
     ] {
-        let ran = within(ROOM, &[command, &bounds].concat());
+        let ran = run_with_memory_limit(ROOM, &[command, &bounds].concat());
         assert_eq!(ran.code, 2, "{command:?}: {ran:?}");
         let told = format!("{}{}", ran.error, ran.out);
         assert!(
@@ -172,12 +172,12 @@ fn a_real_ratio_is_no_bomb() {
     let job = folder.path().join("job");
     let (job, packed) = (job.to_str().unwrap(), folder.path().join("packed.0.et.zst"));
     let size = ["--ranks", "1", "--nodes", "250000", "-o", job];
-    let ran = within(ROOM, &[&["generate", "chain"], &size[..]].concat());
+    let ran = run_with_memory_limit(ROOM, &[&["generate", "chain"], &size[..]].concat());
     assert_eq!(ran.code, 0, "{ran:?}");
     let plain = std::fs::read(format!("{job}.0.et")).unwrap();
     assert!(plain.len() > 16 << 20);
     std::fs::write(&packed, zstd::encode_all(&plain[..], 3).unwrap()).unwrap();
-    let ran = within(ROOM, &["validate", packed.to_str().unwrap()]);
+    let ran = run_with_memory_limit(ROOM, &["validate", packed.to_str().unwrap()]);
     assert_eq!((ran.code, &*ran.error), (0, ""));
 }
 
@@ -206,14 +206,14 @@ fn brackets_nest_as_deep_as_they_like() {
             std::fs::write(path(&name), text).unwrap();
             let file = path(&name);
             let file = file.to_str().unwrap();
-            refused(&["validate", file], 100, &[]);
-            refused(&["diff", file, file], 100, &[]);
-            refused(
+            expect_bound_error(&["validate", file], 100, &[]);
+            expect_bound_error(&["diff", file, file], 100, &[]);
+            expect_bound_error(
                 &["convert", "trace", file, "-o", "-", "--to", "et"],
                 100,
                 &[],
             );
-            refused(
+            expect_bound_error(
                 &[
                     "convert",
                     "pytorch",
@@ -239,10 +239,10 @@ fn brackets_nest_as_deep_as_they_like() {
         let [groups, report, machine] =
             [&groups, &report, &machine].map(|path| path.to_str().unwrap());
         let job = "traces/data-parallel-8";
-        refused(&["validate", job, "--groups", groups], 100, &[]);
-        refused(&["replay", job, "--machine", machine], 100, &[]);
-        refused(&["model", "show", machine], 100, &[]);
-        refused(&["diff", report, report], 100, &[]);
+        expect_bound_error(&["validate", job, "--groups", groups], 100, &[]);
+        expect_bound_error(&["replay", job, "--machine", machine], 100, &[]);
+        expect_bound_error(&["model", "show", machine], 100, &[]);
+        expect_bound_error(&["diff", report, report], 100, &[]);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Tests names of any length, ranks outside the job, and outputs that are also inputs.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-fn varint(mut n: usize) -> Vec<u8> {
+fn encode_varint(mut n: usize) -> Vec<u8> {
     let mut out = Vec::new();
     while n > 127 {
         out.push((n & 127 | 128) as u8);
@@ -14,21 +14,36 @@ fn varint(mut n: usize) -> Vec<u8> {
     out
 }
 
-fn number(field: usize, value: usize) -> Vec<u8> {
-    [varint(field << 3), varint(value)].concat()
+fn encode_number_field(field: usize, value: usize) -> Vec<u8> {
+    [encode_varint(field << 3), encode_varint(value)].concat()
 }
 
 fn parse_block(field: usize, value: &[u8]) -> Vec<u8> {
-    [&varint(field << 3 | 2), &varint(value.len()), value].concat()
+    [
+        &encode_varint(field << 3 | 2),
+        &encode_varint(value.len()),
+        value,
+    ]
+    .concat()
 }
 
 /// Writes a trace of one compute node on the host with this name.
 fn write_trace(path: &Path, name: &str) {
-    let attribute = [parse_block(1, b"is_cpu_op"), number(27, 0)].concat();
-    let fields = [number(3, 4), number(7, 5), parse_block(10, &attribute)].concat();
-    let node = [number(1, 1), parse_block(2, name.as_bytes()), fields].concat();
+    let attribute = [parse_block(1, b"is_cpu_op"), encode_number_field(27, 0)].concat();
+    let fields = [
+        encode_number_field(3, 4),
+        encode_number_field(7, 5),
+        parse_block(10, &attribute),
+    ]
+    .concat();
+    let node = [
+        encode_number_field(1, 1),
+        parse_block(2, name.as_bytes()),
+        fields,
+    ]
+    .concat();
     let meta = parse_block(1, b"0.0.4");
-    let records = [meta, node].map(|record| [varint(record.len()), record].concat());
+    let records = [meta, node].map(|record| [encode_varint(record.len()), record].concat());
     std::fs::write(path, records.concat()).unwrap();
 }
 
@@ -54,7 +69,7 @@ fn a_name_of_a_megabyte_is_cut_and_takes_no_time() {
         ),
     ] {
         let started = Instant::now();
-        let output = chakram(words);
+        let output = run_chakram(words);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{words:?}: {error}");
         assert!(started.elapsed() < Duration::from_secs(10), "{words:?}");
@@ -83,7 +98,7 @@ fn names_that_are_cut_come_whole_with_details() {
     write_trace(&trace, &name);
     let trace = trace.display().to_string();
     let replay = |more: &[&str]| {
-        let output = chakram(&[&["replay", &trace, "-m", "dgx-h100"], more].concat());
+        let output = run_chakram(&[&["replay", &trace, "-m", "dgx-h100"], more].concat());
         assert!(output.status.success(), "{more:?}");
         String::from_utf8(output.stdout).unwrap()
     };
@@ -111,7 +126,7 @@ fn converters_take_no_more_ranks_than_machines_have() {
     for source in ["text", "simai"] {
         for npus in ["4194305", "5000000", "2147483648"] {
             let started = Instant::now();
-            let output = chakram(&["convert", source, "x.txt", "--npus", npus, "-o", &output]);
+            let output = run_chakram(&["convert", source, "x.txt", "--npus", npus, "-o", &output]);
             let error = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{error}");
             assert!(error.contains("4194304"), "{error}");
@@ -126,7 +141,7 @@ fn calibrate_does_not_replace_what_it_reads() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let name = |path: &str| at(path).display().to_string();
-    let machine = chakram(&["machine", "show", "dgx-h100"]).stdout;
+    let machine = run_chakram(&["machine", "show", "dgx-h100"]).stdout;
     let table = "format,m,n,k,us\nbf16,4096,4096,4096,220\n";
     std::fs::write(at("m.toml"), &machine).unwrap();
     std::fs::write(at("gemms.csv"), table).unwrap();
@@ -135,7 +150,7 @@ fn calibrate_does_not_replace_what_it_reads() {
     std::fs::hard_link(at("m.toml"), at("hard.toml")).unwrap();
     let calibrate = |to: &str| {
         let [table, machine, to] = ["gemms.csv", "m.toml", to].map(name);
-        chakram(&[
+        run_chakram(&[
             "calibrate",
             "--gemm",
             &table,

@@ -1,6 +1,6 @@
 //! Tests large numbers in options.
 
-use super::{SYSTEM, refused, within};
+use super::{SYSTEM, expect_bound_error, run_with_memory_limit};
 
 #[test]
 fn sizes_that_no_memory_holds_are_refused_before_it_is_asked_for() {
@@ -61,7 +61,7 @@ fn sizes_that_no_memory_holds_are_refused_before_it_is_asked_for() {
             "GB",
         ),
     ] {
-        refused(&generate(pattern), 300, &[least, "2.1 GB", "--max-memory"]);
+        expect_bound_error(&generate(pattern), 300, &[least, "2.1 GB", "--max-memory"]);
     }
 }
 
@@ -96,7 +96,7 @@ fn no_job_has_a_billion_ranks() {
             "generate", "chain", "--ranks", ranks, "--nodes", "1", "-m", "dgx-h100",
         ][..],
     ] {
-        refused(args, 100, &[ranks, "4194304"]);
+        expect_bound_error(args, 100, &[ranks, "4194304"]);
     }
 }
 
@@ -106,7 +106,7 @@ fn what_no_check_foresees_ends_with_an_error_as_well() {
     let job = [
         "generate", "chain", "--ranks", "1", "--nodes", "100000", "-m", "dgx-h100",
     ];
-    let with = |bound| within(3_000, &[&job[..], &["--max-memory", bound]].concat());
+    let with = |bound| run_with_memory_limit(3_000, &[&job[..], &["--max-memory", bound]].concat());
     let enough = with("1GB");
     assert_eq!((enough.code, &*enough.error), (0, ""));
     let short = with("9MB");
@@ -119,7 +119,7 @@ fn what_no_check_foresees_ends_with_an_error_as_well() {
     let large = [
         "generate", "chain", "--ranks", "1", "--nodes", "1000000", "-m", "dgx-h100",
     ];
-    let none = within(40, &[&large[..], &["--max-memory", "1TB"]].concat());
+    let none = run_with_memory_limit(40, &[&large[..], &["--max-memory", "1TB"]].concat());
     assert_eq!(none.code, 2, "{none:?}");
     assert!(none.error.contains(SYSTEM), "{none:?}");
 }
@@ -177,10 +177,10 @@ fn counts_that_no_trace_holds_are_refused_before_files_are_written() {
         ),
     ] {
         let words = [&words[..], &["-o", &job, "--max-memory", "2GiB"]].concat();
-        refused(&words, 300, &[hint, "2.1 GB", "--max-memory"]);
+        expect_bound_error(&words, 300, &[hint, "2.1 GB", "--max-memory"]);
     }
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 0);
-    refused(
+    expect_bound_error(
         &["topology", "random", "--draws", billion],
         300,
         &["--draws", "1000000"],
@@ -192,6 +192,6 @@ fn counts_that_no_trace_holds_are_refused_before_files_are_written() {
         ("--decoders", "decoders"),
     ] {
         let words = ["schedule", "--topology", "interfaces:4", "--encoders", "1"];
-        refused(&[&words[..], &[key, billion]].concat(), 300, &[value]);
+        expect_bound_error(&[&words[..], &[key, billion]].concat(), 300, &[value]);
     }
 }

@@ -1,7 +1,7 @@
 //! Tests captures in tar archives as people publish them: plain, gzip or zstd, in folders, and
 //! among other files.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const CAPTURE: &str = "traces/ddp-resnet18/capture";
 
 /// Appends an entry with a ustar header (name, mode, size in octal, kind, and checksum).
-fn push(tar: &mut Vec<u8>, name: &str, contents: &[u8]) {
+fn append_tar_entry(tar: &mut Vec<u8>, name: &str, contents: &[u8]) {
     let mut header = [0_u8; 512];
     header[..name.len()].copy_from_slice(name.as_bytes());
     header[100..107].copy_from_slice(b"0000644");
@@ -25,7 +25,7 @@ fn push(tar: &mut Vec<u8>, name: &str, contents: &[u8]) {
 }
 
 /// Returns a tar archive with the repository's capture in a folder, and with one file that is not a capture.
-fn archive() -> Vec<u8> {
+fn build_capture_tar() -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(CAPTURE);
     let mut files: Vec<PathBuf> = fs::read_dir(root)
         .expect("it is there")
@@ -33,10 +33,10 @@ fn archive() -> Vec<u8> {
         .collect();
     files.sort();
     let mut tar = Vec::new();
-    push(&mut tar, "run/README.md", b"not a capture");
+    append_tar_entry(&mut tar, "run/README.md", b"not a capture");
     for file in files {
         let name = file.file_name().expect("it has one").to_string_lossy();
-        push(
+        append_tar_entry(
             &mut tar,
             &format!("./run/{name}"),
             &fs::read(&file).expect("it is there"),
@@ -46,7 +46,7 @@ fn archive() -> Vec<u8> {
     tar
 }
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+fn compress_gzip(bytes: &[u8]) -> Vec<u8> {
     let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     writer.write_all(bytes).expect("there is room");
     writer.finish().expect("there is room")
@@ -58,28 +58,28 @@ fn archives_convert_as_their_folders_do() {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let expected = path("expected");
     assert!(
-        chakram(&["convert", "pytorch", CAPTURE, "-o", &expected])
+        run_chakram(&["convert", "pytorch", CAPTURE, "-o", &expected])
             .status
             .success()
     );
-    let tar = archive();
+    let tar = build_capture_tar();
     let forms = [
         ("capture.tar", tar.clone()),
-        ("capture.tar.gz", gzip(&tar)),
-        ("capture.tgz", gzip(&tar)),
+        ("capture.tar.gz", compress_gzip(&tar)),
+        ("capture.tgz", compress_gzip(&tar)),
         (
             "capture.tar.zst",
             zstd::encode_all(&tar[..], 1).expect("it packs"),
         ),
         // The program detects formats from contents, not from names.
-        ("download", gzip(&tar)),
+        ("download", compress_gzip(&tar)),
     ];
     for (name, bytes) in forms {
         let file = path(name);
         fs::write(&file, bytes).expect("there is room");
         let out = path("out");
         for command in [&["convert"][..], &["convert", "pytorch"]] {
-            let output = chakram(&[command, &[&file, "-o", &out]].concat());
+            let output = run_chakram(&[command, &[&file, "-o", &out]].concat());
             let said = String::from_utf8(output.stdout).expect("it is text");
             let error = String::from_utf8(output.stderr).expect("it is text");
             assert!(output.status.success(), "{name}: {error}");
@@ -93,7 +93,7 @@ fn archives_convert_as_their_folders_do() {
             }
         }
         // Errors of other commands name the command that reads the file.
-        let error = String::from_utf8(chakram(&["inspect", &file]).stderr).expect("it is text");
+        let error = String::from_utf8(run_chakram(&["inspect", &file]).stderr).expect("it is text");
         assert!(
             error.contains(&format!("chakram convert pytorch {file} -o job")),
             "{error}"
@@ -105,7 +105,7 @@ fn archives_convert_as_their_folders_do() {
     fs::copy(path("capture.tgz"), inner.join("capture.tgz")).expect("there is room");
     let out = path("out");
     let args = ["convert", "pytorch", &path("inner"), "-o", &out];
-    assert!(chakram(&args).status.success());
+    assert!(run_chakram(&args).status.success());
     assert_eq!(
         fs::read(format!("{out}.1.et")).unwrap(),
         fs::read(format!("{expected}.1.et")).unwrap()
@@ -114,7 +114,7 @@ fn archives_convert_as_their_folders_do() {
     // An output may not replace an input.
     let same = path("capture.tar.0.et");
     fs::write(&same, &tar).expect("there is room");
-    let output = chakram(&["convert", "pytorch", &same, "-o", &path("capture.tar")]);
+    let output = run_chakram(&["convert", "pytorch", &same, "-o", &path("capture.tar")]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(fs::read(&same).unwrap(), tar);
 }
@@ -126,24 +126,24 @@ fn archives_that_hold_none_or_too_much_are_refused() {
         let file = folder.path().join(name).display().to_string();
         fs::write(&file, bytes).expect("there is room");
         let out = folder.path().join("out").display().to_string();
-        let output = chakram(&["convert", &file, "-o", &out]);
+        let output = run_chakram(&["convert", &file, "-o", &out]);
         assert_eq!(output.status.code(), Some(2), "{name}");
         String::from_utf8(output.stderr).expect("it is text")
     };
     let mut none = Vec::new();
-    push(&mut none, "../../etc/notes.txt", b"text");
+    append_tar_entry(&mut none, "../../etc/notes.txt", b"text");
     let error = refused("none.tar", &none);
     assert!(
         error.contains("a tar archive without captures; it contains etc/notes.txt"),
         "{error}"
     );
     // The archive is truncated inside its second file.
-    let whole = archive();
+    let whole = build_capture_tar();
     let error = refused("cut.tar", &whole[..3 * whole.len() / 4]);
     assert!(error.contains("cut.tar"), "{error}");
     // 64 MiB of zeros compress to 7 kB.
     let mut zeros = Vec::new();
-    push(&mut zeros, "zeros.json", &vec![0; 64 << 20]);
+    append_tar_entry(&mut zeros, "zeros.json", &vec![0; 64 << 20]);
     let error = refused(
         "zeros.tar.zst",
         &zstd::encode_all(&zeros[..], 1).expect("it packs"),

@@ -1,12 +1,12 @@
 //! Tests blocking copies: while the host waits in the call, the device works, even on kernels queued before the copy.
 
-use super::rig::{ConversionResult, convert, replay, set_lasts};
+use super::rig::{ConversionResult, convert_folder, replay_traces, set_lasts};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 
 /// Returns a job with a kernel of 1,000 us that is launched at 0, and a copy queued after it. The copy's call lasts
 /// from 40 to 1,025 us. The copy itself takes 4 us, from 1,014 us, on `stream`.
-fn job(stream: u32) -> ConversionResult {
+fn convert_blocking_copy_job(stream: u32) -> ConversionResult {
     let event = |cat: &str, name: &str, (tid, ts, dur): (u32, u32, u32), args: String| {
         format!(
             r#"{{"ph": "X", "cat": "{cat}", "name": "{name}", "pid": 1, "tid": {tid}, "ts": {ts}, "dur": {dur}, "args": {{{args}}}}}"#
@@ -33,16 +33,16 @@ fn job(stream: u32) -> ConversionResult {
     let folder = tempfile::tempdir().unwrap();
     let text = format!("{{\"traceEvents\": [{}]}}", events.join(",\n"));
     std::fs::write(folder.path().join("kineto.0.json"), text).unwrap();
-    convert(folder.path())
+    convert_folder(folder.path())
 }
 
 /// Returns the end of the job in us, if the kernel takes `kernel` us.
-fn ends(mut job: ConversionResult, kernel: u64) -> u64 {
+fn replay_job_end_us(mut job: ConversionResult, kernel: u64) -> u64 {
     let nodes = job.traces[0].nodes.iter_mut();
     for node in nodes.filter(|node| node.name == "gemm") {
         set_lasts(node, kernel * 1000);
     }
-    let log = replay(
+    let log = replay_traces(
         &job.traces,
         CommTiming::Recorded,
         |_| 0,
@@ -53,17 +53,17 @@ fn ends(mut job: ConversionResult, kernel: u64) -> u64 {
 
 #[test]
 fn a_copy_behind_a_kernel_waits_for_it_on_any_device() {
-    assert_eq!(ends(job(7), 1000), 1050);
+    assert_eq!(replay_job_end_us(convert_blocking_copy_job(7), 1000), 1050);
     // The kernel ends at 22 and the call begins at 40. The copy starts 2 us later, which is the recorded time after the
     // event that it waits for, and ends at 46. The host continues 22 us later, and ends after another 10 us.
-    assert_eq!(ends(job(7), 10), 78);
+    assert_eq!(replay_job_end_us(convert_blocking_copy_job(7), 10), 78);
     // If the kernel is 100 us longer, the whole job is 100 us longer.
-    assert_eq!(ends(job(7), 1100), 1150);
+    assert_eq!(replay_job_end_us(convert_blocking_copy_job(7), 1100), 1150);
 }
 
 /// The copy has its own stream, so it waited for no kernel in the capture, and the call's time is host time.
 #[test]
 fn a_copy_on_an_idle_stream_waits_for_nothing() {
-    assert_eq!(ends(job(8), 1000), 1050);
-    assert_eq!(ends(job(8), 10), 1050);
+    assert_eq!(replay_job_end_us(convert_blocking_copy_job(8), 1000), 1050);
+    assert_eq!(replay_job_end_us(convert_blocking_copy_job(8), 10), 1050);
 }

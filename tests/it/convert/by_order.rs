@@ -1,7 +1,7 @@
 //! Tests, on captures of real jobs, links that use no record function ids, conclusions drawn from clocks, and
 //! conclusions about absent ranks.
 
-use super::rig::{ConversionResult, capture, convert, try_convert};
+use super::rig::{ConversionResult, convert_folder, try_convert, write_generated_capture};
 use crate::corpus::corpus_path;
 use chakram::convert::{ConvertOptions as Conversion, HostKinetoMatchMethod};
 use std::path::{Path, PathBuf};
@@ -33,20 +33,25 @@ fn links_by_order_are_those_by_id() {
             layers: 4,
             ..Options::new(Device::Cpu, style, 2)
         };
-        let captured = capture(&options);
+        let captured = write_generated_capture(&options);
         let folder = captured.folder.path();
-        let by_id = convert(folder);
+        let by_id = convert_folder(folder);
         for rank in 0..2 {
             forget_ids(&folder.join(format!("kineto.{rank}.json")));
         }
-        let by_order = convert(folder);
+        let by_order = convert_folder(folder);
         assert_eq!(by_order.summary.collectives, by_id.summary.collectives);
         assert_eq!(by_order.summary.messages, by_id.summary.messages);
         for (one, other) in by_order.traces.iter().zip(&by_id.traces) {
             let ids = |trace: &super::rig::SchemaRankTrace| -> Vec<_> {
                 let nodes = trace.nodes.iter();
                 nodes
-                    .map(|n| (n.name.clone(), super::rig::attribute(n, "et_id")))
+                    .map(|n| {
+                        (
+                            n.name.clone(),
+                            super::rig::find_integer_attribute(n, "et_id"),
+                        )
+                    })
                     .collect()
             };
             assert_eq!(ids(one), ids(other), "{style:?}");
@@ -66,8 +71,8 @@ fn links_that_are_not_sure_are_refused() {
         ..Options::new(Device::Cpu, style, 2)
     };
     let (one, other) = (
-        capture(&options(2, JobParallelism::Ddp)),
-        capture(&options(8, JobParallelism::Pipeline)),
+        write_generated_capture(&options(2, JobParallelism::Ddp)),
+        write_generated_capture(&options(8, JobParallelism::Pipeline)),
     );
     let folder = one.folder.path();
     for rank in 0..2 {
@@ -84,7 +89,7 @@ fn links_that_are_not_sure_are_refused() {
     }
 }
 
-fn dlrm(ranks: &[u32]) -> Option<ConversionResult> {
+fn convert_dlrm_ranks(ranks: &[u32]) -> Option<ConversionResult> {
     let folder = corpus_path("captures/gpu/dlrm_8gpu")?;
     let names = ["host", "kineto"];
     let paths = ranks.iter().flat_map(|rank| {
@@ -99,7 +104,7 @@ fn dlrm(ranks: &[u32]) -> Option<ConversionResult> {
 /// stay the same.
 #[test]
 fn dlrm_waits_and_half_of_it_transfers_as_long() {
-    let Some(whole) = dlrm(&[0, 1, 2, 3, 4, 5, 6, 7]) else {
+    let Some(whole) = convert_dlrm_ranks(&[0, 1, 2, 3, 4, 5, 6, 7]) else {
         return;
     };
     assert_eq!(whole.summary.collectives.values().sum::<u64>(), 8);
@@ -117,7 +122,9 @@ fn dlrm_waits_and_half_of_it_transfers_as_long() {
     // transfer.
     let whole = &whole.summary.ranks;
     for kept in [[0, 1, 2, 3], [4, 5, 6, 7], [0, 2, 4, 6], [1, 3, 5, 7]] {
-        let Some(part) = dlrm(&kept) else { return };
+        let Some(part) = convert_dlrm_ranks(&kept) else {
+            return;
+        };
         for part in &part.summary.ranks {
             let whole = &whole[part.rank as usize];
             let ratio = part.transfer_ns as f64 / whole.transfer_ns as f64;

@@ -1,6 +1,6 @@
 //! Tests the hosts' clocks, and what a capture says about the job and its machine.
 
-use super::rig::{convert, convert_files, replay_files, run_program};
+use super::rig::{convert_files, convert_folder, replay_files, run_program};
 use crate::corpus::corpus_path;
 
 /// The second of two hosts has a clock that runs 20 parts in a million fast. In a minute, there are 60 all-reduces of
@@ -11,7 +11,7 @@ fn clocks_that_drift_are_no_waiting() {
     let Some(folder) = corpus_path("faults/drift") else {
         return;
     };
-    let summary = convert(&folder).summary;
+    let summary = convert_folder(&folder).summary;
     for rank in &summary.ranks {
         assert!(rank.wait_ns < 18_000, "{}: {} ns", rank.rank, rank.wait_ns);
         // The second clock counts 6 ns more per 300 us, and times are whole numbers of ns.
@@ -29,7 +29,7 @@ fn hosts_are_told_by_the_names_that_profilers_give_files() {
     let Some(folder) = corpus_path("faults/small-skew") else {
         return;
     };
-    for rank in convert(&folder).summary.ranks {
+    for rank in convert_folder(&folder).summary.ranks {
         let times = (rank.transfer_ns, rank.wait_ns);
         assert_eq!(times, (6_000_000, 0), "{}", rank.rank);
     }

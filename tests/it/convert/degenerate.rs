@@ -1,6 +1,9 @@
 //! Tests extreme captures.
 
-use super::rig::{ConversionResult, causes, convert, delay, lasts, on_host, replay};
+use super::rig::{
+    ConversionResult, convert_folder, list_dependencies, on_host, read_delay_ns, read_duration_ns,
+    replay_traces,
+};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 use std::time::Instant;
@@ -11,7 +14,7 @@ use testkit::capture::handwritten::{
 
 /// Converts a job of one rank, and checks two invariants of every conversion: dependencies have
 /// lower ids, and the replay ends when the capture ended.
-fn hold(events: &[HandwrittenEvent]) -> ConversionResult {
+fn convert_and_check_rank(events: &[HandwrittenEvent]) -> ConversionResult {
     hold_all(&[create_single_rank(events)])
 }
 
@@ -21,15 +24,15 @@ fn hold_all(ranks: &[HandwrittenRank<'_>]) -> ConversionResult {
         rank.write_files(folder.path());
     }
     let started = Instant::now();
-    let job = convert(folder.path());
+    let job = convert_folder(folder.path());
     println!("{:?}", started.elapsed());
     for trace in &job.traces {
         for node in &trace.nodes {
-            assert!(causes(node).all(|cause| cause < node.id));
+            assert!(list_dependencies(node).all(|cause| cause < node.id));
         }
     }
     for comm in [CommTiming::Captured, CommTiming::Recorded] {
-        let ends = replay(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse).ends();
+        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse).ends();
         let captured = job.traces.iter().map(|t| t.captured_ns());
         assert_eq!(ends, captured.collect::<Vec<_>>(), "{comm:?}");
     }
@@ -38,10 +41,10 @@ fn hold_all(ranks: &[HandwrittenRank<'_>]) -> ConversionResult {
 
 #[test]
 fn one_operator() {
-    let job = hold(&[create_operator_event("aten::mm", 1000, 500, 1)]);
+    let job = convert_and_check_rank(&[create_operator_event("aten::mm", 1000, 500, 1)]);
     let node = &job.traces[0].nodes[1];
     assert_eq!(
-        (lasts(node), delay(node), &*node.name),
+        (read_duration_ns(node), read_delay_ns(node), &*node.name),
         (500, 0, "aten::mm")
     );
     assert_eq!(job.traces[0].captured_ns(), 500);
@@ -49,7 +52,7 @@ fn one_operator() {
 
 #[test]
 fn operators_without_length() {
-    let job = hold(&[
+    let job = convert_and_check_rank(&[
         create_operator_event("a", 0, 0, 1),
         create_operator_event("b", 0, 0, 2),
         create_operator_event("c", 10, 0, 3),
@@ -59,26 +62,26 @@ fn operators_without_length() {
     assert_eq!(job.traces[0].captured_ns(), 10);
     // This capture has a single instant event.
     assert_eq!(
-        hold(&[create_operator_event("a", 7, 0, 1)]).traces[0].captured_ns(),
+        convert_and_check_rank(&[create_operator_event("a", 7, 0, 1)]).traces[0].captured_ns(),
         0
     );
 }
 
 #[test]
 fn intervals_that_overlap_and_that_start_together() {
-    hold(&[
+    convert_and_check_rank(&[
         create_operator_event("a", 0, 100, 1),
         create_operator_event("b", 50, 100, 2),
         create_operator_event("c", 120, 100, 3),
     ]);
-    hold(&[
+    convert_and_check_rank(&[
         create_operator_event("a", 0, 100, 1),
         create_operator_event("b", 0, 100, 2),
         create_operator_event("c", 0, 50, 3),
         create_operator_event("d", 0, 100, 4),
     ]);
     // Some events end before or after the event that encloses them.
-    hold(&[
+    convert_and_check_rank(&[
         create_operator_event("a", 0, 100, 1),
         create_operator_event("b", 10, 300, 2),
         create_operator_event("c", 20, 10, 3),
@@ -88,13 +91,13 @@ fn intervals_that_overlap_and_that_start_together() {
 
 #[test]
 fn times_before_the_base_and_days_apart() {
-    let job = hold(&[
+    let job = convert_and_check_rank(&[
         create_operator_event("a", -5_000_500, 100, 1),
         create_operator_event("b", -200, 300, 2),
     ]);
     assert_eq!(job.traces[0].captured_ns(), 5_000_600);
     let day = 86_400_000_000_000;
-    hold(&[
+    convert_and_check_rank(&[
         create_operator_event("a", 0, 100, 1),
         create_operator_event("b", 30 * day, 300, 2),
     ]);
@@ -107,7 +110,7 @@ fn operators_that_only_one_file_has() {
         create_operator_event("b", 200, 100, 2).hide_from_host(),
         create_operator_event("c", 400, 100, 0),
     ];
-    let job = hold(&unseen);
+    let job = convert_and_check_rank(&unseen);
     assert_eq!(job.traces[0].nodes.len(), 4);
 }
 
@@ -116,7 +119,7 @@ fn operators_that_only_one_file_has() {
 fn a_collective_of_one() {
     for asynchronous in [true, false] {
         let [asks, flight] = create_all_reduce(asynchronous, 2, 1000, 5000, 2);
-        let job = hold(&[
+        let job = convert_and_check_rank(&[
             create_operator_event("a", 0, 500, 1),
             asks,
             flight,
@@ -182,19 +185,19 @@ fn many_threads() {
             );
         }
     }
-    let job = hold(&events);
+    let job = convert_and_check_rank(&events);
     assert_eq!(job.summary.ranks[0].lanes.0, 300);
 }
 
 /// Checks that an input of four times the size takes less than eight times the time (sixteen times would be quadratic).
 /// Skips very short runs, and makes three attempts, because the machine may be busy.
-fn linear(what: &str, make: &dyn Fn(u64) -> Vec<HandwrittenEvent>, count: u64) {
+fn check_linear_time(what: &str, make: &dyn Fn(u64) -> Vec<HandwrittenEvent>, count: u64) {
     let time = |count: u64| {
         let events = make(count);
         let folder = tempfile::tempdir().unwrap();
         create_single_rank(&events).write_files(folder.path());
         let started = Instant::now();
-        let job = convert(folder.path());
+        let job = convert_folder(folder.path());
         assert!(job.traces[0].nodes.len() as u64 > count / 2);
         started.elapsed()
     };
@@ -212,38 +215,38 @@ fn nothing_is_quadratic() {
         let event = |i: u64| create_operator_event("a", i as i64, 2 * count - 2 * i, i + 1);
         (0..count).map(event).collect()
     };
-    linear("operators within one another", &nested, 5_000);
+    check_linear_time("operators within one another", &nested, 5_000);
     let flat = |count: u64| {
         (0..count)
             .map(|i| create_operator_event("aten::add", i as i64 * 100, 50, i + 1))
             .collect()
     };
-    linear("operators after one another", &flat, 5_000);
+    check_linear_time("operators after one another", &flat, 5_000);
     let together = |count: u64| {
         (0..count)
             .map(|i| create_operator_event("aten::add", 0, 50, i + 1))
             .collect()
     };
-    linear("operators at once", &together, 5_000);
+    check_linear_time("operators at once", &together, 5_000);
     let calls = |count: u64| {
         let calls = (0..count / 4)
             .flat_map(|i| create_all_reduce(true, 2, i as i64 * 1000, 800, i * 3 + 1));
         calls.collect()
     };
-    linear("calls on one worker", &calls, 5_000);
+    check_linear_time("calls on one worker", &calls, 5_000);
     let blocking = |count: u64| {
         let calls = (0..count / 4)
             .flat_map(|i| create_all_reduce(false, 2, i as i64 * 1000, 800, i * 3 + 1));
         calls.collect()
     };
-    linear("calls that block", &blocking, 5_000);
+    check_linear_time("calls that block", &blocking, 5_000);
     let in_flight = |count: u64| {
         let calls = (0..count / 4).flat_map(|i| {
             create_all_reduce(true, 2 + i % 2, i as i64 * 1000, count * 1000, i * 3 + 1)
         });
         calls.collect()
     };
-    linear("calls in flight at once", &in_flight, 5_000);
+    check_linear_time("calls in flight at once", &in_flight, 5_000);
     let threads = |count: u64| {
         (0..count)
             .map(|i| {
@@ -252,7 +255,7 @@ fn nothing_is_quadratic() {
             })
             .collect()
     };
-    linear("threads", &threads, 5_000);
+    check_linear_time("threads", &threads, 5_000);
     let launches = |count: u64| {
         let pair = |i: u64| {
             let start = i as i64 * 1000;
@@ -270,12 +273,12 @@ fn nothing_is_quadratic() {
         };
         (0..count / 2).flat_map(pair).collect()
     };
-    linear("calls of the driver", &launches, 5_000);
+    check_linear_time("calls of the driver", &launches, 5_000);
 }
 
 #[test]
 fn host_work_is_the_hosts() {
-    let job = hold(&[
+    let job = convert_and_check_rank(&[
         create_operator_event("a", 0, 100, 1),
         create_handwritten_event("user_annotation", "step", 1, 0, 400, 2),
     ]);

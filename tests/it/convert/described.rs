@@ -1,7 +1,10 @@
 //! Tests public captures whose operators have shapes, so that the times of their kernels on another machine can be
 //! predicted.
 
-use super::rig::{attribute, convert, convert_files, lasts, on_host, run_program, try_convert};
+use super::rig::{
+    convert_files, convert_folder, find_integer_attribute, on_host, read_duration_ns, run_program,
+    try_convert,
+};
 use crate::corpus::corpus_path;
 use chakram::convert::ConvertOptions as Conversion;
 use std::process::Command;
@@ -38,15 +41,19 @@ fn kernels_whose_operators_have_shapes_are_described() {
             .unwrap_or_else(|e| panic!("{file}: {e}"));
         let (mut all, mut described) = (0, 0);
         for node in &job.traces[0].nodes {
-            let work = ["num_ops", "tensor_size"].map(|name| attribute(node, name));
+            let work = ["num_ops", "tensor_size"].map(|name| find_integer_attribute(node, name));
             let [Some(flops), Some(bytes)] = work else {
                 continue;
             };
             if on_host(node) {
                 continue;
             }
-            all += lasts(node);
-            described += if flops + bytes > 0 { lasts(node) } else { 0 };
+            all += read_duration_ns(node);
+            described += if flops + bytes > 0 {
+                read_duration_ns(node)
+            } else {
+                0
+            };
         }
         println!("{file}: {described} of {all} ns");
         assert!(all > 0, "{file}");
@@ -108,11 +115,11 @@ fn kernels_without_an_operator_do_what_their_names_do() {
     let folder = tempfile::tempdir().unwrap();
     let text = format!("{{\"traceEvents\": [{}]}}", events.join(",\n"));
     std::fs::write(folder.path().join("kineto.0.json"), text).unwrap();
-    let job = convert(folder.path());
+    let job = convert_folder(folder.path());
     let nodes = job.traces[0].nodes.iter();
     let done = nodes.filter_map(|node| {
-        let bytes = attribute(node, "tensor_size")?;
-        Some((node.name.as_str(), lasts(node) / 1000, bytes))
+        let bytes = find_integer_attribute(node, "tensor_size")?;
+        Some((node.name.as_str(), read_duration_ns(node) / 1000, bytes))
     });
     // Two inputs and an output of 256 floats are 3,072 bytes, which take 10 us, so 20 us correspond to 6,144 bytes.
     // 4,096 bytes in 4 us correspond to 2,048 bytes in 2 us.

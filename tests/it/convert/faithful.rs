@@ -1,9 +1,11 @@
 //! Tests that a replay as captured ends when the capture ended. A replay as recorded also ends when
 //! the capture ended, because it reproduces every wait.
 
-use super::rig::{capture, convert, json, replay, try_convert};
-use super::truth::jobs;
-use crate::corpus::{corpus_path, refusal, sample_every_nth};
+use super::rig::{
+    convert_folder, read_json_file, replay_traces, try_convert, write_generated_capture,
+};
+use super::truth::list_generated_jobs;
+use crate::corpus::{corpus_path, find_expected_refusal, sample_every_nth};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::trace::DecompressedTraceFile;
@@ -15,9 +17,9 @@ const CAPTURED: u64 = 1000;
 const RECORDED: u64 = 1000;
 
 /// Converts a job and compares its replays with its Kineto files.
-fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
+fn check_faithful_replay(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
     let job = try_convert(paths, &Conversion::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
-    let spans: Vec<_> = kineto.iter().map(|path| span(path)).collect();
+    let spans: Vec<_> = kineto.iter().map(|path| read_kineto_span(path)).collect();
     let first = |i: usize| spans[i].0 + job.summary.ranks[i].offset.applied;
     let origin = (0..spans.len()).map(first).min().unwrap();
     for (i, trace) in job.traces.iter().enumerate() {
@@ -38,7 +40,7 @@ fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
         (CommTiming::Captured, CAPTURED),
         (CommTiming::Recorded, RECORDED),
     ] {
-        let ends = replay(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse).ends();
+        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Refuse).ends();
         for (end, trace) in ends.iter().zip(&job.traces) {
             let captured = trace.captured_ns();
             let off = end.abs_diff(captured);
@@ -58,7 +60,7 @@ fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
 
 /// Returns the first start and the last end among the events of all threads and streams in a Kineto file, in ns since
 /// the epoch, as a plain parser reads them.
-fn span(path: &Path) -> (i64, i64) {
+fn read_kineto_span(path: &Path) -> (i64, i64) {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for (category, start, end) in complete_events(path) {
         let host = matches!(
@@ -77,7 +79,7 @@ fn span(path: &Path) -> (i64, i64) {
 }
 
 /// Parses decimal microseconds to whole nanoseconds. A double would lose digits.
-fn ns(text: &str) -> i64 {
+fn parse_us_as_ns(text: &str) -> i64 {
     let (us, rest) = text.split_once('.').unwrap_or((text, ""));
     let rest: i64 = format!("{rest:0<3}")[..3].parse().unwrap();
     us.parse::<i64>().unwrap() * 1000 + rest
@@ -85,15 +87,19 @@ fn ns(text: &str) -> i64 {
 
 /// Returns the category, and the start and end in ns, of each event with a duration.
 fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
-    let Some(file) = json(path) else {
+    let Some(file) = read_json_file(path) else {
         return events_by_line(path);
     };
     let base = file["baseTimeNanoseconds"].as_i64().unwrap_or(0);
     let events = file["traceEvents"].as_array().unwrap().iter();
     let events = events.filter(|event| event["ph"] == "X").map(|event| {
         let category = event["cat"].as_str().unwrap_or("").to_owned();
-        let start = base + ns(&event["ts"].to_string());
-        (category, start, start + ns(&event["dur"].to_string()))
+        let start = base + parse_us_as_ns(&event["ts"].to_string());
+        (
+            category,
+            start,
+            start + parse_us_as_ns(&event["dur"].to_string()),
+        )
     });
     events.collect()
 }
@@ -116,15 +122,19 @@ fn events_by_line(path: &Path) -> Vec<(String, i64, i64)> {
         } else if line.starts_with("\"ts\": ")
             && let Some(category) = category.take()
         {
-            let start = ns(&value(line, "ts").unwrap());
-            events.push((category, start, start + ns(&value(line, "dur").unwrap())));
+            let start = parse_us_as_ns(&value(line, "ts").unwrap());
+            events.push((
+                category,
+                start,
+                start + parse_us_as_ns(&value(line, "dur").unwrap()),
+            ));
         }
     }
     assert!(!events.is_empty(), "{}", path.display());
     events
 }
 
-fn kineto(folder: &Path, ranks: u32, ending: &str) -> Vec<PathBuf> {
+fn list_kineto_paths(folder: &Path, ranks: u32, ending: &str) -> Vec<PathBuf> {
     (0..ranks)
         .map(|rank| folder.join(format!("kineto.{rank}.json{ending}")))
         .collect()
@@ -132,13 +142,13 @@ fn kineto(folder: &Path, ranks: u32, ending: &str) -> Vec<PathBuf> {
 
 #[test]
 fn replays_of_generated_captures_end_when_these_did() {
-    for (what, options) in jobs(0) {
-        let captured = capture(&options);
+    for (what, options) in list_generated_jobs(0) {
+        let captured = write_generated_capture(&options);
         let folder = captured.folder.path();
-        hold(
+        check_faithful_replay(
             &what,
             &[folder.to_owned()],
-            &kineto(folder, options.ranks, ""),
+            &list_kineto_paths(folder, options.ranks, ""),
         );
     }
 }
@@ -166,10 +176,10 @@ fn replays_of_real_captures_end_when_these_did() {
         let ranks = (0..)
             .take_while(|r| folder.join(format!("host.{r}.json.zst")).is_file())
             .count() as u32;
-        let devices = kineto(&folder, ranks, ".zst");
+        let devices = list_kineto_paths(&folder, ranks, ".zst");
         let hosts = (0..ranks).map(|rank| folder.join(format!("host.{rank}.json.zst")));
         let paths: Vec<_> = hosts.chain(devices.clone()).collect();
-        if let Some(reason) = refusal(&name) {
+        if let Some(reason) = find_expected_refusal(&name) {
             let error = try_convert(&paths, &Conversion::default())
                 .err()
                 .unwrap()
@@ -177,26 +187,26 @@ fn replays_of_real_captures_end_when_these_did() {
             assert!(error.contains(reason), "{name}: {error}");
             continue;
         }
-        hold(&name, &paths, &devices);
+        check_faithful_replay(&name, &paths, &devices);
     }
 }
 
 /// Three of four ranks were captured and are converted, and the missing member arrives with them.
 #[test]
 fn a_missing_rank_is_mirrored() {
-    for (what, options) in jobs(1) {
+    for (what, options) in list_generated_jobs(1) {
         // A message to an absent rank has no matching node.
         if options.style == testkit::capture::JobParallelism::Pipeline {
             continue;
         }
-        let captured = capture(&options);
+        let captured = write_generated_capture(&options);
         let folder = captured.folder.path();
         for name in ["host.3.json", "kineto.3.json"] {
             std::fs::remove_file(folder.join(name)).unwrap();
         }
-        let job = convert(folder);
+        let job = convert_folder(folder);
         assert_eq!((job.summary.world, job.traces.len()), (4, 3), "{what}");
-        let ends = replay(
+        let ends = replay_traces(
             &job.traces,
             CommTiming::Recorded,
             |_| 0,

@@ -1,16 +1,16 @@
 //! Tests host traces of every schema, without Kineto: no communication is lost, and operators have
 //! times that correspond to their work.
 
-use super::rig::{ConversionResult, attribute, json, try_convert};
-use crate::commands::chakram;
+use super::rig::{ConversionResult, find_integer_attribute, read_json_file, try_convert};
+use crate::commands::run_chakram;
 use crate::corpus::{corpus_path, sample_every_nth};
 use chakram::convert::{ConvertOptions as Conversion, HostKinetoMatchMethod};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Counts a host trace's operators that request communication, with a plain parser.
-fn requests(path: &Path) -> Option<u64> {
-    let file = json(path)?;
+fn count_communication_requests(path: &Path) -> Option<u64> {
+    let file = read_json_file(path)?;
     let nodes = file["nodes"].as_array()?.iter();
     let asks = nodes.filter(|node| {
         let name = node["name"].as_str().unwrap_or("");
@@ -20,7 +20,7 @@ fn requests(path: &Path) -> Option<u64> {
 }
 
 /// Returns the number of a rank's calls, including calls that could not be decoded.
-fn calls(job: &ConversionResult, i: usize) -> u64 {
+fn count_rank_calls(job: &ConversionResult, i: usize) -> u64 {
     let rank = &job.summary.ranks[i];
     let (collectives, sends, receives) = rank.calls;
     collectives + sends + receives
@@ -52,17 +52,17 @@ fn host_traces_of_every_schema_convert_alone() {
             "{file}"
         );
         assert_eq!(
-            calls(&job, 0),
-            requests(&path).expect("it is JSON"),
+            count_rank_calls(&job, 0),
+            count_communication_requests(&path).expect("it is JSON"),
             "{file}"
         );
         assert_eq!(rank.never_ran, [""; 0], "{file}");
         let out = tempfile::tempdir().expect("there is room");
         let prefix = out.path().join("job").display().to_string();
         let input = path.display().to_string();
-        let converted = chakram(&["convert", "pytorch", &input, "-o", &prefix]);
+        let converted = run_chakram(&["convert", "pytorch", &input, "-o", &prefix]);
         assert!(converted.status.success(), "{file}: {converted:?}");
-        let replayed = chakram(&[
+        let replayed = run_chakram(&[
             "replay",
             &prefix,
             "--machine",
@@ -124,8 +124,8 @@ fn host_traces_of_real_jobs_lose_no_communication() {
             }
         };
         for (i, path) in hosts.iter().enumerate() {
-            if let Some(count) = requests(path) {
-                assert_eq!(calls(&alone, i), count, "{name} rank {i}");
+            if let Some(count) = count_communication_requests(path) {
+                assert_eq!(count_rank_calls(&alone, i), count, "{name} rank {i}");
             }
         }
         let both: Vec<PathBuf> = hosts.into_iter().chain(kinetos).collect();
@@ -200,7 +200,9 @@ fn execution_graphs_are_host_traces() {
     );
     let named = job.traces[0].nodes.iter().filter(|n| n.name == "aten::mm");
     // The matrix product has 2 · 4 · 8 · 8 FLOPs.
-    let flops: Vec<_> = named.map(|node| attribute(node, "num_ops")).collect();
+    let flops: Vec<_> = named
+        .map(|node| find_integer_attribute(node, "num_ops"))
+        .collect();
     assert_eq!(flops, [Some(512)]);
 }
 

@@ -2,9 +2,10 @@
 //! ranks were captured.
 
 use super::rig::{
-    self, COLLECTIVE, ConversionResult, attribute, capture, convert, text, try_convert,
+    self, COLLECTIVE, ConversionResult, convert_folder, find_integer_attribute,
+    find_text_attribute, try_convert, write_generated_capture,
 };
-use super::truth::jobs;
+use super::truth::list_generated_jobs;
 use crate::corpus::{corpus_path, is_whole, sample_every_nth};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
@@ -13,7 +14,7 @@ use chakram::workload::MissingRankPolicy;
 use std::path::Path;
 use testkit::capture::{Device, JobParallelism, JobTruth, Options};
 
-fn inferring(folder: &Path, ranks: u32) -> Result<ConversionResult, String> {
+fn convert_inferring_ranks(folder: &Path, ranks: u32) -> Result<ConversionResult, String> {
     let options = Conversion {
         infer_ranks: Some(ranks),
         ..Conversion::default()
@@ -30,8 +31,8 @@ fn drop_ranks(folder: &Path, ranks: &[u32]) {
 }
 
 /// Returns the end of a job in a replay as recorded, in ns.
-fn makespan(job: &ConversionResult) -> u64 {
-    let log = rig::replay(
+fn replay_makespan(job: &ConversionResult) -> u64 {
+    let log = rig::replay_traces(
         &job.traces,
         CommTiming::Recorded,
         |_| 0,
@@ -43,12 +44,12 @@ fn makespan(job: &ConversionResult) -> u64 {
 /// Members, kind and bytes of a rank's collectives, sorted by group.
 type RankCollectivesSortedByGroup = Vec<(Vec<u32>, i64, i64)>;
 
-fn converted(job: &ConversionResult, rank: usize) -> RankCollectivesSortedByGroup {
+fn list_converted_collectives(job: &ConversionResult, rank: usize) -> RankCollectivesSortedByGroup {
     let nodes = job.traces[rank].nodes.iter();
     let calls = nodes.filter(|node| node.r#type == COLLECTIVE).map(|node| {
-        let name = text(node, "pg_name").unwrap_or("0");
+        let name = find_text_attribute(node, "pg_name").unwrap_or("0");
         let group = job.summary.groups.iter().find(|group| group.name == name);
-        let number = |name| attribute(node, name).unwrap();
+        let number = |name| find_integer_attribute(node, name).unwrap();
         (
             group.unwrap().ranks.clone(),
             number("comm_type"),
@@ -62,7 +63,7 @@ fn converted(job: &ConversionResult, rank: usize) -> RankCollectivesSortedByGrou
 }
 
 /// Returns the collectives that the generated program requested on a rank.
-fn asked(truth: &JobTruth, rank: u32) -> RankCollectivesSortedByGroup {
+fn list_requested_collectives(truth: &JobTruth, rank: u32) -> RankCollectivesSortedByGroup {
     let own = truth
         .collectives
         .iter()
@@ -90,30 +91,34 @@ fn asked(truth: &JobTruth, rank: u32) -> RankCollectivesSortedByGroup {
 /// waiting of other ranks shows how late an absent straggler is, but not its work after its last collective.
 #[test]
 fn half_of_the_ranks_are_inferred() {
-    for (what, options) in jobs(0) {
+    for (what, options) in list_generated_jobs(0) {
         if options.style == JobParallelism::Pipeline {
             continue;
         }
-        let whole = capture(&options);
-        let expected = makespan(&convert(whole.folder.path()));
+        let whole = write_generated_capture(&options);
+        let expected = replay_makespan(&convert_folder(whole.folder.path()));
         for dropped in sample_every_nth(2, [[1, 3], [2, 3], [0, 2], [0, 1]]) {
-            let captured = capture(&options);
+            let captured = write_generated_capture(&options);
             let folder = captured.folder.path();
             drop_ranks(folder, &dropped);
             let what = format!("{what} without {dropped:?}");
-            let job = inferring(folder, 4).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let job = convert_inferring_ranks(folder, 4)
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(job.traces.len(), 4, "{what}");
             for rank in 0..4 {
                 let from = job.summary.ranks[rank as usize].inferred_from;
                 assert_eq!(from.is_some(), dropped.contains(&rank), "{what}: {from:?}");
-                let (own, asked) = (converted(&job, rank as usize), asked(&captured.truth, rank));
+                let (own, asked) = (
+                    list_converted_collectives(&job, rank as usize),
+                    list_requested_collectives(&captured.truth, rank),
+                );
                 assert_eq!(own, asked, "{what}: rank {rank}");
             }
-            let ends = makespan(&job);
+            let ends = replay_makespan(&job);
             // No rank waits for an absent straggler's work after its last collective, so its extra time is unknown.
             let unseen: u64 = dropped
                 .iter()
-                .map(|&rank| unseen(&captured.truth, rank))
+                .map(|&rank| compute_straggler_tail(&captured.truth, rank))
                 .sum();
             let off = match ends <= expected {
                 true => (expected - ends).saturating_sub(unseen),
@@ -130,7 +135,7 @@ fn half_of_the_ranks_are_inferred() {
 }
 
 /// Returns how much longer a rank works after its last collective than a rank that is not a straggler.
-fn unseen(truth: &JobTruth, rank: u32) -> u64 {
+fn compute_straggler_tail(truth: &JobTruth, rank: u32) -> u64 {
     let own = &truth.ranks[rank as usize];
     let members = truth
         .collectives
@@ -150,10 +155,10 @@ fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
         layers: 5,
         ..Options::new(Device::Cpu, JobParallelism::Pipeline, 5)
     };
-    let captured = capture(&options);
+    let captured = write_generated_capture(&options);
     let folder = captured.folder.path();
     drop_ranks(folder, &[2]);
-    let job = inferring(folder, 5).unwrap_or_else(|error| panic!("{error}"));
+    let job = convert_inferring_ranks(folder, 5).unwrap_or_else(|error| panic!("{error}"));
     let from = job.summary.ranks[2].inferred_from;
     assert!(from == Some(1) || from == Some(3), "{from:?}");
     let messages = captured.truth.collectives.iter();
@@ -161,7 +166,9 @@ fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
     assert_eq!(job.summary.messages, messages as u64);
     assert!(job.summary.alone.is_empty(), "{:?}", job.summary.alone);
     drop_ranks(folder, &[4]);
-    let error = inferring(folder, 5).err().expect("nothing is like it");
+    let error = convert_inferring_ranks(folder, 5)
+        .err()
+        .expect("nothing is like it");
     for part in [
         "rank 4 cannot be inferred",
         "like captured rank 3",
@@ -173,8 +180,8 @@ fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
 
 #[test]
 fn only_ranks_of_the_job_are_inferred() {
-    let captured = capture(&Options::new(Device::Cpu, JobParallelism::Ddp, 2));
-    let error = inferring(captured.folder.path(), 8)
+    let captured = write_generated_capture(&Options::new(Device::Cpu, JobParallelism::Ddp, 2));
+    let error = convert_inferring_ranks(captured.folder.path(), 8)
         .err()
         .expect("it has two");
     for part in [
@@ -184,8 +191,8 @@ fn only_ranks_of_the_job_are_inferred() {
     ] {
         assert!(error.contains(part), "{error}");
     }
-    let all = inferring(captured.folder.path(), 2).unwrap();
-    let plain = convert(captured.folder.path());
+    let all = convert_inferring_ranks(captured.folder.path(), 2).unwrap();
+    let plain = convert_folder(captured.folder.path());
     assert_eq!(all.traces, plain.traces);
 }
 
@@ -206,12 +213,12 @@ const UNLIKE: [(&str, &[u32]); 8] = [
 ];
 
 /// Returns the start of the first node of each rank in a replay as recorded, in ns.
-fn begins(job: &ConversionResult) -> Vec<u64> {
+fn list_rank_start_times(job: &ConversionResult) -> Vec<u64> {
     let first = |trace: &rig::SchemaRankTrace| {
         // The first node only declares groups.
         let nodes = trace.nodes.iter().skip(1);
-        let free = nodes.filter(|node| rig::causes(node).next().is_none());
-        free.map(rig::delay).min().unwrap()
+        let free = nodes.filter(|node| rig::list_dependencies(node).next().is_none());
+        free.map(rig::read_delay_ns).min().unwrap()
     };
     job.traces.iter().map(first).collect()
 }
@@ -238,14 +245,14 @@ fn half_of_real_jobs_are_inferred() {
     ];
     for (name, ranks) in sample_every_nth(5, jobs) {
         let folder = captures.join(name);
-        let whole = convert(&folder);
-        let log = rig::replay(
+        let whole = convert_folder(&folder);
+        let log = rig::replay_traces(
             &whole.traces,
             CommTiming::Recorded,
             |_| 0,
             MissingRankPolicy::Refuse,
         );
-        let (begins, ends) = (begins(&whole), log.ends());
+        let (begins, ends) = (list_rank_start_times(&whole), log.ends());
         let expected = *ends.iter().max().unwrap() as f64;
         let mut halves: Vec<Vec<u32>> = vec![
             (0..ranks).step_by(2).collect(),
@@ -258,7 +265,7 @@ fn half_of_real_jobs_are_inferred() {
         for kept in sample_every_nth(2, halves) {
             let job = inferred_from(&folder, &kept, ranks)
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
-            let found = makespan(&job) as f64;
+            let found = replay_makespan(&job) as f64;
             let of = |list: &[u64]| {
                 kept.iter()
                     .map(|&rank| list[rank as usize])

@@ -1,12 +1,15 @@
 //! Tests Kineto traces without host traces, and host traces without Kineto. The existing files
 //! convert, no device time is lost, and replays end when the capture ended.
 
-use super::plain_count::{FileBusyAndBlockedIntervals, Intervals, clamp_length, common, union};
-use super::rig::{
-    COLLECTIVE, ConversionResult, SchemaRankTrace, attribute, capture, causes, convert, json,
-    on_host, replay, try_convert,
+use super::plain_count::{
+    FileBusyAndBlockedIntervals, Intervals, clamp_length, measure_intersection_ns, merge_intervals,
 };
-use super::truth::jobs;
+use super::rig::{
+    COLLECTIVE, ConversionResult, SchemaRankTrace, convert_folder, find_integer_attribute,
+    list_dependencies, on_host, read_json_file, replay_traces, try_convert,
+    write_generated_capture,
+};
+use super::truth::list_generated_jobs;
 use crate::corpus::corpus_path;
 use chakram::convert::{ConvertOptions as Conversion, HostKinetoMatchMethod};
 use chakram::engine::CommTiming;
@@ -16,19 +19,19 @@ use std::path::Path;
 use testkit::capture::{Device, JobParallelism};
 
 /// Returns the kind and bytes of a trace's collectives, in order.
-fn collectives(trace: &SchemaRankTrace) -> Vec<(i64, i64)> {
+fn list_collectives(trace: &SchemaRankTrace) -> Vec<(i64, i64)> {
     let nodes = trace.nodes.iter().filter(|node| node.r#type == COLLECTIVE);
     nodes
         .map(|n| {
             (
-                attribute(n, "comm_type").unwrap(),
-                attribute(n, "comm_size").unwrap(),
+                find_integer_attribute(n, "comm_type").unwrap(),
+                find_integer_attribute(n, "comm_size").unwrap(),
             )
         })
         .collect()
 }
 
-fn without(folder: &Path, what: &str, ranks: u32) {
+fn remove_capture_files(folder: &Path, what: &str, ranks: u32) {
     for rank in 0..ranks {
         std::fs::remove_file(folder.join(format!("{what}.{rank}.json"))).unwrap();
     }
@@ -40,7 +43,7 @@ fn hold_ends(job: &ConversionResult, what: &str) {
         if comm == CommTiming::Recorded && job.summary.partial > 0 {
             continue;
         }
-        let ends = replay(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror).ends();
+        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror).ends();
         for (end, trace) in ends.iter().zip(&job.traces) {
             let captured = trace.captured_ns();
             let off = end.abs_diff(captured);
@@ -55,12 +58,12 @@ fn hold_ends(job: &ConversionResult, what: &str) {
 /// Communication is the same with and without the host traces.
 #[test]
 fn generated_captures_convert_without_host_traces() {
-    for (what, options) in jobs(2) {
-        let captured = capture(&options);
+    for (what, options) in list_generated_jobs(2) {
+        let captured = write_generated_capture(&options);
         let folder = captured.folder.path();
-        let both = convert(folder);
-        without(folder, "host", options.ranks);
-        let alone = convert(folder);
+        let both = convert_folder(folder);
+        remove_capture_files(folder, "host", options.ranks);
+        let alone = convert_folder(folder);
         hold_ends(&alone, &what);
         assert_eq!(
             alone.summary.ranks[0].method,
@@ -73,7 +76,7 @@ fn generated_captures_convert_without_host_traces() {
         );
         assert_eq!(alone.summary.messages, both.summary.messages, "{what}");
         for (one, other) in alone.traces.iter().zip(&both.traces) {
-            assert_eq!(collectives(one), collectives(other), "{what}");
+            assert_eq!(list_collectives(one), list_collectives(other), "{what}");
             assert_eq!(one.nodes.len(), other.nodes.len(), "{what}");
         }
     }
@@ -82,11 +85,11 @@ fn generated_captures_convert_without_host_traces() {
 /// Without Kineto, there are no times, but the order and the communication stay the same.
 #[test]
 fn generated_captures_convert_without_kineto_traces() {
-    for (what, options) in jobs(2) {
-        let captured = capture(&options);
+    for (what, options) in list_generated_jobs(2) {
+        let captured = write_generated_capture(&options);
         let folder = captured.folder.path();
-        let both = convert(folder);
-        without(folder, "kineto", options.ranks);
+        let both = convert_folder(folder);
+        remove_capture_files(folder, "kineto", options.ranks);
         let alone = try_convert(&[folder.to_owned()], &Conversion::default());
         // Plain operators on gloo do not name their group, and only Kineto records the workers,
         // which show the group.
@@ -109,17 +112,17 @@ fn generated_captures_convert_without_kineto_traces() {
             assert_eq!(rank.never_ran, [""; 0], "{what}");
         }
         for (one, other) in alone.traces.iter().zip(&both.traces) {
-            assert_eq!(collectives(one), collectives(other), "{what}");
+            assert_eq!(list_collectives(one), list_collectives(other), "{what}");
             assert!(
                 one.nodes
                     .iter()
-                    .all(|n| causes(n).all(|cause| cause < n.id))
+                    .all(|n| list_dependencies(n).all(|cause| cause < n.id))
             );
             let flops = |trace: &SchemaRankTrace| -> i64 {
                 trace
                     .nodes
                     .iter()
-                    .filter_map(|n| attribute(n, "num_ops"))
+                    .filter_map(|n| find_integer_attribute(n, "num_ops"))
                     .sum()
             };
             // An operator's work is divided among its kernels in whole numbers.
@@ -128,19 +131,19 @@ fn generated_captures_convert_without_kineto_traces() {
                 (own - expected).abs() * 1000 <= expected,
                 "{what}: {own} of {expected}"
             );
-            let timed = |n| super::rig::lasts(n) > 0 || super::rig::delay(n) > 0;
+            let timed = |n| super::rig::read_duration_ns(n) > 0 || super::rig::read_delay_ns(n) > 0;
             assert!(!one.nodes.iter().any(timed), "{what}");
         }
         if options.style != JobParallelism::Pipeline {
-            assert!(!collectives(&alone.traces[0]).is_empty(), "{what}");
+            assert!(!list_collectives(&alone.traces[0]).is_empty(), "{what}");
         }
     }
 }
 
 /// Returns the intervals in which nodes ran on devices, and the intervals in which a host thread
 /// waited for such a node, in ns from the job's start.
-fn replayed(trace: &SchemaRankTrace) -> (BTreeMap<i64, Intervals>, Intervals) {
-    let log = replay(
+fn replay_stream_intervals(trace: &SchemaRankTrace) -> (BTreeMap<i64, Intervals>, Intervals) {
+    let log = replay_traces(
         std::slice::from_ref(trace),
         CommTiming::Captured,
         |_| 0,
@@ -155,12 +158,12 @@ fn replayed(trace: &SchemaRankTrace) -> (BTreeMap<i64, Intervals>, Intervals) {
         let host = on_host(node);
         of.insert(node.id, (start, end, host));
         if !host {
-            let stream = attribute(node, "stream").unwrap();
+            let stream = find_integer_attribute(node, "stream").unwrap();
             streams.entry(stream).or_default().push((start, end));
             continue;
         }
         let ends = |host| {
-            let causes = causes(node).filter_map(|cause| of.get(&cause));
+            let causes = list_dependencies(node).filter_map(|cause| of.get(&cause));
             causes.filter(|c| c.2 == host).map(|c| c.1).max()
         };
         if let (Some(device), Some(own)) = (ends(false), ends(true))
@@ -170,9 +173,9 @@ fn replayed(trace: &SchemaRankTrace) -> (BTreeMap<i64, Intervals>, Intervals) {
         }
     }
     for list in streams.values_mut() {
-        *list = union(std::mem::take(list));
+        *list = merge_intervals(std::mem::take(list));
     }
-    (streams, union(blocked))
+    (streams, merge_intervals(blocked))
 }
 
 /// Converts a single file, and compares the replay with a plain count of the file.
@@ -183,7 +186,7 @@ fn hold_alone(path: &Path) {
     hold_ends(&job, &what);
     let plain = FileBusyAndBlockedIntervals::of(path);
     let span = plain.last - plain.first;
-    let (streams, blocked) = replayed(&job.traces[0]);
+    let (streams, blocked) = replay_stream_intervals(&job.traces[0]);
     let kept: i64 = streams.values().map(|list| clamp_length(list)).sum();
     let there: i64 = plain.streams.values().map(|list| clamp_length(list)).sum();
     assert!(
@@ -195,7 +198,7 @@ fn hold_alone(path: &Path) {
         "{what}: {kept} ns of {there} on streams"
     );
     let (own, file) = (
-        union(streams.into_values().flatten().collect()),
+        merge_intervals(streams.into_values().flatten().collect()),
         plain.busy(),
     );
     let close = |one: i64, other: i64| (one - other).abs() * 100 <= span;
@@ -204,8 +207,8 @@ fn hold_alone(path: &Path) {
         close(busy, expected),
         "{what}: busy {busy} of {expected}, {span}"
     );
-    let overlap = busy - common(&own, &blocked);
-    let expected = expected - common(&file, &plain.blocked);
+    let overlap = busy - measure_intersection_ns(&own, &blocked);
+    let expected = expected - measure_intersection_ns(&file, &plain.blocked);
     println!("{what}: busy {busy}, overlap {overlap} of {expected}, span {span}");
     // Without operators, no event shows host work between runtime calls.
     assert!(
@@ -254,7 +257,7 @@ fn every_kineto_trace_converts_alone() {
         let entries = std::fs::read_dir(gpu.join(folder)).expect("the corpus is there");
         for path in entries.map(|entry| entry.expect("it can be listed").path()) {
             let name = path.to_string_lossy().into_owned();
-            if !name.contains(".json.") || json(&path).is_none() {
+            if !name.contains(".json.") || read_json_file(&path).is_none() {
                 continue;
             }
             hold_alone(&path);

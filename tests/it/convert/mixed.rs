@@ -1,7 +1,7 @@
 //! Tests that files of different runs, ranks and processes are rejected with both names, that other files in a
 //! capture's folder are ignored, and that impossible records are dropped and counted.
 
-use super::rig::{capture, convert, try_convert};
+use super::rig::{convert_folder, try_convert, write_generated_capture};
 use chakram::convert::{
     ConvertOptions as Conversion, KinetoTrace, RankHostAndKineto, convert_in_memory_captures,
 };
@@ -12,15 +12,15 @@ use testkit::capture::handwritten::{
 };
 use testkit::capture::{Device, JobParallelism, Options};
 
-fn job(seed: u64) -> super::rig::JobCaptureFiles {
-    capture(&Options {
+fn generate_ddp_capture(seed: u64) -> super::rig::JobCaptureFiles {
+    write_generated_capture(&Options {
         seed,
         layers: 2,
         ..Options::new(Device::Cpu, JobParallelism::Ddp, 2)
     })
 }
 
-fn refusal(folder: &Path, parts: &[&str]) {
+fn check_conversion_error(folder: &Path, parts: &[&str]) {
     let converted = try_convert(&[folder.to_owned()], &Conversion::default());
     let text = converted.err().expect("it is refused").to_string();
     println!("{text}\n");
@@ -29,12 +29,12 @@ fn refusal(folder: &Path, parts: &[&str]) {
     }
 }
 
-fn copy(from: &Path, name: &str, to: &Path, as_name: &str) {
+fn copy_file_as(from: &Path, name: &str, to: &Path, as_name: &str) {
     std::fs::copy(from.join(name), to.join(as_name)).unwrap();
 }
 
 /// Replaces every occurrence of a text in the file by another text.
-fn replace(path: &Path, from: &str, to: &str) {
+fn replace_in_file(path: &Path, from: &str, to: &str) {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(text.contains(from), "{} has no {from}", path.display());
     std::fs::write(path, text.replace(from, to)).unwrap();
@@ -42,7 +42,7 @@ fn replace(path: &Path, from: &str, to: &str) {
 
 #[test]
 fn swapped_host_traces_are_refused() {
-    let job = job(0);
+    let job = generate_ddp_capture(0);
     let (from, swapped) = (job.folder.path(), tempfile::tempdir().unwrap());
     for (name, as_name) in [
         ("host.0.json", "host.1.json"),
@@ -50,13 +50,13 @@ fn swapped_host_traces_are_refused() {
         ("kineto.0.json", "kineto.0.json"),
         ("kineto.1.json", "kineto.1.json"),
     ] {
-        copy(from, name, swapped.path(), as_name);
+        copy_file_as(from, name, swapped.path(), as_name);
     }
-    refusal(swapped.path(), &["kineto.0.json", "of process", "swapped"]);
+    check_conversion_error(swapped.path(), &["kineto.0.json", "of process", "swapped"]);
 }
 
 /// Returns a job of two ranks with one collective; rank 1 starts `apart` ns later.
-fn pair(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
+fn build_two_rank_job(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
     [0, 1].map(|rank| {
         let start = 1_000_000 + i64::from(rank) * apart;
         let [asks, flight] = create_all_reduce(true, 20, start, 500_000, 2);
@@ -84,7 +84,7 @@ fn pair(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
     })
 }
 
-fn converted(files: &[(String, String)]) -> Result<(), String> {
+fn convert_in_memory(files: &[(String, String)]) -> Result<(), String> {
     let files: Vec<RankHostAndKineto<'_>> = (0..)
         .zip(files)
         .map(|(rank, (host, kineto))| (rank, Some(host.as_bytes()), Some(kineto.as_bytes())))
@@ -104,7 +104,7 @@ fn ranks_of_different_runs_are_refused() {
         (2 * second, ["a", "b"], false),
         (133 * second, ["a", "b"], true),
     ] {
-        let found = converted(&pair(apart, hosts));
+        let found = convert_in_memory(&build_two_rank_job(apart, hosts));
         assert_eq!(found.is_err(), refused, "{apart} {hosts:?}: {found:?}");
         if let Err(text) = found {
             assert!(
@@ -117,10 +117,10 @@ fn ranks_of_different_runs_are_refused() {
 
 #[test]
 fn jobs_of_other_sizes_and_of_absurd_ones_are_refused() {
-    let job = job(0);
+    let job = generate_ddp_capture(0);
     let path = job.folder.path().join("kineto.1.json");
-    replace(&path, "\"world_size\": 2", "\"world_size\": 4");
-    refusal(
+    replace_in_file(&path, "\"world_size\": 2", "\"world_size\": 4");
+    check_conversion_error(
         job.folder.path(),
         &[
             "kineto.1.json",
@@ -129,28 +129,28 @@ fn jobs_of_other_sizes_and_of_absurd_ones_are_refused() {
             "a job of 2 ranks",
         ],
     );
-    replace(&path, "\"world_size\": 4", "\"world_size\": 4000000000");
-    replace(
+    replace_in_file(&path, "\"world_size\": 4", "\"world_size\": 4000000000");
+    replace_in_file(
         &job.folder.path().join("kineto.0.json"),
         "\"world_size\": 2",
         "\"world_size\": 4000000000",
     );
-    refusal(job.folder.path(), &["4000000000 ranks", "at most 1048576"]);
+    check_conversion_error(job.folder.path(), &["4000000000 ranks", "at most 1048576"]);
 }
 
 /// Captures of another process in the folder change nothing. If the processes cannot be
 /// distinguished, the error says so.
 #[test]
 fn kineto_traces_of_another_run_are_left_aside() {
-    let (one, other) = (job(0), job(7));
+    let (one, other) = (generate_ddp_capture(0), generate_ddp_capture(7));
     let folder = one.folder.path();
-    let first = convert(folder);
+    let first = convert_folder(folder);
     for rank in 0..2 {
         let (name, aside) = (
             format!("kineto.{rank}.json"),
             format!("kineto_only.{rank}.json"),
         );
-        copy(other.folder.path(), &name, folder, &aside);
+        copy_file_as(other.folder.path(), &name, folder, &aside);
         // Process ids of another run are different.
         let pid = 2000 + rank;
         let path = folder.join(&aside);
@@ -163,11 +163,11 @@ fn kineto_traces_of_another_run_are_left_aside() {
         )
         .unwrap();
     }
-    assert_eq!(convert(folder).traces, first.traces);
+    assert_eq!(convert_folder(folder).traces, first.traces);
     for rank in 0..2 {
         std::fs::remove_file(folder.join(format!("host.{rank}.json"))).unwrap();
     }
-    refusal(folder, &["states that it is of rank 0", "each rank once"]);
+    check_conversion_error(folder, &["states that it is of rank 0", "each rank once"]);
 }
 
 /// Windows of the same size begin at different calls. The windows are aligned because collectives
@@ -223,9 +223,9 @@ fn parts_of_a_split_share_a_name() {
             tensor_parallel: 2,
             ..Options::new(device, style, 4)
         };
-        let job = capture(&options);
+        let job = write_generated_capture(&options);
         let folder = job.folder.path();
-        let first = convert(folder);
+        let first = convert_folder(folder);
         // Groups 1 and 2 are ranks 0 and 1, and ranks 2 and 3.
         for file in [
             "host.2.json",
@@ -240,7 +240,7 @@ fn parts_of_a_split_share_a_name() {
                 .replace("\\\"2\\\"", "\\\"1\\\"");
             std::fs::write(&path, text).unwrap();
         }
-        let split = convert(folder);
+        let split = convert_folder(folder);
         let groups = |job: &super::rig::ConversionResult| {
             let groups = job.summary.groups.iter();
             let mut groups: Vec<_> = groups.map(|g| (g.ranks.clone(), g.collectives)).collect();
@@ -258,9 +258,9 @@ fn parts_of_a_split_share_a_name() {
 /// next to one another.
 #[test]
 fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
-    let job = job(0);
+    let job = generate_ddp_capture(0);
     let from = job.folder.path();
-    let first = convert(from);
+    let first = convert_folder(from);
     let pid = |name: &str| {
         let text = std::fs::read_to_string(from.join(name)).unwrap();
         let at = text.find("\"pid\": ").unwrap() + 7;
@@ -270,35 +270,35 @@ fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
     for rank in 0..2 {
         let (host, kineto) = (format!("host.{rank}.json"), format!("kineto.{rank}.json"));
         let pid = pid(&kineto);
-        copy(
+        copy_file_as(
             from,
             &host,
             named.path(),
             &format!("et_{}.json", ["b", "a"][rank]),
         );
         let name = format!("node-07_{pid}.1694128201123456789.pt.trace.json");
-        copy(from, &kineto, named.path(), &name);
+        copy_file_as(from, &kineto, named.path(), &name);
     }
-    assert_eq!(convert(named.path()).traces, first.traces);
+    assert_eq!(convert_folder(named.path()).traces, first.traces);
     let folders = tempfile::tempdir().unwrap();
     for rank in 0..2 {
         let folder = folders.path().join(format!("rank{rank}"));
         std::fs::create_dir(&folder).unwrap();
-        copy(from, &format!("host.{rank}.json"), &folder, "et.json");
-        copy(from, &format!("kineto.{rank}.json"), &folder, "trace.json");
+        copy_file_as(from, &format!("host.{rank}.json"), &folder, "et.json");
+        copy_file_as(from, &format!("kineto.{rank}.json"), &folder, "trace.json");
     }
-    assert_eq!(convert(folders.path()).traces, first.traces);
+    assert_eq!(convert_folder(folders.path()).traces, first.traces);
     // A process id is not a rank, so a single file is rank 0.
     let alone = tempfile::tempdir().unwrap();
     let name = format!(
         "node_{}.1694128201123456789.pt.trace.json",
         pid("kineto.1.json")
     );
-    copy(from, "kineto.1.json", alone.path(), &name);
+    copy_file_as(from, "kineto.1.json", alone.path(), &name);
     let path = alone.path().join(name);
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replacen("\"distributedInfo\"", "\"nobody\"", 1)).unwrap();
-    let job = convert(alone.path());
+    let job = convert_folder(alone.path());
     assert_eq!((job.traces[0].rank, job.summary.world), (0, 1));
 }
 
@@ -337,7 +337,7 @@ fn events_outside_the_profilers_span_are_dropped() {
     assert_eq!((found.outside, found.events.len()), (1, 2));
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("trace.json"), spanned(&strange)).unwrap();
-    let job = convert(folder.path());
+    let job = convert_folder(folder.path());
     assert_eq!(job.traces[0].captured_ns(), 1_500);
     let dropped = &job.summary.ranks[0].events_left_out;
     assert!(
@@ -358,7 +358,7 @@ fn other_encodings_and_old_categories_are_read() {
     let path = folder.path().join("trace.json");
     let traces = |bytes: Vec<u8>| {
         std::fs::write(&path, bytes).unwrap();
-        convert(folder.path()).traces
+        convert_folder(folder.path()).traces
     };
     let first = traces(text.clone().into_bytes());
     let marked = [b"\xef\xbb\xbf", text.as_bytes()].concat();
@@ -382,7 +382,7 @@ fn versions_in_names_are_no_ranks() {
     )
     .unwrap();
     std::fs::write(folder.path().join("trace.json"), rank.render_kineto_json()).unwrap();
-    let job = convert(folder.path());
+    let job = convert_folder(folder.path());
     assert_eq!((job.traces.len(), job.traces[0].rank), (1, 0));
 }
 

@@ -1,13 +1,13 @@
 //! Tests captures from standard input, which give the same bytes as a file with the same contents.
 
-use super::rig::capture;
+use super::rig::write_generated_capture;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use testkit::capture::{Device, JobParallelism, Options};
 
 /// Runs `chakram convert` with `piped` on standard input.
-fn convert(args: &[&str], piped: &[u8]) -> Output {
+fn run_convert_with_stdin(args: &[&str], piped: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_chakram"))
         .arg("convert")
         .args(args)
@@ -23,11 +23,11 @@ fn convert(args: &[&str], piped: &[u8]) -> Output {
     child.wait_with_output().expect("it ends by itself")
 }
 
-fn trace(folder: &Path, prefix: &str) -> Vec<u8> {
+fn read_rank0_trace(folder: &Path, prefix: &str) -> Vec<u8> {
     std::fs::read(folder.join(format!("{prefix}.0.et"))).expect("it was written")
 }
 
-fn packed(contents: &[u8]) -> Vec<u8> {
+fn compress_zstd(contents: &[u8]) -> Vec<u8> {
     zstd::encode_all(contents, 1).expect("there is room")
 }
 
@@ -37,14 +37,19 @@ fn a_pipe_gives_what_a_file_gives() {
         layers: 1,
         ..Options::new(Device::Cuda, JobParallelism::Ddp, 1)
     };
-    let captured = capture(&options);
+    let captured = write_generated_capture(&options);
     let folder = captured.folder.path();
     let path = |name: &str| folder.join(name).display().to_string();
     let (host, kineto) = (path("host.0.json"), path("kineto.0.json"));
     let read = |name: &str| std::fs::read(name).expect("it was just written");
     for (what, files, piped, pipe_args) in [
         ("kineto", vec![&kineto], read(&kineto), vec!["-"]),
-        ("packed", vec![&kineto], packed(&read(&kineto)), vec!["-"]),
+        (
+            "packed",
+            vec![&kineto],
+            compress_zstd(&read(&kineto)),
+            vec!["-"],
+        ),
         ("host", vec![&host], read(&host), vec!["-"]),
         (
             "both",
@@ -56,15 +61,19 @@ fn a_pipe_gives_what_a_file_gives() {
         let (one, other) = (path(&format!("{what}-file")), path(&format!("{what}-pipe")));
         let mut args = vec!["pytorch", "-o", &one];
         args.extend(files.iter().map(|file| file.as_str()));
-        let from_file = convert(&args, b"");
+        let from_file = run_convert_with_stdin(&args, b"");
         assert!(from_file.status.success(), "{what}: {from_file:?}");
-        let from_pipe = convert(
+        let from_pipe = run_convert_with_stdin(
             &[&["pytorch", "-o", &other][..], &pipe_args].concat(),
             &piped,
         );
         assert!(from_pipe.status.success(), "{what}: {from_pipe:?}");
         let (one, other) = (format!("{what}-file"), format!("{what}-pipe"));
-        assert_eq!(trace(folder, &one), trace(folder, &other), "{what}");
+        assert_eq!(
+            read_rank0_trace(folder, &one),
+            read_rank0_trace(folder, &other),
+            "{what}"
+        );
     }
 }
 
@@ -94,7 +103,7 @@ fn pipes_without_a_capture_are_refused() {
             &["must be named", "try: chakram convert pytorch -"],
         ),
     ] {
-        let output = convert(&args, piped);
+        let output = run_convert_with_stdin(&args, piped);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         for part in parts {

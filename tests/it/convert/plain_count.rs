@@ -1,7 +1,7 @@
 //! Computes times of a Kineto file with a plain parser of the whole file, which shares no code with the reader: device
 //! time, host waits for the device, and the time in which neither worked.
 
-use super::rig::json;
+use super::rig::read_json_file;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub struct FileBusyAndBlockedIntervals {
 }
 
 /// Sorts intervals, and merges intervals that touch.
-pub fn union(mut list: Intervals) -> Intervals {
+pub fn merge_intervals(mut list: Intervals) -> Intervals {
     list.sort_unstable();
     let mut out: Intervals = Vec::new();
     for (from, to) in list {
@@ -39,7 +39,7 @@ pub fn clamp_length(list: &[(i64, i64)]) -> i64 {
 }
 
 /// Returns the total length of the intersection of two unions, in ns.
-pub fn common(a: &[(i64, i64)], b: &[(i64, i64)]) -> i64 {
+pub fn measure_intersection_ns(a: &[(i64, i64)], b: &[(i64, i64)]) -> i64 {
     let (mut i, mut j, mut sum) = (0, 0, 0);
     while i < a.len() && j < b.len() {
         sum += (a[i].1.min(b[j].1) - a[i].0.max(b[j].0)).max(0);
@@ -48,7 +48,7 @@ pub fn common(a: &[(i64, i64)], b: &[(i64, i64)]) -> i64 {
     sum
 }
 
-fn ns(value: &Value) -> i64 {
+fn parse_us_as_ns(value: &Value) -> i64 {
     // Whole nanoseconds are parsed from text, because a double would lose digits.
     let text = value.to_string();
     let (us, rest) = text.split_once('.').unwrap_or((&text, ""));
@@ -58,7 +58,7 @@ fn ns(value: &Value) -> i64 {
 
 impl FileBusyAndBlockedIntervals {
     pub fn of(path: &Path) -> Self {
-        let file = json(path).expect("it is JSON");
+        let file = read_json_file(path).expect("it is JSON");
         let mut this = Self {
             streams: BTreeMap::new(),
             blocked: Vec::new(),
@@ -79,8 +79,8 @@ impl FileBusyAndBlockedIntervals {
                 continue;
             }
             this.operators |= category == "cpu_op";
-            let from = ns(&event["ts"]);
-            let to = from + ns(&event["dur"]);
+            let from = parse_us_as_ns(&event["ts"]);
+            let to = from + parse_us_as_ns(&event["dur"]);
             this.first = this.first.min(from);
             this.last = this.last.max(to);
             let correlation = event["args"]["correlation"].as_u64();
@@ -108,14 +108,14 @@ impl FileBusyAndBlockedIntervals {
             }
         }
         for list in this.streams.values_mut() {
-            *list = union(std::mem::take(list));
+            *list = merge_intervals(std::mem::take(list));
         }
-        this.blocked = union(std::mem::take(&mut this.blocked));
+        this.blocked = merge_intervals(std::mem::take(&mut this.blocked));
         this
     }
 
     /// Returns the intervals in which at least one stream was busy.
     pub fn busy(&self) -> Intervals {
-        union(self.streams.values().flatten().copied().collect())
+        merge_intervals(self.streams.values().flatten().copied().collect())
     }
 }

@@ -1,10 +1,11 @@
 //! Tests the profiler's cost in a capture, and replays without this cost.
 
 use super::rig::{
-    self, SchemaRankTrace, attribute, capture, convert, delay, lasts, on_host, replay,
+    self, SchemaRankTrace, convert_folder, find_integer_attribute, on_host, read_delay_ns,
+    read_duration_ns, replay_traces, write_generated_capture,
 };
-use super::truth::jobs;
-use crate::commands::chakram;
+use super::truth::list_generated_jobs;
+use crate::commands::run_chakram;
 use crate::corpus::corpus_path;
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
@@ -14,16 +15,16 @@ use std::path::{Path, PathBuf};
 use testkit::capture::{Device, JobParallelism, Options};
 
 /// Returns the profiler time that a node is charged, in ns.
-fn profiler(node: &chakram::internals::proto::Node) -> u64 {
-    attribute(node, "profiler_ns").map_or(0, |ns| ns as u64)
+fn read_profiler_ns(node: &chakram::internals::proto::Node) -> u64 {
+    find_integer_attribute(node, "profiler_ns").map_or(0, |ns| ns as u64)
 }
 
 /// No node is charged more than its duration, and no thread is charged more than its records took.
 /// Kernels are charged nothing.
 #[test]
 fn nodes_bear_what_their_records_took() {
-    for (what, options) in jobs(1) {
-        let captured = capture(&options);
+    for (what, options) in list_generated_jobs(1) {
+        let captured = write_generated_capture(&options);
         let folder = captured.folder.path();
         for add_launches_by_host in [true, false] {
             if !add_launches_by_host {
@@ -31,12 +32,15 @@ fn nodes_bear_what_their_records_took() {
                     std::fs::remove_file(folder.join(format!("host.{rank}.json"))).unwrap();
                 }
             }
-            let job = convert(folder);
+            let job = convert_folder(folder);
             for (trace, rank) in job.traces.iter().zip(&job.summary.ranks) {
                 let mut sum = 0;
                 for node in &trace.nodes {
-                    let own = profiler(node);
-                    assert!(own <= delay(node) + lasts(node), "{what}: {node:?}");
+                    let own = read_profiler_ns(node);
+                    assert!(
+                        own <= read_delay_ns(node) + read_duration_ns(node),
+                        "{what}: {node:?}"
+                    );
                     let device = options.device == Device::Cuda && !on_host(node);
                     assert!(own == 0 || !device, "{what}: {node:?}");
                     sum += own;
@@ -55,21 +59,21 @@ fn nodes_bear_what_their_records_took() {
 /// that is charged to the nodes.
 #[test]
 fn a_chain_is_shorter_by_its_profiler() {
-    let captured = capture(&Options {
+    let captured = write_generated_capture(&Options {
         layers: 2,
         ..Options::new(Device::Cpu, JobParallelism::Ddp, 1)
     });
     let folder = captured.folder.path();
-    let job = convert(folder);
+    let job = convert_folder(folder);
     let [trace] = &job.traces[..] else {
         panic!("one rank");
     };
-    let removed: u64 = trace.nodes.iter().map(profiler).sum();
+    let removed: u64 = trace.nodes.iter().map(read_profiler_ns).sum();
     let prefix = folder.join("job").display().to_string();
     let input = folder.display().to_string();
-    let made = chakram(&["convert", "pytorch", &input, "-o", &prefix]);
+    let made = run_chakram(&["convert", "pytorch", &input, "-o", &prefix]);
     assert!(made.status.success(), "{made:?}");
-    let report = |args: &[&str]| report(&prefix, args);
+    let report = |args: &[&str]| run_replay_report(&prefix, args);
     let (whole, without) = (report(&[]), report(&["--without", "profiler"]));
     assert_eq!(
         whole["makespan_ps"],
@@ -88,11 +92,11 @@ fn a_chain_is_shorter_by_its_profiler() {
     }
 }
 
-fn report(prefix: &str, args: &[&str]) -> Value {
+fn run_replay_report(prefix: &str, args: &[&str]) -> Value {
     let fixed = [
         "replay", prefix, "-m", "dgx-a100", "--comm", "recorded", "--format", "json",
     ];
-    let output = chakram(&[&fixed[..], args].concat());
+    let output = run_chakram(&[&fixed[..], args].concat());
     assert!(
         output.status.success(),
         "{}",
@@ -125,7 +129,7 @@ fn views_tell_what_a_record_costs() {
         let trace = serde_json::json!({"traceEvents": events});
         let path = folder.path().join("kineto.0.json");
         std::fs::write(&path, trace.to_string()).expect("there is room");
-        let job = convert(folder.path());
+        let job = convert_folder(folder.path());
         job.summary.ranks[0].written.profiler_record_ns
     };
     assert_eq!(record(&events), 7_200);
@@ -138,7 +142,7 @@ fn views_tell_what_a_record_costs() {
 /// and reports show both times.
 #[test]
 fn measured_steps_stand_beside_the_replay() {
-    let captured = capture(&Options {
+    let captured = write_generated_capture(&Options {
         layers: 1,
         steps: 2,
         ..Options::new(Device::Cpu, JobParallelism::Functional, 2)
@@ -146,9 +150,9 @@ fn measured_steps_stand_beside_the_replay() {
     let folder = captured.folder.path();
     let prefix = folder.join("job").display().to_string();
     let input = folder.display().to_string();
-    let convert = || chakram(&["convert", "pytorch", &input, "-o", &prefix]);
+    let convert = || run_chakram(&["convert", "pytorch", &input, "-o", &prefix]);
     assert!(convert().status.success());
-    let captured = report(&prefix, &["--without", "nothing"]);
+    let captured = run_replay_report(&prefix, &["--without", "nothing"]);
     let captured = captured["makespan_ps"].as_u64().expect("a time") / 1000;
     // A step without a profiler takes two fifths of the capture, which has two steps. The slower
     // rank determines each step: the median is `step`, the shortest step takes 4/5 of it, and the
@@ -170,8 +174,8 @@ fn measured_steps_stand_beside_the_replay() {
         "{text}"
     );
     let (default, kept) = (
-        report(&prefix, &[]),
-        report(&prefix, &["--without", "nothing"]),
+        run_replay_report(&prefix, &[]),
+        run_replay_report(&prefix, &["--without", "nothing"]),
     );
     assert!(default["makespan_ps"].as_u64() < kept["makespan_ps"].as_u64());
     let profiler = &default["profiler"];
@@ -191,7 +195,7 @@ fn measured_steps_stand_beside_the_replay() {
         assert!((end / (without * factor) - 1.0).abs() < 1e-4, "{end}");
     }
     assert_eq!(kept["profiler"]["removed"], false);
-    let shown = chakram(&["replay", &prefix, "-m", "dgx-a100", "--comm", "recorded"]);
+    let shown = run_chakram(&["replay", &prefix, "-m", "dgx-a100", "--comm", "recorded"]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     for part in [
         "profiler  with it ",
@@ -202,14 +206,14 @@ fn measured_steps_stand_beside_the_replay() {
     }
     // A replay as captured keeps the profiler's cost, whether or not the capture has unprofiled
     // steps.
-    let captured = chakram(&["replay", &prefix, "-m", "dgx-a100", "--comm", "captured"]);
+    let captured = run_chakram(&["replay", &prefix, "-m", "dgx-a100", "--comm", "captured"]);
     let captured = String::from_utf8_lossy(&captured.stdout).into_owned();
     assert!(captured.contains("replay +0.00 %"), "{captured}");
 }
 
 #[test]
 fn traces_without_estimates_are_refused() {
-    let output = chakram(&["replay", "traces/tight-2", "--without", "profiler"]);
+    let output = run_chakram(&["replay", "traces/tight-2", "--without", "profiler"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(
@@ -221,7 +225,7 @@ fn traces_without_estimates_are_refused() {
     std::fs::write(&path, "{\"unprofiled_ns\": [1.5]}").unwrap();
     std::fs::write(folder.path().join("kineto.0.json"), "{\"traceEvents\": []}").unwrap();
     let input = folder.path().display().to_string();
-    let output = chakram(&["convert", "pytorch", &input, "-o", &format!("{input}/job")]);
+    let output = run_chakram(&["convert", "pytorch", &input, "-o", &format!("{input}/job")]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(
@@ -232,8 +236,11 @@ fn traces_without_estimates_are_refused() {
 
 /// Returns the job's step time in ms, first from a replay of the capture without the profiler, and then as measured.
 /// The machine has no influence, because all times are recorded times.
-fn steps(side: &Path, what_if: impl Fn(&mut Vec<SchemaRankTrace>) -> u64) -> (f64, f64) {
-    let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
+fn compute_step_times_ms(
+    side: &Path,
+    what_if: impl Fn(&mut Vec<SchemaRankTrace>) -> u64,
+) -> (f64, f64) {
+    let timing = rig::read_json_file(&side.join("timing.json")).expect("it is JSON");
     let count = timing["profiled_step_ms"].as_array().expect("steps").len() as f64;
     let ranks = (0..)
         .map(|rank| ["host", "kineto"].map(|part| side.join(format!("{part}.{rank}.json.zst"))));
@@ -245,17 +252,20 @@ fn steps(side: &Path, what_if: impl Fn(&mut Vec<SchemaRankTrace>) -> u64) -> (f6
         rig::try_convert(&files, &Conversion::default()).unwrap_or_else(|e| panic!("{e}"));
     for trace in &mut job.traces {
         for node in &mut trace.nodes {
-            let own = profiler(node);
-            let before = own.min(delay(node));
-            let (left, rest) = (delay(node) - before, lasts(node) - (own - before));
+            let own = read_profiler_ns(node);
+            let before = own.min(read_delay_ns(node));
+            let (left, rest) = (
+                read_delay_ns(node) - before,
+                read_duration_ns(node) - (own - before),
+            );
             if own > 0 {
-                rig::set(node, "delay_ns", left);
+                rig::set_integer_attribute(node, "delay_ns", left);
                 rig::set_lasts(node, rest);
             }
         }
     }
     let late = what_if(&mut job.traces);
-    let ends = replay(
+    let ends = replay_traces(
         &job.traces,
         CommTiming::Recorded,
         |rank| if rank == 1 { late } else { 0 },
@@ -295,7 +305,7 @@ fn predicted_step(
     with_steps: bool,
     kineto: &str,
 ) -> StepPredictionErrorAndIntervalHit {
-    let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
+    let timing = rig::read_json_file(&side.join("timing.json")).expect("it is JSON");
     let steps = timing["profiled_step_ms"].as_array().expect("steps").len();
     let folder = tempfile::tempdir().expect("there is room");
     for rank in 0..2 {
@@ -394,9 +404,9 @@ fn interventions_are_predicted_without_the_profiler() {
     let scaled = |factor: u64| {
         move |traces: &mut Vec<SchemaRankTrace>| {
             for node in traces.iter_mut().flat_map(|trace| &mut trace.nodes) {
-                let kernel = attribute(node, "num_ops").is_some() && !on_host(node);
-                if kernel && attribute(node, "comm_size").is_none() {
-                    let ns = lasts(node) * factor;
+                let kernel = find_integer_attribute(node, "num_ops").is_some() && !on_host(node);
+                if kernel && find_integer_attribute(node, "comm_size").is_none() {
+                    let ns = read_duration_ns(node) * factor;
                     rig::set_lasts(node, ns);
                 }
             }
@@ -412,13 +422,14 @@ fn interventions_are_predicted_without_the_profiler() {
     ] {
         let side = pairs.join(pair).join("A");
         let (own, _) = match pair {
-            "infer_batch_x4" => steps(&side, scaled(4)),
+            "infer_batch_x4" => compute_step_times_ms(&side, scaled(4)),
             // With `--delay 1=100ms`, rank 1 is delayed by 50 ms in each of two steps, and the
             // other ranks wait.
-            "ddp_sleep50" => steps(&side, |_| 100_000_000),
-            _ => steps(&side, scaled(2)),
+            "ddp_sleep50" => compute_step_times_ms(&side, |_| 100_000_000),
+            _ => compute_step_times_ms(&side, scaled(2)),
         };
-        let timing = rig::json(&pairs.join(pair).join("B/timing.json")).expect("it is JSON");
+        let timing =
+            rig::read_json_file(&pairs.join(pair).join("B/timing.json")).expect("it is JSON");
         let measured = timing["median_ms"].as_f64().expect("a median");
         let error = own / measured - 1.0;
         println!(

@@ -20,7 +20,7 @@ use std::path::Path;
 /// ```
 ///
 /// A second thread runs a module of another model without launching an operator.
-fn capture(folder: &Path) {
+fn write_two_step_capture(folder: &Path) {
     let host = |cat: &str, name: &str, tid: u32, (from, to): (u32, u32), args: &str| {
         format!(
             r#"{{"ph": "X", "cat": "{cat}", "name": "{name}", "pid": 9, "tid": {tid}, "ts": {from}, "dur": {},
@@ -80,7 +80,12 @@ fn capture(folder: &Path) {
 }
 
 /// Returns the values of `keys` in each row of a report's table, in us.
-fn rows(report: &Value, table: &str, name: &str, keys: &[&str]) -> Vec<(String, Vec<u64>)> {
+fn list_table_rows(
+    report: &Value,
+    table: &str,
+    name: &str,
+    keys: &[&str],
+) -> Vec<(String, Vec<u64>)> {
     let rows = report[table].as_array().into_iter().flatten();
     let rows = rows.map(|row| {
         let name = match &row[name] {
@@ -108,7 +113,7 @@ fn rows(report: &Value, table: &str, name: &str, keys: &[&str]) -> Vec<(String, 
 #[test]
 fn reports_have_the_time_of_steps_and_modules() {
     let folder = tempfile::tempdir().unwrap();
-    capture(folder.path());
+    write_two_step_capture(folder.path());
     let job = convert_files(folder.path());
     let report = replay_files(job.path(), &["-m", "dgx-h100"]);
     assert_eq!(report["makespan_ps"], 180_000_000);
@@ -126,7 +131,7 @@ fn reports_have_the_time_of_steps_and_modules() {
         "host_ps",
         "idle_ps",
     ];
-    let steps = rows(&report, "steps", "step", &keys);
+    let steps = list_table_rows(&report, "steps", "step", &keys);
     let expected = [
         ("5".to_owned(), vec![1, 0, 110, 75, 0, 0, 35, 0]),
         ("6".to_owned(), vec![1, 100, 65, 35, 0, 0, 30, 0]),
@@ -143,7 +148,7 @@ fn reports_have_the_time_of_steps_and_modules() {
         "host_ps",
         "own_host_ps",
     ];
-    let modules = rows(&report, "modules", "path", &keys);
+    let modules = list_table_rows(&report, "modules", "path", &keys);
     let expected = [
         ("Net_0".to_owned(), vec![2, 85, 10, 81, 31]),
         ("Net_0/Linear_0".to_owned(), vec![2, 75, 75, 50, 50]),
@@ -187,7 +192,7 @@ type DrawnSlicesByTrack = BTreeMap<u64, Vec<DrawnSliceWithAncestors>>;
 type DrawnArrowEndsById = BTreeMap<u64, Vec<(u64, f64)>>;
 
 /// Returns the slices and the launch arrows of a timeline.
-fn drawn(timeline: &Value) -> (DrawnSlicesByTrack, DrawnArrowEndsById) {
+fn list_slices_and_arrows(timeline: &Value) -> (DrawnSlicesByTrack, DrawnArrowEndsById) {
     let mut open: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
     let (mut slices, mut arrows) = (BTreeMap::new(), BTreeMap::new());
     for event in timeline["traceEvents"].as_array().unwrap() {
@@ -224,14 +229,14 @@ fn drawn(timeline: &Value) -> (DrawnSlicesByTrack, DrawnArrowEndsById) {
 #[test]
 fn timelines_nest_launches_in_operators_in_calls_of_python() {
     let folder = tempfile::tempdir().unwrap();
-    capture(folder.path());
+    write_two_step_capture(folder.path());
     let job = convert_files(folder.path());
     let timeline = job.path().join("timeline.json");
     let path = job.path().display().to_string();
     let file = timeline.display().to_string();
     run_program(&["replay", &path, "-m", "dgx-h100", "--timeline", &file]);
     let timeline = serde_json::from_slice(&std::fs::read(&timeline).unwrap()).unwrap();
-    let (slices, arrows) = drawn(&timeline);
+    let (slices, arrows) = list_slices_and_arrows(&timeline);
     let launches: Vec<&DrawnSliceWithAncestors> = slices
         .values()
         .flatten()
@@ -281,7 +286,7 @@ fn timelines_nest_launches_in_operators_in_calls_of_python() {
 #[test]
 fn every_command_takes_one_step_alone() {
     let folder = tempfile::tempdir().unwrap();
-    capture(folder.path());
+    write_two_step_capture(folder.path());
     let job = convert_files(folder.path());
     let path = job.path().display().to_string();
     // Each slice takes as long as in the full replay: 110 and 65 us. Step 5 consists of its range, and three operators,
@@ -331,7 +336,7 @@ fn every_command_takes_one_step_alone() {
         "replay", &path, "-m", "dgx-h100", "-m", "mi300x", "--step", "6", "--format", "json",
     ];
     assert!(run_program(&machines).contains("65000000"));
-    let output = commands::chakram(&["replay", &path, "-m", "dgx-h100", "--step", "9"]);
+    let output = commands::run_chakram(&["replay", &path, "-m", "dgx-h100", "--step", "9"]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(
@@ -445,7 +450,7 @@ fn times_of_modules_sum_to_those_of_operators() {
         if !is_plain {
             continue;
         }
-        let kineto = super::rig::json(&path).unwrap();
+        let kineto = super::rig::read_json_file(&path).unwrap();
         let mut expected = plain_sums(&kineto);
         expected.retain(|_, ns| *ns > 0);
         let found = modules.iter().map(|row| {

@@ -4,8 +4,9 @@
 //! dropped. This generator shares no code with the generator of other tests.
 
 use super::rig::{
-    COLLECTIVE, ConversionResult, RECEIVE, ReplayTimesOfAllNodes, SEND, SchemaRankTrace, attribute,
-    convert, lane, lasts, on_host, replay,
+    COLLECTIVE, ConversionResult, RECEIVE, ReplayTimesOfAllNodes, SEND, SchemaRankTrace,
+    convert_folder, find_integer_attribute, find_node_lane, on_host, read_duration_ns,
+    replay_traces,
 };
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
@@ -74,7 +75,7 @@ struct LaunchAwaitingKernel {
     extended: bool,
 }
 
-fn us(ns: u64) -> f64 {
+fn us_from_ns(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
@@ -104,7 +105,7 @@ impl RankFileBuilder {
         self.now += 1_000;
         let mut event = json!({
             "ph": "X", "cat": cat, "name": name, "pid": 500 + self.rank, "tid": 500 + self.rank,
-            "ts": us(from), "dur": us(self.now - from), "args": {"External id": id, "Record function id": id},
+            "ts": us_from_ns(from), "dur": us_from_ns(self.now - from), "args": {"External id": id, "Record function id": id},
         });
         for (key, value) in args.as_object().into_iter().flatten() {
             event["args"][key] = value.clone();
@@ -123,7 +124,7 @@ impl RankFileBuilder {
         };
         self.events.push(json!({
             "ph": "X", "cat": "cuda_runtime", "name": name, "pid": 500 + self.rank, "tid": 500 + self.rank,
-            "ts": us(self.now), "dur": 3.0, "args": {"correlation": correlation},
+            "ts": us_from_ns(self.now), "dur": 3.0, "args": {"correlation": correlation},
         }));
         self.now += 3_000;
         LaunchAwaitingKernel {
@@ -155,7 +156,7 @@ impl RankFileBuilder {
         }
         own.push((from, to));
         self.events.push(json!({
-            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": us(from), "dur": us(to - from),
+            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": us_from_ns(from), "dur": us_from_ns(to - from),
             "args": {"correlation": launch.correlation, "stream": stream, "device": 0},
         }));
     }
@@ -372,7 +373,7 @@ fn append_finished(files: Vec<RankFileBuilder>) -> (Vec<String>, Vec<TrueDeviceA
         file.truth.end = end;
         file.events.push(json!({
             "ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 500 + file.rank,
-            "tid": 500 + file.rank, "ts": us(file.now), "dur": us(end - file.now), "args": {"correlation": 5},
+            "tid": 500 + file.rank, "ts": us_from_ns(file.now), "dur": us_from_ns(end - file.now), "args": {"correlation": 5},
         }));
         let ranks: Vec<usize> = (0..world).collect();
         let text = json!({
@@ -419,7 +420,7 @@ fn random_job(seed: u64) -> (Vec<String>, Vec<TrueDeviceActivity>) {
 }
 
 /// Merges intervals that overlap or touch, and drops empty intervals.
-fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+fn merge_intervals(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     intervals.retain(|(from, to)| from < to);
     intervals.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -433,14 +434,17 @@ fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 /// Returns the intervals of each stream in a replay, in ns.
-fn replayed(trace: &SchemaRankTrace, log: &[(u64, u64)]) -> BTreeMap<u64, Vec<(u64, u64)>> {
+fn list_stream_intervals(
+    trace: &SchemaRankTrace,
+    log: &[(u64, u64)],
+) -> BTreeMap<u64, Vec<(u64, u64)>> {
     let mut streams: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     for (node, &(from, to)) in trace.nodes.iter().zip(log) {
         // Keep only compute and communication nodes that do not run on the host.
         if node.r#type < 4 || on_host(node) {
             continue;
         }
-        let stream = match lane(node) {
+        let stream = match find_node_lane(node) {
             lane if lane >= FLIGHTS => MESSAGES,
             lane => lane as u64,
         };
@@ -450,17 +454,17 @@ fn replayed(trace: &SchemaRankTrace, log: &[(u64, u64)]) -> BTreeMap<u64, Vec<(u
     streams
 }
 
-fn converted(texts: &[String]) -> ConversionResult {
+fn convert_kineto_texts(texts: &[String]) -> ConversionResult {
     let folder = tempfile::tempdir().expect("there is room");
     for (rank, text) in texts.iter().enumerate() {
         let path = folder.path().join(format!("kineto.{rank}.json"));
         std::fs::write(path, text).expect("there is room");
     }
-    convert(folder.path())
+    convert_folder(folder.path())
 }
 
-fn captured(job: &ConversionResult) -> ReplayTimesOfAllNodes {
-    replay(
+fn replay_as_captured(job: &ConversionResult) -> ReplayTimesOfAllNodes {
+    replay_traces(
         &job.traces,
         CommTiming::Captured,
         |_| 0,
@@ -473,26 +477,29 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
     let mut all = TrueDeviceActivity::default();
     for seed in 1..=60 {
         let (texts, truths) = random_job(seed);
-        let job = converted(&texts);
-        let log = captured(&job);
+        let job = convert_kineto_texts(&texts);
+        let log = replay_as_captured(&job);
         // Every rank ends by waiting for its device, and the job begins with the first event of the first rank.
         let origin = truths[0].end - job.traces[0].captured_ns();
         for (rank, truth) in truths.iter().enumerate() {
             let at = format!("seed {seed}, rank {rank}");
             let (trace, found) = (&job.traces[rank], &job.summary.ranks[rank]);
-            let streams = replayed(trace, &log.0[rank]);
+            let streams = list_stream_intervals(trace, &log.0[rank]);
             for (stream, intervals) in &truth.streams {
                 let moved = intervals
                     .iter()
                     .map(|&(from, to)| (from - origin, to - origin));
-                let (expected, own) = (union(moved.collect()), union(streams[stream].clone()));
+                let (expected, own) = (
+                    merge_intervals(moved.collect()),
+                    merge_intervals(streams[stream].clone()),
+                );
                 assert_eq!(own, expected, "{at}, stream {stream}");
             }
             assert_eq!(streams.len(), truth.streams.len(), "{at}");
             let of_type = |kind| trace.nodes.iter().filter(move |node| node.r#type == kind);
             let messages = |kind, end: &str| {
                 let pair = |node| {
-                    let value = |name| attribute(node, name).expect(name) as u64;
+                    let value = |name| find_integer_attribute(node, name).expect(name) as u64;
                     (value(end), value("comm_size"))
                 };
                 let mut list: Vec<(u64, u64)> = of_type(kind).map(pair).collect();
@@ -517,10 +524,14 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
             );
             let unknown = || {
                 let nodes = trace.nodes.iter();
-                nodes.filter(|node| attribute(node, "comm_unknown") == Some(1))
+                nodes.filter(|node| find_integer_attribute(node, "comm_unknown") == Some(1))
             };
             assert_eq!(unknown().count() as u64, truth.unknown, "{at}");
-            assert_eq!(unknown().map(lasts).sum::<u64>(), truth.unknown_ns, "{at}");
+            assert_eq!(
+                unknown().map(read_duration_ns).sum::<u64>(),
+                truth.unknown_ns,
+                "{at}"
+            );
             assert_eq!(
                 (found.unknown_comm, found.unknown_comm_ns),
                 (truth.unknown, truth.unknown_ns),
@@ -585,9 +596,9 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
         false,
     );
     let (texts, _) = append_finished(files);
-    let job = converted(&texts);
+    let job = convert_kineto_texts(&texts);
     let ends = |late: fn(u32) -> u64| {
-        replay(
+        replay_traces(
             &job.traces,
             CommTiming::Recorded,
             late,
@@ -634,7 +645,7 @@ fn collectives_match_around_a_dropped_kernel() {
         .collect();
     files[1].events.remove(places[1]);
     let (texts, truths) = append_finished(files);
-    let job = converted(&texts);
+    let job = convert_kineto_texts(&texts);
     assert_eq!(job.summary.collectives["all-reduce"], 2);
     assert_eq!(
         job.summary
@@ -644,16 +655,16 @@ fn collectives_match_around_a_dropped_kernel() {
             .sum::<u64>(),
         1
     );
-    let log = captured(&job);
+    let log = replay_as_captured(&job);
     for (rank, truth) in truths.iter().enumerate() {
         let origin = truths[0].end - job.traces[0].captured_ns();
         let moved = truth.streams[&COLLECTIVES]
             .iter()
             .map(|&(from, to)| (from - origin, to - origin));
-        let own = replayed(&job.traces[rank], &log.0[rank]);
+        let own = list_stream_intervals(&job.traces[rank], &log.0[rank]);
         assert_eq!(
-            union(own[&COLLECTIVES].clone()),
-            union(moved.collect()),
+            merge_intervals(own[&COLLECTIVES].clone()),
+            merge_intervals(moved.collect()),
             "rank {rank}"
         );
         let of_type = |kind| {
@@ -697,14 +708,14 @@ fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
                 file.to_string()
             })
             .collect();
-        let job = converted(&texts);
+        let job = convert_kineto_texts(&texts);
         let found: u64 = job.summary.collectives.values().sum();
         assert_eq!(found, collectives, "tensor parallel {tensor_parallel}");
         for trace in &job.traces {
             let unknown = trace
                 .nodes
                 .iter()
-                .filter(|node| attribute(node, "comm_unknown") == Some(1));
+                .filter(|node| find_integer_attribute(node, "comm_unknown") == Some(1));
             assert_eq!(unknown.count() as u64, 1 - collectives);
         }
     }
@@ -717,7 +728,7 @@ fn launches_without_kernels_are_counted_and_the_host_stays_the_host() {
     for _ in 0..20 {
         files[0].drop_kernel();
     }
-    let job = converted(&append_finished(files).0);
+    let job = convert_kineto_texts(&append_finished(files).0);
     assert!(!job.summary.host_computes);
     assert_eq!(job.summary.ranks[0].dropped, 20);
     assert!(job.traces[0].nodes.iter().skip(1).all(on_host));

@@ -1,7 +1,7 @@
 //! Tests bad input. Errors name the file, the finding, what to try and, if useful, the byte. No
 //! file is written, and no code panics.
 
-use super::rig::{JobCaptureFiles, capture, try_convert};
+use super::rig::{JobCaptureFiles, try_convert, write_generated_capture};
 use crate::corpus::is_whole;
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::trace::MaybeCompressedWriter;
@@ -11,15 +11,15 @@ use std::process::Command;
 use testkit::capture::handwritten::{create_operator_event, create_single_rank};
 use testkit::capture::{Device, JobParallelism, Options};
 
-fn job(style: JobParallelism, seed: u64, ranks: u32) -> JobCaptureFiles {
-    capture(&Options {
+fn generate_job_capture(style: JobParallelism, seed: u64, ranks: u32) -> JobCaptureFiles {
+    write_generated_capture(&Options {
         seed,
         layers: 2,
         ..Options::new(Device::Cpu, style, ranks)
     })
 }
 
-fn error(paths: &[PathBuf]) -> String {
+fn expect_conversion_error(paths: &[PathBuf]) -> String {
     error_of(paths, &Conversion::default())
 }
 
@@ -34,20 +34,20 @@ fn error_of(paths: &[PathBuf], options: &Conversion) -> String {
     }
 }
 
-fn has(text: &str, parts: &[&str]) {
+fn check_text_contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "no {part:?} in: {text}");
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+fn copy_file(from: &Path, to: &Path) {
     std::fs::copy(from, to).unwrap();
 }
 
 /// Files are cut at points along their whole length, and close to their ends.
 #[test]
 fn files_that_end_early_are_refused() {
-    let job = job(JobParallelism::Ddp, 0, 2);
+    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
     let folder = job.folder.path();
     for name in ["host.1.json", "kineto.1.json"] {
         let whole = std::fs::read(folder.join(name)).unwrap();
@@ -68,7 +68,7 @@ fn files_that_end_early_are_refused() {
                 "kineto.1.json",
             ] {
                 if other != name {
-                    copy(&folder.join(other), &broken.path().join(other));
+                    copy_file(&folder.join(other), &broken.path().join(other));
                 }
             }
             let dot = if ending.is_empty() { "" } else { "." };
@@ -85,7 +85,9 @@ fn files_that_end_early_are_refused() {
                         "{name} {ending} {length} of {}",
                         packed.len()
                     ),
-                    Err(error) => has(&error.to_string(), &[&name[..name.len() - 7]]),
+                    Err(error) => {
+                        check_text_contains(&error.to_string(), &[&name[..name.len() - 7]])
+                    }
                 }
             }
         }
@@ -94,7 +96,7 @@ fn files_that_end_early_are_refused() {
 
 #[test]
 fn garbage_is_refused() {
-    let job = job(JobParallelism::Ddp, 0, 2);
+    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
     let whole = std::fs::read(job.folder.path().join("kineto.1.json")).unwrap();
     let path = job.folder.path().join("kineto.1.json");
     for at in (5..whole.len()).step_by(whole.len() / 30) {
@@ -104,7 +106,7 @@ fn garbage_is_refused() {
         }
         std::fs::write(&path, broken).unwrap();
         if let Err(error) = try_convert(&[job.folder.path().to_owned()], &Conversion::default()) {
-            has(&error.to_string(), &["kineto.1.json"]);
+            check_text_contains(&error.to_string(), &["kineto.1.json"]);
         }
     }
     for garbage in [
@@ -117,8 +119,8 @@ fn garbage_is_refused() {
         b"{\"traceEvents\": []}",
     ] {
         std::fs::write(&path, garbage).unwrap();
-        error(std::slice::from_ref(&path));
-        error(&[job.folder.path().to_owned()]);
+        expect_conversion_error(std::slice::from_ref(&path));
+        expect_conversion_error(&[job.folder.path().to_owned()]);
     }
 }
 
@@ -126,29 +128,29 @@ fn garbage_is_refused() {
 #[test]
 fn files_that_do_not_belong_together_are_refused() {
     let (one, other) = (
-        job(JobParallelism::Ddp, 0, 2),
-        job(JobParallelism::Pipeline, 0, 2),
+        generate_job_capture(JobParallelism::Ddp, 0, 2),
+        generate_job_capture(JobParallelism::Pipeline, 0, 2),
     );
     let mixed = tempfile::tempdir().unwrap();
     let file = |job: &JobCaptureFiles, name: &str| job.folder.path().join(name);
     let both = |host: &Path, kineto: &Path| {
-        copy(host, &mixed.path().join("host.0.json"));
-        copy(kineto, &mixed.path().join("kineto.0.json"));
-        error(&[mixed.path().to_owned()])
+        copy_file(host, &mixed.path().join("host.0.json"));
+        copy_file(kineto, &mixed.path().join("kineto.0.json"));
+        expect_conversion_error(&[mixed.path().to_owned()])
     };
     let text = both(&file(&one, "host.0.json"), &file(&other, "kineto.0.json"));
-    has(
+    check_text_contains(
         &text,
         &["kineto.0.json", "different runs", "byte", "try: pair"],
     );
 
     // One rank has two files of the same kind.
-    let text = error(&[
+    let text = expect_conversion_error(&[
         file(&one, "host.0.json"),
         file(&one, "kineto.0.json"),
         file(&one, "host.1.json"),
     ]);
-    has(
+    check_text_contains(
         &text,
         &[
             "host.1.json",
@@ -156,16 +158,16 @@ fn files_that_do_not_belong_together_are_refused() {
         ],
     );
     let again = tempfile::tempdir().unwrap();
-    copy(
+    copy_file(
         &file(&one, "host.0.json"),
         &again.path().join("again.0.json"),
     );
-    let text = error(&[
+    let text = expect_conversion_error(&[
         file(&one, "host.0.json"),
         file(&one, "kineto.0.json"),
         again.path().join("again.0.json"),
     ]);
-    has(&text, &["again.0.json", "same kind of file"]);
+    check_text_contains(&text, &["again.0.json", "same kind of file"]);
 
     // One rank's file occurs twice, under two names.
     let twice = tempfile::tempdir().unwrap();
@@ -175,13 +177,13 @@ fn files_that_do_not_belong_together_are_refused() {
         ("host.0.json", "host.1.json"),
         ("kineto.0.json", "kineto.1.json"),
     ] {
-        copy(&file(&one, from), &twice.path().join(to));
+        copy_file(&file(&one, from), &twice.path().join(to));
     }
-    let text = error(&[twice.path().to_owned()]);
-    has(&text, &["rank 0", "kineto.1.json", "kineto.0.json"]);
+    let text = expect_conversion_error(&[twice.path().to_owned()]);
+    check_text_contains(&text, &["rank 0", "kineto.1.json", "kineto.0.json"]);
 
     // One rank is from another run, which calls other collectives.
-    let deeper = capture(&Options {
+    let deeper = write_generated_capture(&Options {
         layers: 6,
         bucket: 1 << 18,
         ..Options::new(Device::Cpu, JobParallelism::Ddp, 2)
@@ -190,49 +192,52 @@ fn files_that_do_not_belong_together_are_refused() {
     for (job, rank) in [(&one, 0), (&deeper, 1)] {
         for what in ["host", "kineto"] {
             let name = format!("{what}.{rank}.json");
-            copy(&file(job, &name), &strange.path().join(&name));
+            copy_file(&file(job, &name), &strange.path().join(&name));
         }
     }
-    let text = error(&[strange.path().to_owned()]);
-    has(&text, &["rank 0", "rank 1", "collective"]);
+    let text = expect_conversion_error(&[strange.path().to_owned()]);
+    check_text_contains(&text, &["rank 0", "rank 1", "collective"]);
 }
 
 #[test]
 fn folders_without_captures_are_refused() {
     let empty = tempfile::tempdir().unwrap();
-    let text = error(&[empty.path().to_owned()]);
-    has(&text, &["no captures here", "try:"]);
-    let text = error(&[empty.path().join("missing")]);
-    has(&text, &["missing"]);
+    let text = expect_conversion_error(&[empty.path().to_owned()]);
+    check_text_contains(&text, &["no captures here", "try:"]);
+    let text = expect_conversion_error(&[empty.path().join("missing")]);
+    check_text_contains(&text, &["missing"]);
     std::fs::write(empty.path().join("config.json"), "{\"a\": 1}").unwrap();
-    has(&error(&[empty.path().to_owned()]), &["no captures here"]);
+    check_text_contains(
+        &expect_conversion_error(&[empty.path().to_owned()]),
+        &["no captures here"],
+    );
     // Other JSON files in the folder change nothing.
-    let job = job(JobParallelism::Ddp, 0, 2);
+    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
     std::fs::write(job.folder.path().join("config.json"), "{\"a\": 1}").unwrap();
     std::fs::write(job.folder.path().join("notes.0.json"), "[1, 2]").unwrap();
     assert!(try_convert(&[job.folder.path().to_owned()], &Conversion::default()).is_ok());
-    let text = error(&[job.folder.path().join("config.json")]);
-    has(&text, &["config.json", "neither a host trace"]);
+    let text = expect_conversion_error(&[job.folder.path().join("config.json")]);
+    check_text_contains(&text, &["config.json", "neither a host trace"]);
 }
 
 #[test]
 fn a_step_that_is_not_there_is_refused() {
-    let job = job(JobParallelism::Ddp, 0, 2);
+    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
     let options = Conversion {
         step: Some(99),
         ..Conversion::default()
     };
     let text = error_of(&[job.folder.path().to_owned()], &options);
-    has(&text, &["kineto.0.json", "no step 99", "[2]", "try:"]);
+    check_text_contains(&text, &["kineto.0.json", "no step 99", "[2]", "try:"]);
     let folder = tempfile::tempdir().unwrap();
     create_single_rank(&[create_operator_event("aten::mm", 0, 10, 1)]).write_files(folder.path());
-    has(
+    check_text_contains(
         &error_of(&[folder.path().to_owned()], &options),
         &["no event is named `ProfilerStep#N`"],
     );
 }
 
-fn chakram(args: &[&str]) -> std::process::Output {
+fn run_chakram(args: &[&str]) -> std::process::Output {
     Command::new(env!("CARGO_BIN_EXE_chakram"))
         .args(args)
         .output()
@@ -241,13 +246,13 @@ fn chakram(args: &[&str]) -> std::process::Output {
 
 #[test]
 fn the_command_says_what_is_wrong_and_exits_with_2() {
-    let job = job(JobParallelism::Ddp, 0, 2);
+    let job = generate_job_capture(JobParallelism::Ddp, 0, 2);
     let folder = job.folder.path().to_str().unwrap();
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("file");
     std::fs::write(&file, "in the way").unwrap();
     for prefix in [file.join("job"), PathBuf::from("/proc/nowhere/job")] {
-        let output = chakram(&["convert", "pytorch", folder, "-o", prefix.to_str().unwrap()]);
+        let output = run_chakram(&["convert", "pytorch", folder, "-o", prefix.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(2));
         assert!(
             String::from_utf8_lossy(&output.stderr).contains("job.0.et"),
@@ -256,13 +261,13 @@ fn the_command_says_what_is_wrong_and_exits_with_2() {
     }
     let prefix = out.path().join("sub/job");
     let prefix = prefix.to_str().unwrap();
-    let output = chakram(&["convert", "pytorch", folder, "-o", prefix]);
+    let output = run_chakram(&["convert", "pytorch", folder, "-o", prefix]);
     assert!(output.status.success(), "folders are made: {output:?}");
     for rank in 0..2 {
         let path = job.folder.path().join(format!("host.{rank}.json"));
         std::fs::write(path, "garbage").unwrap();
     }
-    let output = chakram(&[
+    let output = run_chakram(&[
         "convert",
         "pytorch",
         folder,

@@ -30,7 +30,7 @@ pub struct JobCaptureFiles {
     pub truth: JobTruth,
 }
 
-pub fn capture(options: &Options) -> JobCaptureFiles {
+pub fn write_generated_capture(options: &Options) -> JobCaptureFiles {
     let folder = tempfile::tempdir().unwrap();
     let made = generate_capture(options).unwrap();
     made.write_files(folder.path()).unwrap();
@@ -70,18 +70,18 @@ pub fn try_convert(
     }
     let summary = result?;
     let traces = summary.ranks.iter();
-    let traces = traces.map(|of| read(of.rank, &std::fs::read(&of.path).unwrap()));
+    let traces = traces.map(|of| decode_rank_trace(of.rank, &std::fs::read(&of.path).unwrap()));
     Ok(ConversionResult {
         traces: traces.collect(),
         summary,
     })
 }
 
-pub fn convert(folder: &Path) -> ConversionResult {
+pub fn convert_folder(folder: &Path) -> ConversionResult {
     try_convert(&[folder.to_owned()], &Conversion::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn read(rank: u32, mut bytes: &[u8]) -> SchemaRankTrace {
+fn decode_rank_trace(rank: u32, mut bytes: &[u8]) -> SchemaRankTrace {
     let metadata = GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
     let mut nodes = Vec::new();
     while !bytes.is_empty() {
@@ -100,7 +100,7 @@ pub const RECEIVE: i32 = 6;
 pub const COLLECTIVE: i32 = 7;
 
 /// Returns the value of an attribute of any integer type.
-fn whole(list: &[AttributeProto], name: &str) -> Option<i64> {
+fn find_integer_value(list: &[AttributeProto], name: &str) -> Option<i64> {
     let attribute = list.iter().find(|a| a.name == name)?;
     Some(match attribute.value.as_ref()? {
         Value::Uint64Val(v) => *v as i64,
@@ -112,11 +112,11 @@ fn whole(list: &[AttributeProto], name: &str) -> Option<i64> {
     })
 }
 
-pub fn attribute(node: &Node, name: &str) -> Option<i64> {
-    whole(&node.attr, name)
+pub fn find_integer_attribute(node: &Node, name: &str) -> Option<i64> {
+    find_integer_value(&node.attr, name)
 }
 
-pub fn text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
+pub fn find_text_attribute<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
     let attribute = node.attr.iter().find(|a| a.name == name)?;
     match attribute.value.as_ref()? {
         Value::StringVal(text) => Some(text),
@@ -125,7 +125,7 @@ pub fn text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
 }
 
 /// Sets an integer attribute, adding it if it is missing.
-pub fn set(node: &mut Node, name: &str, value: u64) {
+pub fn set_integer_attribute(node: &mut Node, name: &str, value: u64) {
     node.attr.retain(|a| a.name != name);
     node.attr.push(AttributeProto {
         name: name.to_owned(),
@@ -134,50 +134,55 @@ pub fn set(node: &mut Node, name: &str, value: u64) {
     });
 }
 
-fn ns(node: &Node, name: &str) -> u64 {
-    attribute(node, name).unwrap_or(0).try_into().unwrap()
+fn read_time_attribute(node: &Node, name: &str) -> u64 {
+    find_integer_attribute(node, name)
+        .unwrap_or(0)
+        .try_into()
+        .unwrap()
 }
 
-pub fn delay(node: &Node) -> u64 {
-    ns(node, "delay_ns")
+pub fn read_delay_ns(node: &Node) -> u64 {
+    read_time_attribute(node, "delay_ns")
 }
 
-pub fn wait(node: &Node) -> u64 {
-    ns(node, "wait_ns")
+pub fn read_wait_ns(node: &Node) -> u64 {
+    read_time_attribute(node, "wait_ns")
 }
 
 /// Returns the duration of a node, in ns.
-pub fn lasts(node: &Node) -> u64 {
-    attribute(node, "duration_ns").map_or(node.duration_micros * 1000, |ns| ns as u64)
+pub fn read_duration_ns(node: &Node) -> u64 {
+    find_integer_attribute(node, "duration_ns").map_or(node.duration_micros * 1000, |ns| ns as u64)
 }
 
 pub fn set_lasts(node: &mut Node, ns: u64) {
     node.duration_micros = ns / 1000;
-    set(node, "duration_ns", ns);
+    set_integer_attribute(node, "duration_ns", ns);
 }
 
 pub fn on_host(node: &Node) -> bool {
-    attribute(node, "is_cpu_op") == Some(1)
+    find_integer_attribute(node, "is_cpu_op") == Some(1)
 }
 
-pub fn eager(node: &Node) -> bool {
-    attribute(node, "eager") == Some(1)
+pub fn is_eager_node(node: &Node) -> bool {
+    find_integer_attribute(node, "eager") == Some(1)
 }
 
 /// Returns the lane of a node: the thread of a host node, or the stream of another node.
-pub fn lane(node: &Node) -> i64 {
-    let stream = attribute(node, "stream").filter(|_| !on_host(node));
-    stream.or_else(|| attribute(node, "tid")).unwrap_or(-1)
+pub fn find_node_lane(node: &Node) -> i64 {
+    let stream = find_integer_attribute(node, "stream").filter(|_| !on_host(node));
+    stream
+        .or_else(|| find_integer_attribute(node, "tid"))
+        .unwrap_or(-1)
 }
 
 /// Returns all dependencies of a node.
-pub fn causes(node: &Node) -> impl Iterator<Item = u64> + '_ {
+pub fn list_dependencies(node: &Node) -> impl Iterator<Item = u64> + '_ {
     node.data_deps.iter().chain(&node.ctrl_deps).copied()
 }
 
 impl SchemaRankTrace {
     pub fn captured_ns(&self) -> u64 {
-        whole(&self.metadata.attr, "captured_ns").unwrap() as u64
+        find_integer_value(&self.metadata.attr, "captured_ns").unwrap() as u64
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -223,7 +228,7 @@ impl ReplayTimesOfAllNodes {
 }
 
 /// Returns a switch with more lanes than any test needs.
-fn machine(ranks: u32) -> Machine {
+fn build_switch_machine(ranks: u32) -> Machine {
     let class = NpuClass {
         name: "npu".to_owned(),
         peaks: PeakRatesByFormat::default(),
@@ -256,7 +261,7 @@ fn machine(ranks: u32) -> Machine {
 }
 
 /// Replays traces. Rank r starts at `late(r)` ns.
-pub fn replay(
+pub fn replay_traces(
     traces: &[SchemaRankTrace],
     comm: CommTiming,
     late: impl Fn(u32) -> u64,
@@ -278,7 +283,7 @@ pub fn replay(
         o.comm = comm;
         o.missing_ranks = absent;
     });
-    let machine = machine(ranks);
+    let machine = build_switch_machine(ranks);
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     prepared
         .run(ReplayTimesOfAllNodes::default())
@@ -287,7 +292,7 @@ pub fn replay(
 }
 
 /// Returns the JSON of a file, which may be compressed.
-pub fn json(path: &Path) -> Option<serde_json::Value> {
+pub fn read_json_file(path: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(
         DecompressedTraceFile::open_any_file(path)
             .unwrap()
@@ -298,7 +303,7 @@ pub fn json(path: &Path) -> Option<serde_json::Value> {
 
 /// Runs the program, checks that it succeeds, and returns its output.
 pub fn run_program(args: &[&str]) -> String {
-    let output = commands::chakram(args);
+    let output = commands::run_chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {error}");
     String::from_utf8(output.stdout).expect("it is text")

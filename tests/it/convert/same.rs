@@ -1,7 +1,10 @@
 //! Tests that a capture gives the same traces from any source, and that a step's trace is a part of the whole trace.
 
-use super::rig::{ConversionResult, RECEIVE, SEND, capture, convert, lasts, try_convert};
-use super::truth::jobs;
+use super::rig::{
+    ConversionResult, RECEIVE, SEND, convert_folder, read_duration_ns, try_convert,
+    write_generated_capture,
+};
+use super::truth::list_generated_jobs;
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::internals::proto::Node;
 use chakram::trace::MaybeCompressedWriter;
@@ -9,14 +12,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, JobParallelism, Options};
 
-fn job(style: JobParallelism) -> Options {
+fn build_job_options(style: JobParallelism) -> Options {
     Options {
         steps: 3,
         ..Options::new(Device::Cpu, style, 4)
     }
 }
 
-fn pack(from: &Path, to: &Path, ending: &str) {
+fn compress_file(from: &Path, to: &Path, ending: &str) {
     let bytes = std::fs::read(from).unwrap();
     let mut packer =
         MaybeCompressedWriter::new(std::fs::File::create(to).unwrap(), ending).unwrap();
@@ -26,9 +29,9 @@ fn pack(from: &Path, to: &Path, ending: &str) {
 
 #[test]
 fn threads_order_and_compression_change_nothing() {
-    let captured = capture(&job(JobParallelism::Ddp));
+    let captured = write_generated_capture(&build_job_options(JobParallelism::Ddp));
     let folder = captured.folder.path();
-    let first = convert(folder);
+    let first = convert_folder(folder);
     for threads in [1, 2, 7] {
         let options = Conversion {
             threads,
@@ -52,17 +55,21 @@ fn threads_order_and_compression_change_nothing() {
         let packed = tempfile::tempdir().unwrap();
         for file in &files {
             let name = file.file_name().unwrap().to_str().unwrap();
-            pack(
+            compress_file(
                 file,
                 &packed.path().join(format!("{name}.{ending}")),
                 ending,
             );
         }
-        assert_eq!(convert(packed.path()).traces, first.traces, "{ending}");
+        assert_eq!(
+            convert_folder(packed.path()).traces,
+            first.traces,
+            "{ending}"
+        );
     }
 }
 
-fn step(folder: &Path, number: u64) -> ConversionResult {
+fn convert_single_step(folder: &Path, number: u64) -> ConversionResult {
     let options = Conversion {
         step: Some(number),
         ..Conversion::default()
@@ -74,10 +81,13 @@ fn step(folder: &Path, number: u64) -> ConversionResult {
 /// time of its recorded range.
 #[test]
 fn a_step_is_that_part_of_the_whole() {
-    for (what, options) in jobs(0).into_iter().filter(|(_, o)| o.steps == 3) {
-        let captured = capture(&options);
-        let whole = convert(captured.folder.path());
-        let part = step(captured.folder.path(), 3);
+    for (what, options) in list_generated_jobs(0)
+        .into_iter()
+        .filter(|(_, o)| o.steps == 3)
+    {
+        let captured = write_generated_capture(&options);
+        let whole = convert_folder(captured.folder.path());
+        let part = convert_single_step(captured.folder.path(), 3);
         let bounds: Vec<[u64; 2]> = captured.truth.ranks.iter().map(|r| r.steps[1]).collect();
         let first = bounds.iter().map(|[start, _]| *start).min().unwrap();
         for (i, trace) in part.traces.iter().enumerate() {
@@ -103,12 +113,14 @@ fn a_step_is_that_part_of_the_whole() {
             let others =
                 |n: &&Node| n.name != "end of the thread" && !matches!(n.r#type, SEND | RECEIVE);
             for node in trace.nodes.iter().filter(others) {
-                let same = |n: &&Node| n.name == node.name && lasts(n) == lasts(node);
+                let same = |n: &&Node| {
+                    n.name == node.name && read_duration_ns(n) == read_duration_ns(node)
+                };
                 assert!(
                     whole.traces[i].nodes.iter().any(|n| same(&n)),
                     "{what}: `{}` of {}",
                     node.name,
-                    lasts(node)
+                    read_duration_ns(node)
                 );
             }
             let third = whole.traces[i].nodes.len() as f64 / 3.0;
@@ -117,7 +129,7 @@ fn a_step_is_that_part_of_the_whole() {
                 "{what}"
             );
         }
-        let log = super::rig::replay(
+        let log = super::rig::replay_traces(
             &part.traces,
             chakram::engine::CommTiming::Recorded,
             |_| 0,

@@ -2,17 +2,21 @@
 //! node starts after its dependencies and its delay, and every part of a communication after the parts that it needs.
 
 use super::rig::{
-    self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, attribute, causes, delay, eager, lasts,
+    self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, find_integer_attribute, is_eager_node,
+    list_dependencies, read_delay_ns, read_duration_ns,
 };
 use std::collections::BTreeMap;
 
 /// Returns the start (when the node was ready) and the end of every node of every trace, in ns.
-pub fn schedule(traces: &[SchemaRankTrace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u64)>> {
+pub fn compute_node_schedule(
+    traces: &[SchemaRankTrace],
+    late: impl Fn(u32) -> u64,
+) -> Vec<Vec<(u64, u64)>> {
     let places: Vec<BTreeMap<u64, usize>> = traces
         .iter()
         .map(|t| t.nodes.iter().enumerate().map(|(i, n)| (n.id, i)).collect())
         .collect();
-    let meetings = meetings(traces);
+    let meetings = match_communication_nodes(traces);
     let mut meeting_of: Vec<Vec<Option<usize>>> =
         traces.iter().map(|t| vec![None; t.nodes.len()]).collect();
     for (m, parts) in meetings.iter().enumerate() {
@@ -37,11 +41,12 @@ pub fn schedule(traces: &[SchemaRankTrace], late: impl Fn(u32) -> u64) -> Vec<Ve
             for &n in &open[t] {
                 let node = &traces[t].nodes[n];
                 if times[t][n].0.is_none() {
-                    let ends: Option<Vec<u64>> =
-                        causes(node).map(|id| times[t][places[t][&id]].1).collect();
+                    let ends: Option<Vec<u64>> = list_dependencies(node)
+                        .map(|id| times[t][places[t][&id]].1)
+                        .collect();
                     if let Some(ends) = ends {
                         let since = ends.into_iter().max().unwrap_or(late(traces[t].rank));
-                        times[t][n].0 = Some(since + delay(node));
+                        times[t][n].0 = Some(since + read_delay_ns(node));
                         progress = true;
                         if let Some(m) = meeting_of[t][n] {
                             arrived[m] += 1;
@@ -52,17 +57,18 @@ pub fn schedule(traces: &[SchemaRankTrace], late: impl Fn(u32) -> u64) -> Vec<Ve
                     left.push(n);
                     continue;
                 };
-                let parts = meeting_of[t][n].filter(|_| !eager(node));
-                let needed = match parts {
-                    Some(m) if arrived[m] == meetings[m].len() => {
-                        Some(needed(traces, &meetings[m], (t, n), &times))
-                    }
-                    Some(_) => None,
-                    None => Some(start),
-                };
+                let parts = meeting_of[t][n].filter(|_| !is_eager_node(node));
+                let needed =
+                    match parts {
+                        Some(m) if arrived[m] == meetings[m].len() => Some(
+                            find_latest_needed_start(traces, &meetings[m], (t, n), &times),
+                        ),
+                        Some(_) => None,
+                        None => Some(start),
+                    };
                 match needed {
                     Some(from) => {
-                        times[t][n].1 = Some(from + lasts(node));
+                        times[t][n].1 = Some(from + read_duration_ns(node));
                         progress = true;
                     }
                     None => left.push(n),
@@ -82,14 +88,14 @@ pub fn schedule(traces: &[SchemaRankTrace], late: impl Fn(u32) -> u64) -> Vec<Ve
 }
 
 /// Returns the latest start of the parts that a part needs, including the part itself.
-fn needed(
+fn find_latest_needed_start(
     traces: &[SchemaRankTrace],
     parts: &[(usize, usize)],
     own: (usize, usize),
     times: &[Vec<(Option<u64>, Option<u64>)>],
 ) -> u64 {
     let start = |&(t, n): &(usize, usize)| times[t][n].0.unwrap();
-    let root = attribute(&traces[own.0].nodes[own.1], "comm_root");
+    let root = find_integer_attribute(&traces[own.0].nodes[own.1], "comm_root");
     let root = root.and_then(|root| {
         let part = |&&(t, _): &&(usize, usize)| i64::from(traces[t].rank) == root;
         parts.iter().find(part)
@@ -102,17 +108,20 @@ fn needed(
 
 /// Returns the nodes that belong together: the k-th collective of a group, or the k-th message with
 /// a tag from one rank to another.
-pub fn meetings(traces: &[SchemaRankTrace]) -> Vec<Vec<(usize, usize)>> {
+pub fn match_communication_nodes(traces: &[SchemaRankTrace]) -> Vec<Vec<(usize, usize)>> {
     let mut known: BTreeMap<(String, i64, u64), Vec<(usize, usize)>> = BTreeMap::new();
     for (t, trace) in traces.iter().enumerate() {
         let mut counts: BTreeMap<(String, i64), u64> = BTreeMap::new();
         let own = i64::from(trace.rank);
         for (n, node) in trace.nodes.iter().enumerate() {
-            let number = |name| attribute(node, name);
+            let number = |name| find_integer_attribute(node, name);
             let (key, direction) = match node.r#type {
-                COLLECTIVE if !rig::on_host(node) => {
-                    (rig::text(node, "pg_name").unwrap_or("").to_owned(), 0)
-                }
+                COLLECTIVE if !rig::on_host(node) => (
+                    rig::find_text_attribute(node, "pg_name")
+                        .unwrap_or("")
+                        .to_owned(),
+                    0,
+                ),
                 SEND if !rig::on_host(node) => {
                     (format!("{own} to {}", number("comm_dst").unwrap()), 1)
                 }

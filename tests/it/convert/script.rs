@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 /// A stub module with everything that the script uses. The code in `change` is appended.
-fn torch(folder: &Path, change: &str) {
+fn write_torch_stub(folder: &Path, change: &str) {
     let package = folder.join("torch");
     std::fs::create_dir_all(&package).unwrap();
     let text = format!(
@@ -25,7 +25,7 @@ fn torch(folder: &Path, change: &str) {
 }
 
 /// Runs the script in `folder`, which contains the stub `torch`; `None` if there is no Python.
-fn script(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
+fn run_capture_script(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("converters/pytorch/capture.py");
     // Exclude the system's packages, which may contain a real PyTorch.
     let mut python = Command::new("python3");
@@ -55,7 +55,7 @@ fn an_environment_that_cannot_capture_is_refused_with_what_to_try() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let refused = |args: &[&str], variables: &[(&str, &str)], part: &str| {
-        let Some(output) = script(folder, args, variables) else {
+        let Some(output) = run_capture_script(folder, args, variables) else {
             return;
         };
         let error = String::from_utf8(output.stderr).unwrap();
@@ -87,16 +87,16 @@ fn an_environment_that_cannot_capture_is_refused_with_what_to_try() {
         ),
         ("cuda.is_available = lambda: True", "without NCCL"),
     ] {
-        torch(folder, change);
+        write_torch_stub(folder, change);
         refused(&CHECK, &[], part);
     }
-    torch(
+    write_torch_stub(
         folder,
         "cuda.is_available = distributed.is_nccl_available = lambda: True",
     );
     let four = [("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "4")];
     refused(&CHECK, &four, "4 ranks on this machine, which has 2 GPUs");
-    torch(folder, "");
+    write_torch_stub(folder, "");
     refused(&["cnn", "--out", "capture"], &[], "started by torchrun");
     std::fs::create_dir_all(folder.join("capture")).unwrap();
     std::fs::write(folder.join("capture/kineto.7.json"), "{}").unwrap();
@@ -125,8 +125,8 @@ fn an_environment_that_can_capture_says_on_what() {
             "captures on 2 GPUs (H100), with NCCL",
         ),
     ] {
-        torch(folder.path(), change);
-        let Some(output) = script(folder.path(), &CHECK, &[]) else {
+        write_torch_stub(folder.path(), change);
+        let Some(output) = run_capture_script(folder.path(), &CHECK, &[]) else {
             return;
         };
         assert!(output.status.success(), "{output:?}");

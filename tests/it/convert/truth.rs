@@ -1,10 +1,11 @@
 //! Compares the converted captures of generated jobs with the truth.
 
 use super::rig::{
-    self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, attribute, capture, convert, delay, lane,
-    lasts, on_host, text, wait,
+    self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, convert_folder, find_integer_attribute,
+    find_node_lane, find_text_attribute, on_host, read_delay_ns, read_duration_ns, read_wait_ns,
+    write_generated_capture,
 };
-use super::schedule::schedule;
+use super::schedule::compute_node_schedule;
 use crate::corpus::pick_one_per_list;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ const SHORT: u64 = 40_000;
 /// Jobs with every feature. By default, there is one job for each program, beginning with the
 /// program at index `turn`. Another seed gives other times but the same program, so one seed is
 /// enough for a run of all tests.
-pub fn jobs(turn: usize) -> Vec<(String, Options)> {
+pub fn list_generated_jobs(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
         (Device::Cpu, JobParallelism::Ddp),
@@ -63,13 +64,13 @@ pub fn jobs(turn: usize) -> Vec<(String, Options)> {
 }
 
 /// Returns the start of the job, which is time 0 of the replay.
-pub fn origin(truth: &JobTruth) -> u64 {
+pub fn find_job_start(truth: &JobTruth) -> u64 {
     truth.ranks.iter().map(|rank| rank.first_ns).min().unwrap()
 }
 
 /// Returns, in order, the nodes of rank `r`'s collectives in `group`, or of its messages in one
 /// direction.
-fn calls<'t>(
+fn find_communication_nodes<'t>(
     trace: &'t SchemaRankTrace,
     meeting: &CommunicationTrueTimes,
 ) -> Vec<(usize, &'t chakram::internals::proto::Node)> {
@@ -77,15 +78,15 @@ fn calls<'t>(
         if on_host(node) {
             return false;
         }
-        let other = |name| attribute(node, name) == Some(i64::from(meeting.ranks[1]));
+        let other = |name| find_integer_attribute(node, name) == Some(i64::from(meeting.ranks[1]));
         match (meeting.kind.as_str(), node.r#type) {
             ("message", SEND) => trace.rank == meeting.ranks[0] && other("comm_dst"),
             ("message", RECEIVE) => {
                 trace.rank == meeting.ranks[1]
-                    && attribute(node, "comm_src") == Some(i64::from(meeting.ranks[0]))
+                    && find_integer_attribute(node, "comm_src") == Some(i64::from(meeting.ranks[0]))
             }
             ("message", _) => false,
-            (_, COLLECTIVE) => text(node, "pg_name").unwrap_or("0") == meeting.group,
+            (_, COLLECTIVE) => find_text_attribute(node, "pg_name").unwrap_or("0") == meeting.group,
             _ => false,
         }
     };
@@ -98,7 +99,7 @@ fn calls<'t>(
 }
 
 /// Returns a node's expected `comm_size`, if the member's larger buffer has `bytes` bytes.
-fn size(kind: &str, bytes: u64, members: u64) -> u64 {
+fn expected_comm_size(kind: &str, bytes: u64, members: u64) -> u64 {
     match kind {
         "all-gather" => bytes / members,
         _ => bytes,
@@ -107,18 +108,18 @@ fn size(kind: &str, bytes: u64, members: u64) -> u64 {
 
 #[test]
 fn every_call_is_what_it_was_and_lasts_as_long() {
-    for (what, options) in jobs(0) {
-        let captured = capture(&options);
-        let job = convert(captured.folder.path());
-        let times = schedule(&job.traces, |_| 0);
-        let origin = origin(&captured.truth);
+    for (what, options) in list_generated_jobs(0) {
+        let captured = write_generated_capture(&options);
+        let job = convert_folder(captured.folder.path());
+        let times = compute_node_schedule(&job.traces, |_| 0);
+        let origin = find_job_start(&captured.truth);
         let mut found = 0;
         for meeting in &captured.truth.collectives {
             let last = meeting.members.iter().map(|m| m.start_ns).max().unwrap();
             for member in &meeting.members {
                 let r = member.rank as usize;
                 let trace = &job.traces[r];
-                let calls = calls(trace, meeting);
+                let calls = find_communication_nodes(trace, meeting);
                 let (n, node) = calls[meeting.sequence as usize];
                 let at = format!(
                     "{what}: {} {} of rank {r}, `{}`",
@@ -141,36 +142,40 @@ fn every_call_is_what_it_was_and_lasts_as_long() {
                         early.is_some_and(|ns| ns <= OPENING),
                         "{at}: early by {early:?}"
                     );
-                    let off = wait(node).abs_diff(needed - member.start_ns);
+                    let off = read_wait_ns(node).abs_diff(needed - member.start_ns);
                     assert!(off <= OPENING, "{at}: wait off by {off}");
-                    let off = lasts(node).abs_diff(member.end_ns - needed);
+                    let off = read_duration_ns(node).abs_diff(member.end_ns - needed);
                     assert!(
                         off <= OPENING + u64::from(options.jitter),
                         "{at}: transfer off by {off}"
                     );
-                    let bytes = attribute(node, "comm_size");
+                    let bytes = find_integer_attribute(node, "comm_size");
                     assert_eq!(bytes, Some(meeting.bytes as i64), "{at}");
                     continue;
                 }
                 assert_eq!(start, member.start_ns - origin, "{at}: start");
-                assert_eq!(wait(node), needed - member.start_ns, "{at}: wait");
-                assert_eq!(lasts(node), member.end_ns - needed, "{at}: transfer");
+                assert_eq!(read_wait_ns(node), needed - member.start_ns, "{at}: wait");
+                assert_eq!(
+                    read_duration_ns(node),
+                    member.end_ns - needed,
+                    "{at}: transfer"
+                );
                 assert_eq!(times[r][n].1, member.end_ns - origin, "{at}: end");
-                let kind = attribute(node, "comm_type").unwrap() as usize;
+                let kind = find_integer_attribute(node, "comm_type").unwrap() as usize;
                 let kind = CollectiveKind::ALL
                     .iter()
                     .find(|(_, _, code)| *code as usize == kind);
                 assert_eq!(kind.unwrap().1, meeting.kind, "{at}");
                 let members = meeting.ranks.len() as u64;
-                let bytes = size(&meeting.kind, meeting.bytes, members);
+                let bytes = expected_comm_size(&meeting.kind, meeting.bytes, members);
                 assert_eq!(
-                    attribute(node, "comm_size"),
+                    find_integer_attribute(node, "comm_size"),
                     Some(bytes as i64),
                     "{at}: bytes"
                 );
                 if let Some(root) = root {
                     assert_eq!(
-                        attribute(node, "comm_root"),
+                        find_integer_attribute(node, "comm_root"),
                         Some(i64::from(root.rank)),
                         "{at}"
                     );
@@ -201,9 +206,9 @@ fn every_call_is_what_it_was_and_lasts_as_long() {
 
 #[test]
 fn everything_is_counted() {
-    for (what, options) in jobs(1) {
-        let captured = capture(&options);
-        let job = convert(captured.folder.path());
+    for (what, options) in list_generated_jobs(1) {
+        let captured = write_generated_capture(&options);
+        let job = convert_folder(captured.folder.path());
         for (truth, found) in captured.truth.ranks.iter().zip(&job.summary.ranks) {
             let (collectives, sends, receives) = found.calls;
             let flights = match options.device {
@@ -234,7 +239,7 @@ fn everything_is_counted() {
             .truth
             .ranks
             .iter()
-            .map(|r| r.last_ns - origin(&captured.truth));
+            .map(|r| r.last_ns - find_job_start(&captured.truth));
         let found: Vec<u64> = job
             .traces
             .iter()
@@ -247,16 +252,19 @@ fn everything_is_counted() {
 /// A thread's host time is its total time minus the time in which it was blocked.
 #[test]
 fn no_delay_of_the_host_contains_waiting() {
-    for (what, options) in jobs(1).into_iter().filter(|(_, o)| o.device == Device::Cpu) {
-        let captured = capture(&options);
+    for (what, options) in list_generated_jobs(1)
+        .into_iter()
+        .filter(|(_, o)| o.device == Device::Cpu)
+    {
+        let captured = write_generated_capture(&options);
         let truth = &captured.truth;
-        let job = convert(captured.folder.path());
+        let job = convert_folder(captured.folder.path());
         for (rank, trace) in truth.ranks.iter().zip(&job.traces) {
             let own: u64 = trace
                 .nodes
                 .iter()
-                .filter(|n| lane(n) == 1)
-                .map(|n| lasts(n) + delay(n))
+                .filter(|n| find_node_lane(n) == 1)
+                .map(|n| read_duration_ns(n) + read_delay_ns(n))
                 .sum();
             let members = truth.collectives.iter().flat_map(|m| &m.members);
             let waited: Vec<u64> = members
@@ -264,7 +272,7 @@ fn no_delay_of_the_host_contains_waiting() {
                 .filter_map(|m| m.waited.map(|w| w.until_ns - WAKE - w.from_ns))
                 .collect();
             let blocked: u64 = waited.iter().sum();
-            let expected = rank.steps.last().unwrap()[1] - origin(truth) - blocked;
+            let expected = rank.steps.last().unwrap()[1] - find_job_start(truth) - blocked;
             let off = expected.abs_diff(own);
             // Captures do not distinguish blocking from a thread's work right before it, or a short wait from Python
             // time.
@@ -278,7 +286,12 @@ fn no_delay_of_the_host_contains_waiting() {
                 "{what} rank {}: {expected} of the host, {own} found",
                 rank.rank
             );
-            let longest = trace.nodes.iter().filter(|n| on_host(n)).map(delay).max();
+            let longest = trace
+                .nodes
+                .iter()
+                .filter(|n| on_host(n))
+                .map(read_delay_ns)
+                .max();
             println!("  longest delay of the host {longest:?}");
         }
     }
@@ -287,17 +300,19 @@ fn no_delay_of_the_host_contains_waiting() {
 /// A device may be late by at most the launch, the gap of a stream, or the host's own time.
 #[test]
 fn no_delay_of_a_device_contains_waiting() {
-    for (what, options) in jobs(2)
+    for (what, options) in list_generated_jobs(2)
         .into_iter()
         .filter(|(_, o)| o.device == Device::Cuda)
     {
-        let captured = capture(&options);
-        let job = convert(captured.folder.path());
+        let captured = write_generated_capture(&options);
+        let job = convert_folder(captured.folder.path());
         for trace in &job.traces {
             let mut longest: BTreeMap<(bool, i64), (u64, &str)> = BTreeMap::new();
             for node in trace.nodes.iter().skip(2) {
-                let slot = longest.entry((on_host(node), lane(node))).or_default();
-                *slot = (*slot).max((delay(node), &node.name));
+                let slot = longest
+                    .entry((on_host(node), find_node_lane(node)))
+                    .or_default();
+                *slot = (*slot).max((read_delay_ns(node), &node.name));
             }
             println!("{what} rank {}: {longest:?}", trace.rank);
             for ((host, lane), (ns, name)) in longest {
@@ -327,14 +342,14 @@ fn no_delay_of_a_device_contains_waiting() {
 #[test]
 fn clocks_are_put_right() {
     const NOISE: i64 = 500_000;
-    for (what, options) in jobs(2) {
+    for (what, options) in list_generated_jobs(2) {
         for skew in [5_000_000, 4_000_000_000] {
             let options = Options {
                 clock_skew: skew,
                 ..options.clone()
             };
-            let captured = capture(&options);
-            let job = convert(captured.folder.path());
+            let captured = write_generated_capture(&options);
+            let job = convert_folder(captured.folder.path());
             for (truth, found) in captured.truth.ranks.iter().zip(&job.summary.ranks) {
                 let offset = found.offset;
                 let off = offset.applied + truth.clock_offset_ns;
@@ -359,7 +374,7 @@ fn clocks_are_put_right() {
                     assert!(off.abs() <= jitter, "{at}: wrong by {off}");
                 }
             }
-            let log = rig::replay(
+            let log = rig::replay_traces(
                 &job.traces,
                 chakram::engine::CommTiming::Recorded,
                 |_| 0,

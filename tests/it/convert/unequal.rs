@@ -1,15 +1,15 @@
 //! Tests all-to-alls with unequal parts in captures of a mixture of experts: the sizes in the traces follow from the
 //! split sizes.
 
-use super::rig::{convert, json, text};
+use super::rig::{convert_folder, find_text_attribute, read_json_file};
 use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::path::Path;
 
 /// Returns, call by call, the bytes sent to each member and received from each member, found with a plain parser of a
 /// host trace. Each split is a number of rows of the tensor.
-fn exchanges(file: &Path) -> Vec<[Vec<u64>; 2]> {
-    let file = json(file).expect("it is JSON");
+fn read_exchanged_bytes(file: &Path) -> Vec<[Vec<u64>; 2]> {
+    let file = read_json_file(file).expect("it is JSON");
     let nodes = file["nodes"].as_array().expect("nodes are a list").iter();
     let calls = nodes.filter(|node| node["name"] == "c10d::alltoall_base_");
     let mut found: Vec<(u64, [Vec<u64>; 2])> = calls
@@ -45,20 +45,20 @@ fn captured_parts_are_those_of_the_split_sizes() {
     let Some(folder) = corpus_path("captures/pytorch/t231_moe_a2a") else {
         return;
     };
-    let job = convert(&folder);
+    let job = convert_folder(&folder);
     let mut sent = Vec::new();
     for (rank, trace) in job.traces.iter().enumerate() {
-        let calls = exchanges(&folder.join(format!("host.{rank}.json.zst")));
+        let calls = read_exchanged_bytes(&folder.join(format!("host.{rank}.json.zst")));
         // Exchanges of counts have equal parts and no split sizes.
         let unequal: Vec<_> = calls.iter().filter(|call| !call[0].is_empty()).collect();
         let written = trace
             .nodes
             .iter()
-            .filter(|node| text(node, "send_bytes").is_some());
+            .filter(|node| find_text_attribute(node, "send_bytes").is_some());
         let written: Vec<[String; 2]> = written
             .map(|node| {
                 ["send_bytes", "receive_bytes"]
-                    .map(|name| text(node, name).unwrap_or("").to_owned())
+                    .map(|name| find_text_attribute(node, name).unwrap_or("").to_owned())
             })
             .collect();
         let expected: Vec<[String; 2]> = unequal

@@ -1,7 +1,7 @@
 //! Tests that unknown values of a capture stay unknown.
 
 use super::rig::{convert_files, replay_files, run_program};
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use crate::corpus::corpus_path;
 use crate::page::check_facts;
 use serde_json::{Value, json};
@@ -421,7 +421,7 @@ fn communication_without_size_and_time_is_refused() {
     let job = convert_files(folder.path());
     let name = job.path().display().to_string();
     let replay = ["replay", &name, "-m", "dgx-h100", "--absent", "mirror"];
-    let refused = chakram(&replay);
+    let refused = run_chakram(&replay);
     let error = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{error}");
     assert!(

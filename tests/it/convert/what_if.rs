@@ -2,10 +2,11 @@
 
 use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{
-    SchemaRankTrace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts,
+    SchemaRankTrace, convert_folder, on_host, read_delay_ns, read_duration_ns, read_json_file,
+    replay_traces, set_integer_attribute, set_lasts, write_generated_capture,
 };
-use super::schedule::schedule;
-use super::truth::origin;
+use super::schedule::compute_node_schedule;
+use super::truth::find_job_start;
 use crate::corpus::{pick_one_per_list, sample_every_nth};
 use chakram::engine::CommTiming;
 use chakram::internals::proto::Node;
@@ -13,7 +14,7 @@ use chakram::workload::MissingRankPolicy;
 use testkit::capture::{Device, JobParallelism, JobTruth, LaunchOrKernelBound, Options};
 
 /// By default, returns one job for each program, beginning with the program at index `turn`.
-fn jobs(turn: usize) -> Vec<(String, Options)> {
+fn list_jobs_by_program(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
         (Device::Cpu, JobParallelism::Ddp),
@@ -48,7 +49,7 @@ fn jobs(turn: usize) -> Vec<(String, Options)> {
     pick_one_per_list(turn, programs)
 }
 
-fn communicates(node: &Node) -> bool {
+fn is_device_communication(node: &Node) -> bool {
     (SEND..=COLLECTIVE).contains(&node.r#type) && !on_host(node)
 }
 
@@ -62,7 +63,7 @@ fn wrong_by(
     zero: u64,
     (most, queued): (u64, bool),
 ) {
-    let log = replay(
+    let log = replay_traces(
         traces,
         CommTiming::Recorded,
         late,
@@ -73,7 +74,7 @@ fn wrong_by(
     let own = if queued {
         Vec::new()
     } else {
-        schedule(traces, late)
+        compute_node_schedule(traces, late)
     };
     for (r, (engine, own)) in log.0.iter().zip(&own).enumerate() {
         for (n, (engine, own)) in engine.iter().zip(own).enumerate() {
@@ -102,9 +103,9 @@ fn wrong_by(
 
 #[test]
 fn a_rank_that_starts_late_delays_the_others_as_predicted() {
-    for (what, options) in jobs(0) {
-        let base = capture(&options);
-        let job = convert(base.folder.path());
+    for (what, options) in list_jobs_by_program(0) {
+        let base = write_generated_capture(&options);
+        let job = convert_folder(base.folder.path());
         let late = [
             (0, 1_000_000),
             (0, 10_000_000),
@@ -126,7 +127,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
                 &job.traces,
                 &by,
                 &truth,
-                origin(&base.truth),
+                find_job_start(&base.truth),
                 (50, false),
             );
         }
@@ -136,16 +137,16 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
 /// At half the bandwidth, a transfer takes twice as long, except for the latency of 20 us.
 #[test]
 fn half_the_bandwidth_costs_as_much_as_predicted() {
-    for (what, options) in jobs(1) {
-        let base = capture(&options);
-        let mut job = convert(base.folder.path());
+    for (what, options) in list_jobs_by_program(1) {
+        let base = write_generated_capture(&options);
+        let mut job = convert_folder(base.folder.path());
         for node in job
             .traces
             .iter_mut()
             .flat_map(|t| &mut t.nodes)
-            .filter(|n| communicates(n))
+            .filter(|n| is_device_communication(n))
         {
-            let ns = lasts(node);
+            let ns = read_duration_ns(node);
             set_lasts(node, ns * 2 - ns.min(20_000));
         }
         let changed = Options {
@@ -160,7 +161,7 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
             &job.traces,
             &|_| 0,
             &truth,
-            origin(&base.truth),
+            find_job_start(&base.truth),
             (100, true),
         );
     }
@@ -169,15 +170,15 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
 /// A rank is 1.5 times slower. A few of the generator's gaps stay as they are.
 #[test]
 fn a_straggler_costs_as_much_as_predicted() {
-    for (what, options) in jobs(2) {
-        let base = capture(&options);
-        let mut job = convert(base.folder.path());
+    for (what, options) in list_jobs_by_program(2) {
+        let base = write_generated_capture(&options);
+        let mut job = convert_folder(base.folder.path());
         let own = &mut job.traces[2].nodes;
         for node in own.iter_mut() {
-            let ns = delay(node) * 3 / 2;
-            set(node, "delay_ns", ns);
-            if !communicates(node) {
-                let ns = lasts(node) * 3 / 2;
+            let ns = read_delay_ns(node) * 3 / 2;
+            set_integer_attribute(node, "delay_ns", ns);
+            if !is_device_communication(node) {
+                let ns = read_duration_ns(node) * 3 / 2;
                 set_lasts(node, ns);
             }
         }
@@ -193,7 +194,7 @@ fn a_straggler_costs_as_much_as_predicted() {
             &job.traces,
             &|_| 0,
             &truth,
-            origin(&base.truth),
+            find_job_start(&base.truth),
             (200, true),
         );
     }
@@ -208,17 +209,17 @@ fn streams_wait_for_what_they_use() {
             steps: 2,
             ..Options::new(Device::Cuda, style, 4)
         };
-        let base = capture(&options);
+        let base = write_generated_capture(&options);
         for rank in 0..4 {
             let path = base.folder.path().join(format!("kineto.{rank}.json"));
-            let mut file = json(&path).unwrap();
+            let mut file = read_json_file(&path).unwrap();
             let events = file["traceEvents"].as_array_mut().unwrap();
             let all = events.len();
             events.retain(|event| event["cat"] != "cuda_sync");
             assert!(events.len() < all);
             std::fs::write(&path, file.to_string()).unwrap();
         }
-        let job = convert(base.folder.path());
+        let job = convert_folder(base.folder.path());
         let changed = Options {
             late: vec![(2, 10_000_000)],
             ..options
@@ -232,7 +233,7 @@ fn streams_wait_for_what_they_use() {
             &job.traces,
             &late,
             &truth,
-            origin(&base.truth),
+            find_job_start(&base.truth),
             (50, false),
         );
     }
@@ -241,8 +242,8 @@ fn streams_wait_for_what_they_use() {
 /// These counts show that the node types for messages are in use.
 #[test]
 fn a_pipeline_has_messages_both_ways() {
-    let base = capture(&Options::new(Device::Cpu, JobParallelism::Pipeline, 2));
-    let job = convert(base.folder.path());
+    let base = write_generated_capture(&Options::new(Device::Cpu, JobParallelism::Pipeline, 2));
+    let job = convert_folder(base.folder.path());
     for trace in &job.traces {
         let count = |kind| trace.nodes.iter().filter(|n| n.r#type == kind).count();
         // Four microbatches go forward, and four gradients go back.

@@ -1,7 +1,7 @@
 //! Tests that no command prints a line wider than 120 columns for captures, although kernel names
 //! in captures have hundreds of characters.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use crate::corpus::{corpus_path, sample_every_nth};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const LARGEST: u64 = 250_000;
 
 /// Returns the captures of the corpus: folders with the files of a run, and single files.
-fn captures(root: &Path) -> Vec<PathBuf> {
+fn list_corpus_captures(root: &Path) -> Vec<PathBuf> {
     let list = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -57,15 +57,15 @@ fn no_line_over_a_capture_is_wider_than_120_columns() {
     let folder = tempfile::tempdir().expect("there is room");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let archive = path("a.etz");
-    chakram(&["archive", "create", &archive, "-q"]);
+    run_chakram(&["archive", "create", &archive, "-q"]);
     let mut converted: Vec<String> = Vec::new();
     let mut cut = 0;
-    let captures = sample_every_nth(4, captures(&root));
+    let captures = sample_every_nth(4, list_corpus_captures(&root));
     let count = captures.len();
     for capture in captures {
         let job = path(&format!("{}/job", converted.len()));
         let capture = capture.display().to_string();
-        if !chakram(&["convert", "pytorch", &capture, "-o", &job])
+        if !run_chakram(&["convert", "pytorch", &capture, "-o", &job])
             .status
             .success()
         {
@@ -93,7 +93,7 @@ fn no_line_over_a_capture_is_wider_than_120_columns() {
             &["archive", "list", &archive],
         ];
         for command in commands {
-            let output = chakram(command);
+            let output = run_chakram(command);
             let text = String::from_utf8(output.stdout).expect("it is text");
             for line in text.lines() {
                 let columns = line.chars().count();
@@ -115,7 +115,7 @@ fn no_line_over_a_capture_is_wider_than_120_columns() {
         &["archive", "check", &archive],
     ];
     for command in commands {
-        let text = String::from_utf8(chakram(command).stdout).expect("it is text");
+        let text = String::from_utf8(run_chakram(command).stdout).expect("it is text");
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(120), "{command:?}: {text}");
     }

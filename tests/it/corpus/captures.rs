@@ -7,7 +7,7 @@ const REFUSED: [(&str, &str); 1] = [
 ];
 
 /// Returns a part of the error for a rejected capture; `None` if the capture converts.
-pub fn refusal(name: &str) -> Option<&'static str> {
+pub fn find_expected_refusal(name: &str) -> Option<&'static str> {
     let all = REFUSED.iter();
     let mut fitting = all.filter(|(end, _)| name.ends_with(end));
     fitting.next().map(|(_, reason)| *reason)

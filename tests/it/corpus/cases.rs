@@ -17,7 +17,7 @@ pub fn rank_of(file: &str) -> Option<u32> {
 }
 
 /// Returns the sizes of the dimensions, from the line `npus_count: [ 4, 8 ]`.
-pub fn sizes(case: &CaseFiles) -> Vec<u32> {
+pub fn parse_dimension_sizes(case: &CaseFiles) -> Vec<u32> {
     let text = std::str::from_utf8(&case["network.yml"]).expect("it is text");
     let list = text
         .lines()
@@ -33,7 +33,7 @@ pub fn sizes(case: &CaseFiles) -> Vec<u32> {
 }
 
 /// Returns a machine of switches of these sizes, with local and remote memory.
-pub fn machine(sizes: &[u32]) -> Machine {
+pub fn build_switch_machine(sizes: &[u32]) -> Machine {
     let bandwidth = Bandwidth::new(50e9).expect("positive");
     let latency = Span::from_ns(500);
     let dimension = |&size: &u32| TopologyDimension {

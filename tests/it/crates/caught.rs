@@ -1,7 +1,7 @@
 //! Tests the rules on small manifests and sources: violations are reported, and everything else is
 //! accepted.
 
-use super::{check, check_file, paths};
+use super::{check_file, find_manifest_violations, paths};
 
 fn assert_faults(faults: &[String], of: &str, expected: &[&str]) {
     assert_eq!(faults.len(), expected.len(), "{of}: {faults:?}");
@@ -13,7 +13,7 @@ fn assert_faults(faults: &[String], of: &str, expected: &[&str]) {
 #[test]
 fn what_is_forbidden_is_caught() {
     let caught = |member: &str, manifest: &str, expected: &[&str]| {
-        let faults = check(member, &manifest.parse().expect("it is TOML"));
+        let faults = find_manifest_violations(member, &manifest.parse().expect("it is TOML"));
         assert_faults(&faults, manifest, expected);
     };
     let ours = "[dependencies]\nchakram-base = { path = \"../base\" }";
@@ -73,7 +73,7 @@ fn what_is_forbidden_is_caught() {
 #[test]
 fn a_package_is_used_by_its_files_alone() {
     let caught = |file: &str, source: &str, expected: &[&str]| {
-        let modules = paths::modules(source).expect("it is Rust");
+        let modules = paths::parse_module_paths(source).expect("it is Rust");
         assert_faults(&check_file(file, &modules), source, expected);
     };
     let encoder = "src/trace/format/encoder.rs";

@@ -19,7 +19,10 @@ type SiblingImportsByParent = BTreeMap<Vec<String>, ImportsBetweenSiblings>;
 type ImportsBetweenSiblings = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Returns all children that `from` imports, directly or indirectly.
-fn reached<'a>(siblings: &'a ImportsBetweenSiblings, from: &'a String) -> BTreeSet<&'a String> {
+fn find_reached_siblings<'a>(
+    siblings: &'a ImportsBetweenSiblings,
+    from: &'a String,
+) -> BTreeSet<&'a String> {
     let mut reached = BTreeSet::new();
     let mut pending = vec![from];
     while let Some(child) = pending.pop() {
@@ -167,11 +170,12 @@ impl<'a> CrateModules<'a> {
         for (parent, children) in self.arrows() {
             let mut seen = BTreeSet::new();
             for child in children.keys() {
-                let from = reached(&children, child);
+                let from = find_reached_siblings(&children, child);
                 if !from.contains(child) || !seen.insert(child) {
                     continue;
                 }
-                let mutual = |other: &&&String| reached(&children, other).contains(child);
+                let mutual =
+                    |other: &&&String| find_reached_siblings(&children, other).contains(child);
                 let members: BTreeSet<&String> = from.iter().filter(mutual).copied().collect();
                 seen.extend(&members);
                 let mut places = Vec::new();
@@ -246,7 +250,7 @@ fn no_modules_import_one_another_in_a_circle() {
 /// Returns the cycles in a crate that consists of these files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
     let parsed = files.iter().map(|(name, source)| {
-        let modules = paths::modules(source).expect("it is Rust");
+        let modules = paths::parse_module_paths(source).expect("it is Rust");
         ((*name).to_owned(), modules)
     });
     let parsed = parsed.collect();

@@ -1,7 +1,7 @@
 //! Tests that the fields of the engine's components are private, that components use only the
 //! components in this table, and that no component uses the loop.
 
-use super::{root, rust_files};
+use super::{repository_root, rust_files};
 use syn::{Fields, Item, ItemStruct, Visibility};
 
 /// Each component, with its type, its module, and the other modules whose types its methods may take.
@@ -54,7 +54,7 @@ fn faults_of(of: &ItemStruct, module: &str) -> Vec<String> {
 
 /// Returns the violations in a file of the engine. The file is given by its path under
 /// `src/engine/`.
-fn check(file: &str, source: &str) -> Vec<String> {
+fn find_component_violations(file: &str, source: &str) -> Vec<String> {
     let module = module_of(file);
     let parsed = syn::parse_file(source).expect("it compiles");
     let mut faults = Vec::new();
@@ -84,7 +84,7 @@ fn check(file: &str, source: &str) -> Vec<String> {
 
 #[test]
 fn components_own_their_state_and_know_what_the_table_says() {
-    let root = root().join("src/engine");
+    let root = repository_root().join("src/engine");
     let mut files = Vec::new();
     rust_files(&root, &mut files);
     files.sort();
@@ -98,7 +98,7 @@ fn components_own_their_state_and_know_what_the_table_says() {
             .iter()
             .filter(|(own, ..)| source.contains(&format!("struct {own}")))
             .count();
-        faults.extend(check(&name, &source));
+        faults.extend(find_component_violations(&name, &source));
     }
     assert!(found >= COMPONENTS.len(), "{found} components");
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
@@ -106,7 +106,7 @@ fn components_own_their_state_and_know_what_the_table_says() {
 
 #[test]
 fn a_component_is_told_from_one_that_opens_up() {
-    let faults = |file, source| check(file, source).join("; ");
+    let faults = |file, source| find_component_violations(file, source).join("; ");
     assert_eq!(faults("messages.rs", "struct Messages { pairs: u8 }"), "");
     let open = faults("messages.rs", "struct Messages { pub(super) pairs: u8 }");
     assert!(open.contains("pairs is not private"), "{open}");

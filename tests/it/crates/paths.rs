@@ -32,7 +32,7 @@ pub struct FileOrInlineModule {
 pub type ModulesOfOneFile = BTreeMap<Vec<String>, FileOrInlineModule>;
 
 /// Finds the modules of `source`, and the paths in each module.
-pub fn modules(source: &str) -> Result<ModulesOfOneFile, syn::Error> {
+pub fn parse_module_paths(source: &str) -> Result<ModulesOfOneFile, syn::Error> {
     let mut finder = ModulesInFileCollector {
         at: Vec::new(),
         is_test: false,
@@ -145,7 +145,7 @@ impl ModulesInFileCollector {
 impl<'ast> Visit<'ast> for ModulesInFileCollector {
     fn visit_item(&mut self, item: &'ast Item) {
         let before = self.is_test;
-        self.is_test |= attributes(item).iter().any(is_test);
+        self.is_test |= item_attributes(item).iter().any(is_test);
         self.depth += 1;
         visit::visit_item(self, item);
         self.depth -= 1;
@@ -194,7 +194,7 @@ impl<'ast> Visit<'ast> for ModulesInFileCollector {
     }
 }
 
-fn attributes(item: &Item) -> &[Attribute] {
+fn item_attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,

@@ -1,6 +1,6 @@
 //! Tests `chakram diff` from a shell.
 
-use crate::commands::{answer, chakram};
+use crate::commands::{run_chakram, run_for_output};
 use chakram::internals::FrameCursor;
 use chakram::internals::proto::attribute_proto::Value as Field;
 use chakram::internals::proto::{GlobalMetadata, Node};
@@ -12,7 +12,7 @@ const CASE: &str = "traces/data-parallel-8";
 const RANKS: u32 = 8;
 
 /// Returns the nodes of one rank of the case.
-fn nodes(rank: u32) -> Vec<Node> {
+fn read_case_nodes(rank: u32) -> Vec<Node> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE);
     let file = chakram::trace::DecompressedTraceFile::open_current_schema(
         &path.join(format!("job.{rank}.et")),
@@ -29,9 +29,9 @@ fn nodes(rank: u32) -> Vec<Node> {
 }
 
 /// Writes a job with the case's ranks as `change` modifies them. If `change` returns `false`, the rank is omitted.
-fn job(folder: &Path, change: impl Fn(u32, &mut Vec<Node>) -> bool) -> PathBuf {
+fn write_changed_job(folder: &Path, change: impl Fn(u32, &mut Vec<Node>) -> bool) -> PathBuf {
     for rank in 0..RANKS {
-        let mut nodes = nodes(rank);
+        let mut nodes = read_case_nodes(rank);
         if change(rank, &mut nodes) {
             let mut bytes = GlobalMetadata::default().encode_length_delimited_to_vec();
             for node in &nodes {
@@ -44,9 +44,9 @@ fn job(folder: &Path, change: impl Fn(u32, &mut Vec<Node>) -> bool) -> PathBuf {
 }
 
 /// Runs `chakram diff` on the case and `other`. Returns the exit code, the output and the errors.
-fn diff(other: &Path, more: &[&str]) -> (i32, String, String) {
+fn diff_with_case(other: &Path, more: &[&str]) -> (i32, String, String) {
     let other = other.to_str().unwrap();
-    let output = chakram(&[&["diff", CASE, other], more].concat());
+    let output = run_chakram(&[&["diff", CASE, other], more].concat());
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (
         output.status.code().unwrap(),
@@ -55,26 +55,26 @@ fn diff(other: &Path, more: &[&str]) -> (i32, String, String) {
     )
 }
 
-fn json(other: &Path, more: &[&str]) -> Value {
-    let (code, text, error) = diff(other, &[&["--format", "json"], more].concat());
+fn diff_with_case_json(other: &Path, more: &[&str]) -> Value {
+    let (code, text, error) = diff_with_case(other, &[&["--format", "json"], more].concat());
     assert_eq!((code, &*error), (0, ""));
     serde_json::from_str(&text).unwrap()
 }
 
-fn number<'n>(nodes: &'n mut [Node], at: usize, name: &str) -> &'n mut Option<Field> {
+fn attribute_value_mut<'n>(nodes: &'n mut [Node], at: usize, name: &str) -> &'n mut Option<Field> {
     let attr = nodes[at].attr.iter_mut().find(|attr| attr.name == name);
     &mut attr.expect("the case's nodes have it").value
 }
 
 /// Returns the index of the first node with this attribute.
-fn with(nodes: &[Node], name: &str) -> usize {
+fn find_node_with_attribute(nodes: &[Node], name: &str) -> usize {
     let has = |node: &Node| node.attr.iter().any(|attr| attr.name == name);
     nodes.iter().position(has).expect("the case has one")
 }
 
 #[test]
 fn a_job_and_itself_do_not_differ() {
-    let text = answer(&["diff", CASE, CASE, "--fail-on", "any", "--threshold", "0%"]);
+    let text = run_for_output(&["diff", CASE, CASE, "--fail-on", "any", "--threshold", "0%"]);
     assert!(
         text.contains("8 ranks in both, 8 of them identical"),
         "{text}"
@@ -82,7 +82,7 @@ fn a_job_and_itself_do_not_differ() {
     assert!(text.ends_with("no differences\n"), "{text}");
     // The other job has other node ids, and another order of records.
     let folder = tempfile::tempdir().unwrap();
-    let other = job(folder.path(), |_, nodes| {
+    let other = write_changed_job(folder.path(), |_, nodes| {
         for node in nodes.iter_mut() {
             node.id = 1000 - node.id;
             for dep in node.data_deps.iter_mut().chain(&mut node.ctrl_deps) {
@@ -92,10 +92,10 @@ fn a_job_and_itself_do_not_differ() {
         nodes.reverse();
         true
     });
-    let (code, text, error) = diff(&other, &["--fail-on", "any"]);
+    let (code, text, error) = diff_with_case(&other, &["--fail-on", "any"]);
     assert_eq!((code, &*error), (0, ""));
     assert!(text.contains("no differences"), "{text}");
-    let found = json(&other, &[]);
+    let found = diff_with_case_json(&other, &[]);
     assert_eq!(found["schema"], "chakram.diff.1");
     assert_eq!(found["ranks"]["compared"].as_array().unwrap().len(), 8);
     assert_eq!(found["differences"].as_array().unwrap().len(), 0);
@@ -104,12 +104,12 @@ fn a_job_and_itself_do_not_differ() {
 #[test]
 fn the_same_change_in_several_ranks_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
-    let other = job(folder.path(), |rank, nodes| {
-        let at = with(nodes, "comm_size");
+    let other = write_changed_job(folder.path(), |rank, nodes| {
+        let at = find_node_with_attribute(nodes, "comm_size");
         // All ranks except 2 have 1,000 bytes more, rank 2 has another name, and rank 7 is missing.
         match rank {
             2 => nodes[at].name = "other".to_owned(),
-            _ => match number(nodes, at, "comm_size") {
+            _ => match attribute_value_mut(nodes, at, "comm_size") {
                 Some(Field::Int64Val(bytes)) => *bytes += 1000,
                 Some(Field::Uint64Val(bytes)) => *bytes += 1000,
                 value => panic!("{value:?}"),
@@ -117,7 +117,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
         }
         rank != 7
     });
-    let found = json(&other, &[]);
+    let found = diff_with_case_json(&other, &[]);
     assert_eq!(found["ranks"]["only_before"], serde_json::json!([7]));
     let lines = found["differences"].as_array().unwrap();
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -140,7 +140,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
         serde_json::json!({"structure": true, "time": false, "bytes": true})
     );
 
-    let (code, text, _) = diff(&other, &[]);
+    let (code, text, _) = diff_with_case(&other, &[]);
     assert_eq!(code, 0);
     for expected in [
         "only in traces/data-parallel-8: rank 7",
@@ -153,9 +153,9 @@ fn the_same_change_in_several_ranks_is_told_once() {
     let whole = "in 6 ranks (0-1, 3-6): bytes +1000 B, 100.7 MB → 100.7 MB (+0.00 %)\n";
     assert!(text.contains(whole), "{text}");
     for threads in ["1", "3"] {
-        assert_eq!(diff(&other, &["--threads", threads]).1, text);
+        assert_eq!(diff_with_case(&other, &["--threads", threads]).1, text);
     }
-    let (_, table, _) = diff(&other, &["--format", "csv"]);
+    let (_, table, _) = diff_with_case(&other, &["--format", "csv"]);
     let rows: Vec<_> = table.lines().collect();
     assert_eq!(rows.len(), 3, "{table}");
     assert!(
@@ -170,7 +170,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
 fn limits_set_the_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     // Every duration of rank 0 is 3 % longer, rounded down to ns.
-    let other = job(folder.path(), |rank, nodes| {
+    let other = write_changed_job(folder.path(), |rank, nodes| {
         for node in nodes.iter_mut().filter(|_| rank == 0) {
             for attr in node
                 .attr
@@ -187,7 +187,7 @@ fn limits_set_the_exit_code() {
         true
     });
     let code = |more: &[&str]| {
-        let (code, _, error) = diff(&other, more);
+        let (code, _, error) = diff_with_case(&other, more);
         assert_eq!(code == 0, error.is_empty(), "{error}");
         assert!(code != 3 || error.contains("exceeded: time"), "{error}");
         code
@@ -211,7 +211,7 @@ fn bad_input_is_refused() {
     let report = folder.path().join("a.json");
     let wrong = folder.path().join("b.json");
     std::fs::write(&wrong, "{\"schema\": \"chakram.report.9\"}").unwrap();
-    let run = answer(&["replay", CASE, "--format", "json"]);
+    let run = run_for_output(&["replay", CASE, "--format", "json"]);
     std::fs::write(&report, run).unwrap();
     let (report, wrong) = (report.to_str().unwrap(), wrong.to_str().unwrap());
     for (args, expected) in [
@@ -240,7 +240,7 @@ fn bad_input_is_refused() {
             "neither a number of lines",
         ),
     ] {
-        let output = chakram(args);
+        let output = run_chakram(args);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert!(error.contains(expected), "{args:?}: {error}");
@@ -250,7 +250,7 @@ fn bad_input_is_refused() {
 #[test]
 fn faults_are_said_first() {
     let folder = tempfile::tempdir().unwrap();
-    let other = job(folder.path(), |_, nodes| {
+    let other = write_changed_job(folder.path(), |_, nodes| {
         nodes[1].id = nodes[0].id;
         true
     });
@@ -258,11 +258,11 @@ fn faults_are_said_first() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes.truncate(bytes.len() - 3);
     std::fs::write(&path, bytes).unwrap();
-    let (code, text, error) = diff(&other, &["--salvage"]);
+    let (code, text, error) = diff_with_case(&other, &["--salvage"]);
     assert_eq!((code, &*error), (0, ""));
     let fault = text.find("  ! rank 0 of ").expect("it is told");
     assert!(fault < text.find("STRUCTURE").unwrap(), "{text}");
-    let found = json(&other, &["--salvage"]);
+    let found = diff_with_case_json(&other, &["--salvage"]);
     assert_eq!(found["faults"][0]["rank"], 0);
     assert_eq!(found["faults"][0]["of"], "after");
     let first = found["faults"][0]["first"].as_str().unwrap();

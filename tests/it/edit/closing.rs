@@ -1,7 +1,7 @@
 //! Compares slices of random graphs with a few lines of code that compute dependencies and start
 //! times.
 
-use super::rig::{count, file, nodes, whole};
+use super::rig::{build_count_attribute, decode_trace_nodes, encode_trace_file, integer_attribute};
 use chakram::edit::{AnnotationStepOrIdSelector, JobCommunication, KeptNodesOfRank};
 use chakram::internals::MOST_BEHIND;
 use chakram::internals::proto::Node;
@@ -14,7 +14,7 @@ const CUT: u64 = 1000;
 
 /// Returns all direct and indirect dependencies of each node, by id. If `data` is true, follows
 /// only data dependencies.
-fn behind(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
+fn find_all_dependencies(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
     let mut behind: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     // Repeat until nothing changes. This is slow, but obviously correct.
     loop {
@@ -35,7 +35,7 @@ fn behind(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
 }
 
 /// Returns the start of each node, in ns.
-fn starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
+fn compute_node_starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
     let by_id: BTreeMap<u64, &Node> = nodes.iter().map(|node| (node.id, node)).collect();
     let mut starts: BTreeMap<u64, u64> = BTreeMap::new();
     while starts.len() < nodes.len() {
@@ -45,7 +45,7 @@ fn starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
                 .map(|on| Some(starts.get(on)? + by_id[on].duration_micros * 1000))
                 .collect();
             if let Some(ends) = ends {
-                let delay = whole(node, "delay_ns").unwrap_or(0) as u64;
+                let delay = integer_attribute(node, "delay_ns").unwrap_or(0) as u64;
                 starts.insert(node.id, ends.into_iter().max().unwrap_or(0) + delay);
             }
         }
@@ -53,23 +53,26 @@ fn starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
     starts
 }
 
-fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
+fn check_slice_dependencies(whole_trace: &[Node]) -> Result<(), TestCaseError> {
     let kept: BTreeSet<u64> = whole_trace
         .iter()
         .map(|n| n.id)
         .filter(|&id| id < CUT)
         .collect();
     prop_assume!(!kept.is_empty());
-    let contents = file(whole_trace);
+    let contents = encode_trace_file(whole_trace);
     let mut meetings = JobCommunication::default();
     let cut = AnnotationStepOrIdSelector::Ids(0..=CUT - 1);
     let part =
         KeptNodesOfRank::select_nodes(&contents, 0, &cut, &DeclaredGroups::new(), &mut meetings)
             .unwrap();
     let (after, sliced) = part.write_slice(&contents, part.earliest_start()).unwrap();
-    let after = nodes(&after);
+    let after = decode_trace_nodes(&after);
     for data in [false, true] {
-        let (before, after) = (behind(whole_trace, data), behind(&after, data));
+        let (before, after) = (
+            find_all_dependencies(whole_trace, data),
+            find_all_dependencies(&after, data),
+        );
         for id in &kept {
             let of = |list: &BTreeSet<u64>| -> BTreeSet<u64> {
                 list.iter()
@@ -86,7 +89,10 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
             );
         }
     }
-    let (before, now) = (starts(whole_trace), starts(&after));
+    let (before, now) = (
+        compute_node_starts(whole_trace),
+        compute_node_starts(&after),
+    );
     let first = kept.iter().map(|id| before[id]).min().unwrap();
     for id in &kept {
         prop_assert_eq!(before[id] - first, now[id], "start of {}", id);
@@ -113,7 +119,7 @@ type RandomNodeProperties = (u32, u64, u64, Vec<(usize, bool)>);
 
 /// Returns nodes in program order, with dependencies on earlier nodes. A random choice decides
 /// which nodes are cut, more often near `cut`.
-fn graphs() -> impl Strategy<Value = Vec<Node>> {
+fn graph_strategy() -> impl Strategy<Value = Vec<Node>> {
     let dep = (0_usize..40, any::<bool>());
     let node = (
         0_u32..100,
@@ -141,7 +147,7 @@ fn graphs() -> impl Strategy<Value = Vec<Node>> {
                 list.push(ids[on % i]);
             }
             if *delay > 0 {
-                node.attr.push(count("delay_ns", *delay));
+                node.attr.push(build_count_attribute("delay_ns", *delay));
             }
             node
         };
@@ -153,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn who_waits_for_whom_and_since_when_stays(graph in graphs()) {
-        check(&graph)?;
+    fn who_waits_for_whom_and_since_when_stays(graph in graph_strategy()) {
+        check_slice_dependencies(&graph)?;
     }
 }

@@ -1,17 +1,17 @@
 //! Tests damaged traces: edits never panic, and a trace that can be replayed before an edit can be replayed after it.
 
-use super::rig::{case, job};
+use super::rig::{case_path, read_job_traces};
 use crate::harness::edit;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
-static TRACES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(beginnings);
+static TRACES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(read_trace_beginnings);
 
 /// Returns the first complete records of real traces.
-fn beginnings() -> Vec<Vec<u8>> {
+fn read_trace_beginnings() -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     for name in ["ddp-resnet18", "data-parallel-8", "deadlock-2", "hiermem"] {
-        for trace in job(&case(name)) {
+        for trace in read_job_traces(&case_path(name)) {
             let mut frames = chakram::internals::FrameCursor::new(&trace);
             let mut end = 0;
             for _ in 0..60 {
@@ -42,6 +42,6 @@ proptest! {
         if let Some(cut) = cut {
             trace.truncate(cut.index(trace.len()));
         }
-        edit::run(&trace);
+        edit::check_edits_of_bytes(&trace);
     }
 }

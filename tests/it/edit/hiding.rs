@@ -1,15 +1,19 @@
 //! Tests anonymised traces: a replay takes as long as before, and an audit finds no names.
 
-use super::rig::{captures, case, count, file, job, nodes, ok, refused, replay, text};
-use crate::commands::chakram;
-use crate::corpus::{refusal, sample_every_nth};
+use super::rig::{
+    build_count_attribute, build_text_attribute, case_path, decode_trace_nodes, encode_trace_file,
+    expect_chakram_error, list_corpus_captures, read_job_traces, replay_report_json,
+    run_chakram_ok,
+};
+use crate::commands::run_chakram;
+use crate::corpus::{find_expected_refusal, sample_every_nth};
 use chakram::internals::proto::{IoInfo, Node};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Returns the report of a replay, without names.
-fn times(traces: &str, machine: &str, more: &[&str]) -> Vec<Value> {
-    let report = replay(traces, machine, more);
+fn replay_report_without_names(traces: &str, machine: &str, more: &[&str]) -> Vec<Value> {
+    let report = replay_report_json(traces, machine, more);
     let npus = report["npus"].as_array();
     let mut found = vec![report["makespan_ps"].clone(), report["nodes"].clone()];
     found.push(report["messages"].clone());
@@ -19,16 +23,16 @@ fn times(traces: &str, machine: &str, more: &[&str]) -> Vec<Value> {
     found
 }
 
-fn leaks(traces: &str) -> (i32, Value) {
-    let output = chakram(&["audit", "--leaks", traces, "--format", "json"]);
+fn audit_leaks(traces: &str) -> (i32, Value) {
+    let output = run_chakram(&["audit", "--leaks", traces, "--format", "json"]);
     let found = serde_json::from_slice(&output.stdout).unwrap();
     (output.status.code().unwrap(), found)
 }
 
-fn hidden(traces: &Path, into: &Path) -> PathBuf {
+fn anonymise_job(traces: &Path, into: &Path) -> PathBuf {
     let prefix = into.join("hidden");
     let (from, to) = (traces.to_str().unwrap(), prefix.to_str().unwrap());
-    ok(&["anonymise", from, "--key", "k", "--all", "-o", to]);
+    run_chakram_ok(&["anonymise", from, "--key", "k", "--all", "-o", to]);
     prefix
 }
 
@@ -40,35 +44,43 @@ fn replays_take_as_long_and_nothing_is_told() {
         ("ddp-resnet18", "machine.toml"),
         ("hiermem", "machine.toml"),
     ] {
-        let traces = case(name);
+        let traces = case_path(name);
         let machine = traces.join(machine);
         let machine = machine.to_str().unwrap();
-        let after = hidden(&traces, &folder.path().join(name));
+        let after = anonymise_job(&traces, &folder.path().join(name));
         let after = after.to_str().unwrap();
-        let before = times(traces.to_str().unwrap(), machine, &[]);
-        assert_eq!(before, times(after, machine, &[]), "{name}");
-        assert_eq!(leaks(after).0, 0, "{name}");
+        let before = replay_report_without_names(traces.to_str().unwrap(), machine, &[]);
         assert_eq!(
-            leaks(traces.to_str().unwrap()).0,
+            before,
+            replay_report_without_names(after, machine, &[]),
+            "{name}"
+        );
+        assert_eq!(audit_leaks(after).0, 0, "{name}");
+        assert_eq!(
+            audit_leaks(traces.to_str().unwrap()).0,
             0,
             "{name}: our own tell nothing"
         );
     }
-    for (name, path) in sample_every_nth(12, captures()) {
-        if refusal(&name).is_some() {
+    for (name, path) in sample_every_nth(12, list_corpus_captures()) {
+        if find_expected_refusal(&name).is_some() {
             continue;
         }
         let before = folder.path().join(&name).join("plain");
         let plain = before.to_str().unwrap();
-        ok(&["convert", "pytorch", path.to_str().unwrap(), "-o", plain]);
-        assert_eq!(leaks(plain).0, 0, "{name}: nothing of these tells anything");
-        let after = hidden(&before, &folder.path().join(&name));
+        run_chakram_ok(&["convert", "pytorch", path.to_str().unwrap(), "-o", plain]);
+        assert_eq!(
+            audit_leaks(plain).0,
+            0,
+            "{name}: nothing of these tells anything"
+        );
+        let after = anonymise_job(&before, &folder.path().join(&name));
         let after = after.to_str().unwrap();
-        assert_eq!(leaks(after).0, 0, "{name}");
+        assert_eq!(audit_leaks(after).0, 0, "{name}");
         let comm = ["--comm", "captured"];
         assert_eq!(
-            times(plain, "dgx-h100", &comm),
-            times(after, "dgx-h100", &comm),
+            replay_report_without_names(plain, "dgx-h100", &comm),
+            replay_report_without_names(after, "dgx-h100", &comm),
             "{name}"
         );
     }
@@ -83,9 +95,9 @@ fn names_are_those_of_the_key_and_groups_follow_their_file() {
         name: "secret".into(),
         r#type: 7,
         attr: vec![
-            count("comm_type", 0),
-            count("comm_size", 64),
-            text("pg_name", "mine"),
+            build_count_attribute("comm_type", 0),
+            build_count_attribute("comm_size", 64),
+            build_text_attribute("pg_name", "mine"),
         ],
         inputs: Some(IoInfo {
             values: "['/home/bob/x']".into(),
@@ -96,14 +108,14 @@ fn names_are_those_of_the_key_and_groups_follow_their_file() {
     for rank in 0..2 {
         std::fs::write(
             at(&format!("a.{rank}.et")),
-            file(std::slice::from_ref(&collective)),
+            encode_trace_file(std::slice::from_ref(&collective)),
         )
         .unwrap();
     }
     std::fs::write(at("groups.json"), r#"{"mine": [1, 0]}"#).unwrap();
     std::fs::write(at("key"), "k\n").unwrap();
     let (traces, groups) = (at("a"), at("groups.json"));
-    let (code, found) = leaks(&traces);
+    let (code, found) = audit_leaks(&traces);
     assert_eq!(code, 3);
     let found = found["findings"].as_array().unwrap();
     let first = &found[0];
@@ -113,15 +125,17 @@ fn names_are_those_of_the_key_and_groups_follow_their_file() {
         (&"path".into(), &"/home/bob/x".into())
     );
     assert_eq!((&first["record"], &first["node"]), (&1.into(), &1.into()));
-    let said = String::from_utf8(chakram(&["audit", "--leaks", &traces]).stdout).unwrap();
+    let said = String::from_utf8(run_chakram(&["audit", "--leaks", &traces]).stdout).unwrap();
     assert!(said.contains("USER\n  bob\n"), "{said}");
     let make = |to: &str, key: &[&str]| {
-        ok(&[
-            &["anonymise", &traces, "--groups", &groups, "-o", &at(to)][..],
-            key,
-        ]
-        .concat());
-        job(&folder.path().join(to))
+        run_chakram_ok(
+            &[
+                &["anonymise", &traces, "--groups", &groups, "-o", &at(to)][..],
+                key,
+            ]
+            .concat(),
+        );
+        read_job_traces(&folder.path().join(to))
     };
     let by_text = make("b", &["--key", "k"]);
     assert_eq!(
@@ -134,12 +148,12 @@ fn names_are_those_of_the_key_and_groups_follow_their_file() {
     assert_ne!(random, make("f", &["--random-key"]));
     assert_eq!(random[0], random[1], "alike on all ranks");
     let kept = make("g", &["--key", "k", "--keep", "sec*"]);
-    assert_eq!(nodes(&kept[0])[0].name, "secret");
-    let before = replay(&traces, "dgx-h100", &["--groups", &groups]);
-    let after = replay(&at("b"), "dgx-h100", &["--groups", &at("b.groups.json")]);
+    assert_eq!(decode_trace_nodes(&kept[0])[0].name, "secret");
+    let before = replay_report_json(&traces, "dgx-h100", &["--groups", &groups]);
+    let after = replay_report_json(&at("b"), "dgx-h100", &["--groups", &at("b.groups.json")]);
     assert_eq!(before["makespan_ps"], after["makespan_ps"]);
     for bad in [&["--key", ""][..], &[], &["--key", "k", "--random-key"]] {
-        refused(&[&["anonymise", &traces, "-o", &at("h")][..], bad].concat());
+        expect_chakram_error(&[&["anonymise", &traces, "-o", &at("h")][..], bad].concat());
     }
-    refused(&["audit", &traces]);
+    expect_chakram_error(&["audit", &traces]);
 }

@@ -1,6 +1,6 @@
 //! Reads traces with the types generated from the schema, and runs the program on traces.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use crate::corpus::corpus_path;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
@@ -8,7 +8,7 @@ use chakram::trace::{DecompressedTraceFile, discover_traces};
 use prost::Message;
 use std::path::{Path, PathBuf};
 
-pub fn attribute(name: &str, value: Value) -> AttributeProto {
+pub fn build_attribute(name: &str, value: Value) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -16,16 +16,16 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-pub fn count(name: &str, value: u64) -> AttributeProto {
-    attribute(name, Value::Uint64Val(value))
+pub fn build_count_attribute(name: &str, value: u64) -> AttributeProto {
+    build_attribute(name, Value::Uint64Val(value))
 }
 
-pub fn text(name: &str, value: &str) -> AttributeProto {
-    attribute(name, Value::StringVal(value.to_owned()))
+pub fn build_text_attribute(name: &str, value: &str) -> AttributeProto {
+    build_attribute(name, Value::StringVal(value.to_owned()))
 }
 
 /// Returns the value of an attribute of any integer type.
-pub fn whole(node: &Node, name: &str) -> Option<i64> {
+pub fn integer_attribute(node: &Node, name: &str) -> Option<i64> {
     let attribute = node.attr.iter().find(|a| a.name == name)?;
     Some(match attribute.value.as_ref()? {
         Value::Uint64Val(v) => *v as i64,
@@ -37,7 +37,7 @@ pub fn whole(node: &Node, name: &str) -> Option<i64> {
     })
 }
 
-pub fn file(nodes: &[Node]) -> Vec<u8> {
+pub fn encode_trace_file(nodes: &[Node]) -> Vec<u8> {
     let mut file = GlobalMetadata::default().encode_length_delimited_to_vec();
     for node in nodes {
         file.extend(node.encode_length_delimited_to_vec());
@@ -45,7 +45,7 @@ pub fn file(nodes: &[Node]) -> Vec<u8> {
     file
 }
 
-pub fn nodes(mut bytes: &[u8]) -> Vec<Node> {
+pub fn decode_trace_nodes(mut bytes: &[u8]) -> Vec<Node> {
     GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
     let mut nodes = Vec::new();
     while !bytes.is_empty() {
@@ -55,7 +55,7 @@ pub fn nodes(mut bytes: &[u8]) -> Vec<Node> {
 }
 
 /// Returns the trace bytes of a job, by rank.
-pub fn job(path: &Path) -> Vec<Vec<u8>> {
+pub fn read_job_traces(path: &Path) -> Vec<Vec<u8>> {
     let files = discover_traces(path).unwrap_or_else(|e| panic!("{e}"));
     let open = |path: &PathBuf| {
         DecompressedTraceFile::open_current_schema(path)
@@ -67,25 +67,25 @@ pub fn job(path: &Path) -> Vec<Vec<u8>> {
 }
 
 /// Runs the program, checks that it succeeds, and returns its output.
-pub fn ok(args: &[&str]) -> String {
-    let output = chakram(args);
+pub fn run_chakram_ok(args: &[&str]) -> String {
+    let output = run_chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {error}");
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Runs the program, checks that it fails, and returns its error message.
-pub fn refused(args: &[&str]) -> String {
-    let output = chakram(args);
+pub fn expect_chakram_error(args: &[&str]) -> String {
+    let output = run_chakram(args);
     assert_eq!(output.status.code(), Some(2), "{args:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
 /// Returns a replay's report without the fields that identify the job.
-pub fn replay(traces: &str, machine: &str, more: &[&str]) -> serde_json::Value {
+pub fn replay_report_json(traces: &str, machine: &str, more: &[&str]) -> serde_json::Value {
     let mut args = vec!["replay", traces, "--machine", machine, "--format", "json"];
     args.extend_from_slice(more);
-    let mut report: serde_json::Value = serde_json::from_str(&ok(&args)).unwrap();
+    let mut report: serde_json::Value = serde_json::from_str(&run_chakram_ok(&args)).unwrap();
     let object = report.as_object_mut().unwrap();
     for name in ["inputs", "options", "title", "job"] {
         object.remove(name);
@@ -94,14 +94,14 @@ pub fn replay(traces: &str, machine: &str, more: &[&str]) -> serde_json::Value {
 }
 
 /// Returns a folder under `traces/`.
-pub fn case(name: &str) -> PathBuf {
+pub fn case_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
         .join(name)
 }
 
 /// Returns the captures of the corpus, each with its name; empty if there is no corpus.
-pub fn captures() -> Vec<(String, PathBuf)> {
+pub fn list_corpus_captures() -> Vec<(String, PathBuf)> {
     let Some(folder) = corpus_path("captures/pytorch") else {
         return Vec::new();
     };

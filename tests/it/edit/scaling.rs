@@ -1,7 +1,10 @@
 //! Compares scaled jobs with jobs that were generated at the target size.
 
-use super::rig::{attribute, case, count, file, job, nodes, ok, refused, replay, text};
-use crate::commands::chakram;
+use super::rig::{
+    build_attribute, build_count_attribute, build_text_attribute, case_path, decode_trace_nodes,
+    encode_trace_file, expect_chakram_error, read_job_traces, replay_report_json, run_chakram_ok,
+};
+use crate::commands::run_chakram;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{IoInfo, Node};
 use std::collections::BTreeMap;
@@ -14,12 +17,12 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
     let generate = |ranks: &str, to: &str| {
         let small = ["--layers", "2", "--hidden", "256", "--tokens", "128"];
         let args = ["generate", "data-parallel", "--ranks", ranks, "-o", to];
-        ok(&[&args[..], &small].concat());
+        run_chakram_ok(&[&args[..], &small].concat());
     };
     let (few, many) = (at("few"), at("many"));
     generate("4", &few);
     generate("24", &many);
-    ok(&[
+    run_chakram_ok(&[
         "scale",
         &few,
         "--grid",
@@ -29,11 +32,11 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
         "-o",
         &at("scaled"),
     ]);
-    assert!(job(Path::new(&at("scaled"))) == job(Path::new(&many)));
+    assert!(read_job_traces(Path::new(&at("scaled"))) == read_job_traces(Path::new(&many)));
     let machine = "dgx-h100x4";
-    let makespan = |traces: &str| replay(traces, machine, &[])["makespan_ps"].clone();
+    let makespan = |traces: &str| replay_report_json(traces, machine, &[])["makespan_ps"].clone();
     assert_eq!(makespan(&at("scaled")), makespan(&many));
-    ok(&[
+    run_chakram_ok(&[
         "scale",
         &many,
         "--grid",
@@ -43,7 +46,7 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
         "-o",
         &at("back"),
     ]);
-    assert!(job(Path::new(&at("back"))) == job(Path::new(&few)));
+    assert!(read_job_traces(Path::new(&at("back"))) == read_job_traces(Path::new(&few)));
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -58,7 +61,7 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
 fn ranks_that_exchange_nothing_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    ok(&[
+    run_chakram_ok(&[
         "generate",
         "chain",
         "--ranks",
@@ -68,7 +71,7 @@ fn ranks_that_exchange_nothing_are_refused() {
         "-o",
         &at("alone"),
     ]);
-    ok(&[
+    run_chakram_ok(&[
         "generate",
         "collective",
         "all-reduce",
@@ -98,12 +101,12 @@ fn ranks_that_exchange_nothing_are_refused() {
             "--format",
             "json",
         ];
-        let output = chakram(&args);
+        let output = run_chakram(&args);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), exchanges, "{name} {grid}: {error}");
         let said = error.contains("no collective and no message goes along `dp`: its 8 ranks");
         assert_eq!(said, !exchanges, "{name} {grid}: {error}");
-        let output = chakram(&[&args[..], &["--side-by-side"]].concat());
+        let output = run_chakram(&[&args[..], &["--side-by-side"]].concat());
         let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(document["exchanges_along"], exchanges, "{name} {grid}");
     }
@@ -111,7 +114,7 @@ fn ranks_that_exchange_nothing_are_refused() {
 
 /// Returns the trace of one rank of a job with pipeline, data and tensor parallelism, where rank =
 /// (pp·D + dp)·T + tp. A group's name consists of its kind and the other coordinates.
-fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
+fn build_grid_rank_trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
     let [pipeline, replicas, tensor] = sizes;
     let at = |pp: u32, dp: u32, tp: u32| (pp * replicas + dp) * tensor + tp;
     let (pp, dp, tp) = (
@@ -155,23 +158,23 @@ fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
             ..Node::default()
         });
     };
-    let rank_of = |name: &str, rank: u32| attribute(name, Value::Int32Val(rank as i32));
+    let rank_of = |name: &str, rank: u32| build_attribute(name, Value::Int32Val(rank as i32));
     if pp > 0 {
         let from = rank_of("comm_src", at(pp - 1, dp, tp));
-        add(6, 0, vec![from, count("comm_size", 5000)]);
+        add(6, 0, vec![from, build_count_attribute("comm_size", 5000)]);
     }
     add(4, u64::from(10 + pp), vec![]);
     let call = |kind: u64, bytes: u64, name: &str| {
         vec![
-            count("comm_type", kind),
-            count("comm_size", bytes),
-            text("pg_name", name),
+            build_count_attribute("comm_type", kind),
+            build_count_attribute("comm_size", bytes),
+            build_text_attribute("pg_name", name),
         ]
     };
     add(7, 0, call(0, 40_000, &groups[0].0));
     if pp + 1 < pipeline {
         let to = rank_of("comm_dst", at(pp + 1, dp, tp));
-        add(5, 0, vec![to, count("comm_size", 5000)]);
+        add(5, 0, vec![to, build_count_attribute("comm_size", 5000)]);
     }
     // The sharded weights have 240,000 B. An all-gather has the shard's size, and a reduce-scatter has the size of the
     // whole.
@@ -184,30 +187,40 @@ fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
         add(
             5,
             0,
-            vec![rank_of("comm_dst", next), count("comm_size", 300)],
+            vec![
+                rank_of("comm_dst", next),
+                build_count_attribute("comm_size", 300),
+            ],
         );
         add(
             6,
             0,
-            vec![rank_of("comm_src", last), count("comm_size", 300)],
+            vec![
+                rank_of("comm_src", last),
+                build_count_attribute("comm_size", 300),
+            ],
         );
     }
     add(7, 0, call(0, 64, "0"));
-    file(&list)
+    encode_trace_file(&list)
 }
 
-fn write(folder: &Path, name: &str, sizes: [u32; 3]) -> String {
+fn write_grid_job(folder: &Path, name: &str, sizes: [u32; 3]) -> String {
     for rank in 0..sizes.iter().product() {
-        std::fs::write(folder.join(format!("{name}.{rank}.et")), trace(sizes, rank)).unwrap();
+        std::fs::write(
+            folder.join(format!("{name}.{rank}.et")),
+            build_grid_rank_trace(sizes, rank),
+        )
+        .unwrap();
     }
     folder.join(name).to_str().unwrap().to_owned()
 }
 
 /// Returns a job's nodes, with groups given by their members, not by names.
 fn unnamed_group(prefix: &str) -> Vec<Vec<Node>> {
-    let traces = job(Path::new(prefix));
+    let traces = read_job_traces(Path::new(prefix));
     let rank = |trace: &Vec<u8>| {
-        let mut list = nodes(trace);
+        let mut list = decode_trace_nodes(trace);
         let inputs = list[0].inputs.take().unwrap();
         let groups = chakram::internals::groups::parse_group_metadata(1, &inputs.values).unwrap();
         let groups: BTreeMap<String, Vec<u32>> = groups.into_iter().collect();
@@ -238,13 +251,13 @@ fn grids_of_every_kind_scale_to_those_that_are_made_for_the_size() {
     .into_iter()
     .enumerate()
     {
-        let small = write(folder.path(), &format!("small{i}"), from);
-        let large = write(folder.path(), &format!("large{i}"), to);
+        let small = write_grid_job(folder.path(), &format!("small{i}"), from);
+        let large = write_grid_job(folder.path(), &format!("large{i}"), to);
         let scaled = folder.path().join(format!("scaled{i}"));
         let scaled = scaled.to_str().unwrap();
         let grid = format!("pp={},dp={},tp={}", from[0], from[1], from[2]);
         let wanted = format!("dp={}", to[1]);
-        ok(&[
+        run_chakram_ok(&[
             "scale", &small, "--grid", &grid, "--to", &wanted, "-o", scaled,
         ]);
         assert_eq!(
@@ -254,7 +267,7 @@ fn grids_of_every_kind_scale_to_those_that_are_made_for_the_size() {
         );
         let machine = "dgx-h100x8";
         let times = |traces| {
-            let report = replay(traces, machine, &[]);
+            let report = replay_report_json(traces, machine, &[]);
             (report["makespan_ps"].clone(), report["messages"].clone())
         };
         assert_eq!(times(scaled), times(&large), "{from:?} to {to:?}");
@@ -264,15 +277,15 @@ fn grids_of_every_kind_scale_to_those_that_are_made_for_the_size() {
 #[test]
 fn captures_scale_and_replay() {
     let folder = tempfile::tempdir().unwrap();
-    let capture = case("ddp-resnet18");
+    let capture = case_path("ddp-resnet18");
     let capture = capture.to_str().unwrap();
     for (to, ranks) in [("dp=8", 8), ("dp=1", 1), ("dp=3", 3)] {
         let scaled = folder.path().join(to);
         let scaled = scaled.to_str().unwrap();
-        ok(&[
+        run_chakram_ok(&[
             "scale", capture, "--grid", "dp=2", "--to", to, "-z", "zst", "-o", scaled,
         ]);
-        let report = replay(scaled, "dgx-h100", &["--absent", "refuse"]);
+        let report = replay_report_json(scaled, "dgx-h100", &["--absent", "refuse"]);
         assert_eq!(report["ranks"], ranks);
         assert_eq!(report["nodes"], 2658 * ranks);
     }
@@ -281,7 +294,7 @@ fn captures_scale_and_replay() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let traces = write(folder.path(), "t", [2, 3, 2]);
+    let traces = write_grid_job(folder.path(), "t", [2, 3, 2]);
     let out = folder.path().join("out");
     let out = out.to_str().unwrap();
     for (grid, to, why) in [
@@ -305,7 +318,8 @@ fn what_does_not_fit_is_refused() {
         ("pp=2,dp=3,tp=2", "dp=1", "a message to itself along `dp`"),
         ("dp=0", "dp=1", "is not a dimension"),
     ] {
-        let error = refused(&["scale", &traces, "--grid", grid, "--to", to, "-o", out]);
+        let error =
+            expect_chakram_error(&["scale", &traces, "--grid", grid, "--to", to, "-o", out]);
         assert!(error.contains(why), "{grid} {to}: {error}");
     }
     let left = std::fs::read_dir(folder.path()).unwrap();

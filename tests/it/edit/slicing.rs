@@ -1,7 +1,10 @@
 //! Compares slices by step with conversions of the step alone.
 
-use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
-use crate::corpus::{corpus_path, refusal, sample_every_nth};
+use super::rig::{
+    case_path, decode_trace_nodes, expect_chakram_error, integer_attribute, list_corpus_captures,
+    read_job_traces, replay_report_json, run_chakram_ok,
+};
+use crate::corpus::{corpus_path, find_expected_refusal, sample_every_nth};
 use chakram::internals::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,11 +16,11 @@ fn is_work(node: &Node) -> bool {
 }
 
 /// Returns the start of each node in ns, if the rank runs alone.
-fn starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
+fn compute_node_starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
     let mut ends: BTreeMap<u64, i64> = BTreeMap::new();
     let mut starts = BTreeMap::new();
     for node in nodes {
-        let number = |name: &str| whole(node, name);
+        let number = |name: &str| integer_attribute(node, name);
         let waited = node.data_deps.iter().map(|on| ends[on]);
         let start = waited.max().unwrap_or(0) + number("delay_ns").unwrap_or(0);
         let lasts = number("duration_ns").unwrap_or(node.duration_micros as i64 * 1000);
@@ -28,11 +31,11 @@ fn starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
 }
 
 /// Returns the actions of a rank, with their times relative to the rank's first node.
-fn schedule(nodes: &[Node]) -> Vec<(i64, String, i64, i64, i64)> {
-    let starts = starts(nodes);
+fn list_timed_actions(nodes: &[Node]) -> Vec<(i64, String, i64, i64, i64)> {
+    let starts = compute_node_starts(nodes);
     let work = || nodes.iter().filter(|node| is_work(node));
     let first = work().map(|node| starts[&node.id]).min().unwrap();
-    let number = |node: &Node, name: &str| whole(node, name).unwrap_or(-1);
+    let number = |node: &Node, name: &str| integer_attribute(node, name).unwrap_or(-1);
     let mut list: Vec<_> = work()
         .map(|node| {
             (
@@ -48,33 +51,36 @@ fn schedule(nodes: &[Node]) -> Vec<(i64, String, i64, i64, i64)> {
     list
 }
 
-fn collectives(nodes: &[Node]) -> Vec<(i64, i64)> {
+fn list_collectives(nodes: &[Node]) -> Vec<(i64, i64)> {
     let calls = nodes.iter().filter(|node| (5..=7).contains(&node.r#type));
     let of = |node: &Node| {
-        let number = |name: &str| whole(node, name).unwrap_or(-1);
+        let number = |name: &str| integer_attribute(node, name).unwrap_or(-1);
         (number("comm_type"), number("comm_size"))
     };
     calls.map(of).collect()
 }
 
-fn flops(nodes: &[Node]) -> i64 {
-    nodes.iter().filter_map(|node| whole(node, "num_ops")).sum()
+fn sum_flops(nodes: &[Node]) -> i64 {
+    nodes
+        .iter()
+        .filter_map(|node| integer_attribute(node, "num_ops"))
+        .sum()
 }
 
 /// Cuts every step out of a converted capture, and compares the slice with a conversion of that
 /// step alone. Returns the number of steps.
-fn compare(name: &str, capture: &Path) -> usize {
+fn compare_slices_to_conversions(name: &str, capture: &Path) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let at = |what: &str| folder.path().join(what);
     let arg = |what: &str| at(what).to_str().unwrap().to_owned();
-    ok(&[
+    run_chakram_ok(&[
         "convert",
         "pytorch",
         capture.to_str().unwrap(),
         "-o",
         &arg("all"),
     ]);
-    let all = nodes(&job(&at("all"))[0]);
+    let all = decode_trace_nodes(&read_job_traces(&at("all"))[0]);
     let steps = all
         .iter()
         .filter_map(|node| node.name.strip_prefix("ProfilerStep#"));
@@ -90,8 +96,8 @@ fn compare(name: &str, capture: &Path) -> usize {
             "-o",
             &arg(&cut),
         ];
-        ok(&sliced);
-        ok(&[
+        run_chakram_ok(&sliced);
+        run_chakram_ok(&[
             "convert",
             "pytorch",
             capture.to_str().unwrap(),
@@ -100,36 +106,39 @@ fn compare(name: &str, capture: &Path) -> usize {
             "-o",
             &arg(&alone),
         ]);
-        let (cut_traces, alone_traces) = (job(&at(&cut)), job(&at(&alone)));
+        let (cut_traces, alone_traces) = (read_job_traces(&at(&cut)), read_job_traces(&at(&alone)));
         assert_eq!(cut_traces.len(), alone_traces.len());
         for (rank, (cut, alone)) in cut_traces.iter().zip(&alone_traces).enumerate() {
-            let (cut, alone) = (nodes(cut), nodes(alone));
+            let (cut, alone) = (decode_trace_nodes(cut), decode_trace_nodes(alone));
             let label = format!("{name}, step {step}, rank {rank}");
-            assert_eq!(collectives(&cut), collectives(&alone), "{label}");
-            assert_eq!(flops(&cut), flops(&alone), "{label}");
+            assert_eq!(list_collectives(&cut), list_collectives(&alone), "{label}");
+            assert_eq!(sum_flops(&cut), sum_flops(&alone), "{label}");
             // Both reproduce the capture exactly, to the nanosecond. With fewer collectives, the
             // estimated clocks that align ranks may differ, so each rank's times count from its own
             // start.
-            let (cut, alone) = (schedule(&cut), schedule(&alone));
+            let (cut, alone) = (list_timed_actions(&cut), list_timed_actions(&alone));
             let differ = cut.iter().zip(&alone).position(|(a, b)| a != b);
             assert_eq!(differ.map(|i| (&cut[i], &alone[i])), None, "{label}");
             assert_eq!(cut.len(), alone.len(), "{label}");
         }
-        let replayed = replay(&arg(&cut), "dgx-h100", &["--comm", "captured"]);
+        let replayed = replay_report_json(&arg(&cut), "dgx-h100", &["--comm", "captured"]);
         // The replay ends with its last node, at the time that the slowest rank's metadata state.
         assert_eq!(replayed["makespan_ps"], replayed["captured_ps"], "{name}");
-        replay(&arg(&cut), "dgx-h100", &[]);
+        replay_report_json(&arg(&cut), "dgx-h100", &[]);
     }
     steps.len()
 }
 
 #[test]
 fn steps_are_those_that_are_converted_alone() {
-    assert_eq!(compare("ddp-resnet18", &case("ddp-resnet18/capture")), 1);
+    assert_eq!(
+        compare_slices_to_conversions("ddp-resnet18", &case_path("ddp-resnet18/capture")),
+        1
+    );
     let mut steps = 0;
-    for (name, path) in sample_every_nth(3, captures()) {
-        if refusal(&name).is_none() {
-            steps += compare(&name, &path);
+    for (name, path) in sample_every_nth(3, list_corpus_captures()) {
+        if find_expected_refusal(&name).is_none() {
+            steps += compare_slices_to_conversions(&name, &path);
         }
     }
     assert_eq!(steps >= 3, corpus_path("").is_some(), "{steps} steps");
@@ -142,37 +151,37 @@ fn cuts_through_what_belongs_together_are_refused_or_go_all_the_way() {
     let prefix = prefix.to_str().unwrap();
     // Rank 1 gets larger ids, so only one of its collectives has an id up to the id of rank 0's
     // second collective.
-    let mut traces = job(&case("data-parallel-8"));
+    let mut traces = read_job_traces(&case_path("data-parallel-8"));
     traces.truncate(2);
-    let mut second = nodes(&traces[1]);
+    let mut second = decode_trace_nodes(&traces[1]);
     for node in &mut second {
         node.id += 7;
         node.data_deps.iter_mut().for_each(|on| *on += 7);
     }
-    traces[1] = super::rig::file(&second);
+    traces[1] = super::rig::encode_trace_file(&second);
     for (rank, trace) in traces.iter().enumerate() {
         std::fs::write(folder.path().join(format!("two.{rank}.et")), trace).unwrap();
     }
     let two = folder.path().join("two");
     let two = two.to_str().unwrap();
-    let first = nodes(&traces[0]);
+    let first = decode_trace_nodes(&traces[0]);
     let second = first.iter().filter(|node| node.r#type == 7).nth(1).unwrap();
     let to = second.id.to_string();
     let cut = ["slice", two, "--to", &to, "-o", prefix];
-    let error = refused(&cut);
+    let error = expect_chakram_error(&cut);
     assert!(
         error.contains("collective") && error.contains("--unmatched cut"),
         "{error}"
     );
     assert!(!Path::new(&format!("{prefix}.0.et")).exists());
-    let said = ok(&[&cut[..], &["--unmatched", "cut"]].concat());
+    let said = run_chakram_ok(&[&cut[..], &["--unmatched", "cut"]].concat());
     assert!(said.contains("were removed on all ranks"), "{said}");
-    replay(prefix, "dgx-h100", &[]);
+    replay_report_json(prefix, "dgx-h100", &[]);
 }
 
 #[test]
 fn slices_go_through_pipes() {
-    let trace = case("data-parallel-8/job.0.et");
+    let trace = case_path("data-parallel-8/job.0.et");
     let trace = trace.to_str().unwrap();
     let run = |args: &[&str], input: &[u8]| {
         use std::io::Write;
@@ -189,7 +198,7 @@ fn slices_go_through_pipes() {
     };
     let cut = ["--from", "3", "--to", "20", "-o", "-"];
     let (code, from_file) = run(&[&["slice", trace][..], &cut].concat(), b"");
-    assert_eq!((code, nodes(&from_file).len()), (0, 18));
+    assert_eq!((code, decode_trace_nodes(&from_file).len()), (0, 18));
     let contents = std::fs::read(trace).unwrap();
     let packed = [&["slice", "-"][..], &cut, &["-z", "gz"]].concat();
     let (code, from_pipe) = run(&packed, &contents);
@@ -198,7 +207,7 @@ fn slices_go_through_pipes() {
         .unwrap();
     assert_eq!((code, unpacked == from_file), (0, true));
     assert_eq!(run(&["audit", "--leaks", "-"], &from_pipe).0, 0);
-    let error = refused(&["slice", "traces/data-parallel-8", "--to", "9", "-o", "-"]);
+    let error = expect_chakram_error(&["slice", "traces/data-parallel-8", "--to", "9", "-o", "-"]);
     assert!(
         error.contains("-o - writes one trace, but there are 8"),
         "{error}"

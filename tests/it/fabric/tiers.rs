@@ -1,13 +1,20 @@
 //! Tests Clos networks and graphs in combination with other dimensions: nodes on a fabric of NICs.
 
-use super::{RING_OF_MESSAGES, json, makespan, refusal, stdout};
+use super::{
+    RING_OF_MESSAGES, expect_chakram_error, replay_makespan, run_chakram_json, run_chakram_ok,
+};
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;
 
 /// Returns a machine file with these dimensions, each given by its name and further keys.
-fn tiers(dir: &TempDir, name: &str, dimensions: &[(&str, &str)], more: &str) -> String {
-    let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
+fn write_machine_file(
+    dir: &TempDir,
+    name: &str,
+    dimensions: &[(&str, &str)],
+    more: &str,
+) -> String {
+    let notation = run_chakram_ok(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
     let path = dir.path().join(name).to_str().unwrap().to_owned();
     let dimensions: String = dimensions
@@ -24,7 +31,7 @@ const NODE: (&str, &str) = (
 );
 
 /// Keys of a Clos network of 1 GB/s and 1 us that connects two nodes.
-fn nics(more: &str) -> String {
+fn format_clos_keys(more: &str) -> String {
     format!(
         "shape = \"clos\"\nsize = 2\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\nalgorithm = \"direct\"\n{more}"
     )
@@ -32,8 +39,10 @@ fn nics(more: &str) -> String {
 
 /// Returns machines of two nodes, each of two NPUs, on three networks: rails with one switch each, one fabric with a
 /// switch for each rail, and one fabric with a switch for each node. In both fabrics, one uplink serves two NICs.
-fn fabrics(dir: &TempDir) -> [String; 3] {
-    let of = |name: &str, more: &str| tiers(dir, name, &[NODE, ("nics", &nics(more))], "");
+fn write_fabric_machines(dir: &TempDir) -> [String; 3] {
+    let of = |name: &str, more: &str| {
+        write_machine_file(dir, name, &[NODE, ("nics", &format_clos_keys(more))], "")
+    };
     [
         of("rails.toml", "levels = \"2\""),
         of(
@@ -51,11 +60,11 @@ fn fabrics(dir: &TempDir) -> [String; 3] {
 #[test]
 fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
     let dir = TempDir::new().unwrap();
-    let machines = fabrics(&dir);
+    let machines = write_fabric_machines(&dir);
     let on = |map: &str| {
         machines.clone().map(|machine| {
             let args = ["--ranks", "2", "-m", &machine, "--map", map];
-            makespan(&[RING_OF_MESSAGES, &args].concat())
+            replay_makespan(&[RING_OF_MESSAGES, &args].concat())
         })
     };
     // A message inside a node takes 0.1 ms and two links, on every fabric.
@@ -72,7 +81,7 @@ fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
         let job = [
             "generate", "p2p", "stride", "--stride", "2", "--size", "1MB", "--ranks", "4",
         ];
-        makespan(&[&job[..], &["-m", machine]].concat())
+        replay_makespan(&[&job[..], &["-m", machine]].concat())
     };
     let found: Vec<_> = machines.iter().map(stride).collect();
     assert_eq!(found, [1_002_000_000, 1_002_000_000, 2_004_000_000]);
@@ -85,7 +94,7 @@ fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
 #[test]
 fn collectives_go_inside_and_then_over_the_fabric() {
     let dir = TempDir::new().unwrap();
-    let found = fabrics(&dir).map(|machine| {
+    let found = write_fabric_machines(&dir).map(|machine| {
         // With several chunks, the phases inside and outside the node would overlap.
         let text = fs::read_to_string(&machine).unwrap();
         fs::write(&machine, text + "\n[collectives]\nchunks = 1\n").unwrap();
@@ -99,7 +108,7 @@ fn collectives_go_inside_and_then_over_the_fabric() {
             "4",
             "--links",
         ];
-        let report = json(&[&job[..], &["-m", &machine]].concat());
+        let report = run_chakram_json(&[&job[..], &["-m", &machine]].concat());
         let dimensions = report["links"]["dimensions"].as_array().unwrap().clone();
         let own = dimensions.iter().map(|of| of["bytes_per_npu"].as_u64());
         assert_eq!(
@@ -132,24 +141,24 @@ fn a_fabric_over_nodes_is_the_fabric_alone() {
         )
     };
     let node = NODE.1.replace("size = 2", "size = 4");
-    let alone = tiers(&dir, "alone.toml", &[("nics", &clos(16, ""))], "");
+    let alone = write_machine_file(&dir, "alone.toml", &[("nics", &clos(16, ""))], "");
     let over = [
         ("node", &node[..]),
         ("nics", &clos(4, "fabric = \"top_of_rack\"")),
     ];
-    let over = tiers(&dir, "over.toml", &over, "");
+    let over = write_machine_file(&dir, "over.toml", &over, "");
     for stride in ["4", "5", "7", "8", "11"] {
         let job = [
             "generate", "p2p", "stride", "--stride", stride, "--size", "3MB", "--ranks", "16",
         ];
         let [alone, over] =
-            [&alone, &over].map(|file| makespan(&[&job[..], &["-m", file]].concat()));
+            [&alone, &over].map(|file| replay_makespan(&[&job[..], &["-m", file]].concat()));
         assert!(alone.abs_diff(over) <= 16, "{stride}: {alone} {over}");
     }
-    let switch = nics("").replace("clos", "switch");
+    let switch = format_clos_keys("").replace("clos", "switch");
     let network = "[network]\nmodel = \"fair_sharing\"\n";
-    let switch = tiers(&dir, "switch.toml", &[NODE, ("nics", &switch)], network);
-    let [rails, ..] = fabrics(&dir);
+    let switch = write_machine_file(&dir, "switch.toml", &[NODE, ("nics", &switch)], network);
+    let [rails, ..] = write_fabric_machines(&dir);
     for job in [
         &["generate", "collective", "all-reduce"][..],
         &["generate", "collective", "all-to-all"],
@@ -157,7 +166,7 @@ fn a_fabric_over_nodes_is_the_fabric_alone() {
     ] {
         let nodes = [&switch, &rails].map(|file| {
             let args = ["--size", "3MB", "--ranks", "4", "-m", file];
-            let report = json(&[job, &args].concat());
+            let report = run_chakram_json(&[job, &args].concat());
             report["npus"].clone()
         });
         assert_eq!(nodes[0], nodes[1], "{job:?}");
@@ -173,7 +182,7 @@ fn boards_are_graphs_under_a_switch() {
     let square = "shape = \"graph\"\nsize = 4\nlinks = \"0-1,1-2,2-3,3-0\"\nbandwidth = \"1 GB/s\"\nlatency = \"1 us\"\n\
                   algorithm = \"ring\"";
     let above = NODE.1;
-    let machine = tiers(
+    let machine = write_machine_file(
         &dir,
         "boards.toml",
         &[("board", square), ("above", above)],
@@ -181,17 +190,17 @@ fn boards_are_graphs_under_a_switch() {
     );
     let on = |map: &str| {
         let args = ["--ranks", "2", "-m", &machine, "--map", map];
-        makespan(&[RING_OF_MESSAGES, &args].concat())
+        replay_makespan(&[RING_OF_MESSAGES, &args].concat())
     };
     assert_eq!(on("0,2"), 1_002_000_000);
     assert_eq!(on("1,5"), 102_000_000);
     assert_eq!(on("0,6"), 1_004_000_000);
-    let shown = stdout(&["machine", "check", &machine]);
+    let shown = run_chakram_ok(&["machine", "check", &machine]);
     assert!(
         shown.contains("8 NPUs, graph of 4 @ 1 GB/s, switch 2 @ 10 GB/s"),
         "{shown}"
     );
-    let shown: Value = json(&["machine", "show", &machine]);
+    let shown: Value = run_chakram_json(&["machine", "show", &machine]);
     let dimensions = &shown["machine"]["dimensions"];
     assert_eq!(dimensions[0]["links"], "graph of 4");
     assert_eq!(dimensions[1].get("links"), None);
@@ -202,15 +211,15 @@ fn boards_are_graphs_under_a_switch() {
 fn a_slow_nic_slows_what_passes_it() {
     let dir = TempDir::new().unwrap();
     let slow = "[[link]]\nnpus = \"3\"\ndimension = \"nics\"\nbandwidth = \"500 MB/s\"\n";
-    let machine = tiers(
+    let machine = write_machine_file(
         &dir,
         "slow.toml",
-        &[NODE, ("nics", &nics("levels = \"2\""))],
+        &[NODE, ("nics", &format_clos_keys("levels = \"2\""))],
         slow,
     );
     let on = |map: &str| {
         let args = ["--ranks", "2", "-m", &machine, "--map", map];
-        makespan(&[RING_OF_MESSAGES, &args].concat())
+        replay_makespan(&[RING_OF_MESSAGES, &args].concat())
     };
     assert_eq!((on("0,2"), on("1,3")), (1_002_000_000, 2_002_000_000));
     assert_eq!(on("2,3"), 102_000_000);
@@ -220,20 +229,20 @@ fn a_slow_nic_slows_what_passes_it() {
 fn what_fabrics_do_not_take_is_refused_with_what_they_would() {
     let dir = TempDir::new().unwrap();
     let error = |dimensions: &[(&str, &str)], more: &str| {
-        let machine = tiers(&dir, "wrong.toml", dimensions, more);
-        refusal(&[RING_OF_MESSAGES, &["--ranks", "2", "-m", &machine]].concat())
+        let machine = write_machine_file(&dir, "wrong.toml", dimensions, more);
+        expect_chakram_error(&[RING_OF_MESSAGES, &["--ranks", "2", "-m", &machine]].concat())
     };
-    let four = nics("levels = \"2x2\"");
+    let four = format_clos_keys("levels = \"2x2\"");
     let text = error(&[NODE, ("nics", &four)], "");
     assert!(
         text.contains("levels for 4 NPUs")
             && text.contains("or 4 if `fabric` is \"rail_optimized\""),
         "{text}"
     );
-    let all = nics("levels = \"2\"\nfabric = \"top_of_rack\"");
+    let all = format_clos_keys("levels = \"2\"\nfabric = \"top_of_rack\"");
     let text = error(&[NODE, ("nics", &all)], "");
     assert!(text.contains("of all rails, 4"), "{text}");
-    let alone = nics("levels = \"2\"\nfabric = \"rail_only\"");
+    let alone = format_clos_keys("levels = \"2\"\nfabric = \"rail_only\"");
     let text = error(&[("nics", &alone)], "");
     assert!(
         text.contains("`fabric` only on a dimension that has inner dimensions"),
@@ -244,7 +253,7 @@ fn what_fabrics_do_not_take_is_refused_with_what_they_would() {
         "",
     );
     assert!(text.contains("this key only where shape is clos"), "{text}");
-    let good = nics("levels = \"2\"\nroutes = \"first\"");
+    let good = format_clos_keys("levels = \"2\"\nroutes = \"first\"");
     let text = error(
         &[NODE, ("nics", &good)],
         "[network]\nswitching = \"store_and_forward\"\n",

@@ -1,6 +1,6 @@
 //! Tests jobs as one unit on disk: the files that commands read, and the files that they ignore.
 
-use super::{Folder, makespan, text};
+use super::{Folder, replay_makespan, text_from_bytes};
 use chakram::trace::{JobFileVerifyLevel, TraceFinder};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
@@ -8,12 +8,12 @@ use std::path::Path;
 
 const MACHINE: [&str; 2] = ["-m", "dgx-h100"];
 
-fn generate(folder: &Folder, ranks: &str, prefix: &str) {
+fn generate_data_parallel_job(folder: &Folder, ranks: &str, prefix: &str) {
     let pattern = ["generate", "data-parallel", "--ranks", ranks, "-o", prefix];
     folder.ok(&pattern);
 }
 
-fn read(folder: &Folder, name: &str) -> Value {
+fn read_json_file(folder: &Folder, name: &str) -> Value {
     serde_json::from_slice(&folder.read(name)).expect("it is JSON")
 }
 
@@ -31,29 +31,29 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
         "6",
     ];
     let pattern = [&pattern[..], &["--group", "4,1,2", "-m", "w-2d"]].concat();
-    let direct = makespan(&folder, &pattern);
+    let direct = replay_makespan(&folder, &pattern);
     folder.ok(&[&pattern[..], &["-o", "s/job"]].concat());
     assert!(direct > 0);
     for job in ["s", "s/job", "s/job.job.json"] {
         assert_eq!(
-            makespan(&folder, &["replay", job, "-m", "w-2d"]),
+            replay_makespan(&folder, &["replay", job, "-m", "w-2d"]),
             direct,
             "{job}"
         );
         // By default, a replay uses the machine for which the job was generated.
-        assert_eq!(makespan(&folder, &["replay", job]), direct, "{job}");
+        assert_eq!(replay_makespan(&folder, &["replay", job]), direct, "{job}");
         folder.ok(&["validate", job]);
     }
     let files: Vec<String> = (0..6).map(|rank| format!("s/job.{rank}.et")).collect();
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     assert_eq!(
-        makespan(&folder, &[&["replay"], &files[..]].concat()),
+        replay_makespan(&folder, &[&["replay"], &files[..]].concat()),
         direct
     );
-    let job = read(&folder, "s/job.job.json");
+    let job = read_json_file(&folder, "s/job.job.json");
     assert_eq!(job["schema"], "chakram.job.1");
     assert_eq!(job["machine"], "w-2d");
-    assert_eq!(job["groups"], read(&folder, "s/job.groups.json"));
+    assert_eq!(job["groups"], read_json_file(&folder, "s/job.groups.json"));
     for (rank, row) in job["ranks"].as_array().unwrap().iter().enumerate() {
         assert_eq!(row["rank"], rank);
         let file = folder.read(&format!("s/{}", row["file"].as_str().unwrap()));
@@ -75,26 +75,26 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     std::fs::remove_file(folder.at("s/job.job.json")).unwrap();
     folder.refused(&["replay", "s", "-m", "w-2d"]);
     let groups = ["replay", "s", "-m", "w-2d", "--groups", "s/job.groups.json"];
-    assert_eq!(makespan(&folder, &groups), direct);
+    assert_eq!(replay_makespan(&folder, &groups), direct);
 }
 
 /// A job of four ranks is written over a job of eight ranks.
 #[test]
 fn ranks_of_an_earlier_job_are_not_read() {
     let folder = Folder::new();
-    generate(&folder, "4", "four");
-    let four = makespan(&folder, &[&["replay", "four"], &MACHINE[..]].concat());
-    generate(&folder, "8", "s/job");
-    let eight = makespan(&folder, &[&["replay", "s"], &MACHINE[..]].concat());
+    generate_data_parallel_job(&folder, "4", "four");
+    let four = replay_makespan(&folder, &[&["replay", "four"], &MACHINE[..]].concat());
+    generate_data_parallel_job(&folder, "8", "s/job");
+    let eight = replay_makespan(&folder, &[&["replay", "s"], &MACHINE[..]].concat());
     assert_ne!(four, eight);
     let output = folder.run(&["generate", "data-parallel", "--ranks", "4", "-o", "s/job"]);
-    let note = text(&output.stderr);
+    let note = text_from_bytes(&output.stderr);
     let expected = "note: s/job.4.et to s/job.7.et (4 files) of earlier jobs stay in the folder";
     assert!(note.starts_with(expected), "{note}");
     assert!(folder.at("s/job.7.et").exists());
     for job in ["s", "s/job"] {
         assert_eq!(
-            makespan(&folder, &[&["replay", job], &MACHINE[..]].concat()),
+            replay_makespan(&folder, &[&["replay", job], &MACHINE[..]].concat()),
             four
         );
     }
@@ -125,7 +125,7 @@ fn traces_that_were_changed_are_refused_by_name() {
     ];
     folder.ok(&generate);
     let replay = [&["replay", "job"], &MACHINE[..]].concat();
-    let sound = makespan(&folder, &replay);
+    let sound = replay_makespan(&folder, &replay);
     let trace = folder.read("job.2.et");
     // One trace is a byte shorter, and one has a changed letter in a name.
     let mut other = trace.clone();
@@ -145,7 +145,7 @@ fn traces_that_were_changed_are_refused_by_name() {
             &["audit", "--leaks", "job"],
         ] {
             let output = folder.run(command);
-            let all = text(&output.stdout) + &text(&output.stderr);
+            let all = text_from_bytes(&output.stdout) + &text_from_bytes(&output.stderr);
             assert!(
                 all.contains("job.2.et") && all.contains(part),
                 "{command:?}: {all}"
@@ -155,7 +155,7 @@ fn traces_that_were_changed_are_refused_by_name() {
         assert!(error.contains("--no-verify"), "{error}");
         let output = folder.run(&["validate", "job"]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stdout).contains(part), "{output:?}");
+        assert!(text_from_bytes(&output.stdout).contains(part), "{output:?}");
     }
     folder.ok(&[&replay[..], &["--no-verify"]].concat());
     std::fs::remove_file(folder.at("job.2.et")).unwrap();
@@ -165,7 +165,7 @@ fn traces_that_were_changed_are_refused_by_name() {
         "{error}"
     );
     folder.write("job.2.et", &trace);
-    assert_eq!(makespan(&folder, &replay), sound);
+    assert_eq!(replay_makespan(&folder, &replay), sound);
     // An unreadable job file is an error, unless it is not needed.
     let job = folder.read("job.job.json");
     folder.write("job.job.json", &job[..job.len() / 2]);
@@ -209,8 +209,8 @@ fn large_jobs_are_not_hashed_on_the_way_into_a_replay() {
 #[test]
 fn a_folder_with_several_jobs_says_which() {
     let folder = Folder::new();
-    generate(&folder, "2", "s/first");
-    generate(&folder, "2", "s/second");
+    generate_data_parallel_job(&folder, "2", "s/first");
+    generate_data_parallel_job(&folder, "2", "s/second");
     let error = folder.refused(&[&["replay", "s"], &MACHINE[..]].concat());
     assert!(
         error.contains("several jobs; name one: s/first, s/second\n"),
@@ -250,7 +250,7 @@ fn a_job_goes_into_a_folder_under_a_name() {
 fn links_are_made_unless_they_are_not_wanted() {
     let folder = Folder::new();
     let links = |name: &str| std::fs::metadata(folder.at(name)).unwrap().nlink();
-    generate(&folder, "4", "linked");
+    generate_data_parallel_job(&folder, "4", "linked");
     let generate = [
         "generate",
         "data-parallel",
@@ -268,7 +268,7 @@ fn links_are_made_unless_they_are_not_wanted() {
     folder.ok(&[&scale[..], &["apart", "--no-links"]].concat());
     assert_eq!([links("more.5.et"), links("apart.5.et")], [6, 1]);
     assert_eq!(folder.read("more.5.et"), folder.read("apart.5.et"));
-    let first = read(&folder, "more.job.json")["ranks"].clone();
+    let first = read_json_file(&folder, "more.job.json")["ranks"].clone();
     assert_eq!(first.as_array().unwrap().len(), 6);
     assert!(Path::new(&folder.at("apart.job.json")).exists());
 }

@@ -1,15 +1,15 @@
 //! Tests that every command that makes a job from another copies the job file's contents.
 
-use super::{Folder, makespan};
+use super::{Folder, replay_makespan};
 use serde_json::Value;
 
-fn read(folder: &Folder, name: &str) -> Value {
+fn read_json_file(folder: &Folder, name: &str) -> Value {
     serde_json::from_slice(&folder.read(name)).expect("it is JSON")
 }
 
 /// Generates a training step on two replicas of two pipeline stages of two members, with groups
 /// that have roles. Returns its makespan.
-fn training(folder: &Folder) -> u64 {
+fn generate_training_job(folder: &Folder) -> u64 {
     let plan = [
         "generate",
         "llama3-8b",
@@ -26,7 +26,7 @@ fn training(folder: &Folder) -> u64 {
         &ROOFLINE,
     ]
     .concat();
-    makespan(folder, &plan)
+    replay_makespan(folder, &plan)
 }
 
 const ROOFLINE: [&str; 2] = ["--compute", "roofline"];
@@ -34,8 +34,8 @@ const ROOFLINE: [&str; 2] = ["--compute", "roofline"];
 #[test]
 fn a_job_of_a_job_is_a_job() {
     let folder = Folder::new();
-    let direct = training(&folder);
-    let job = read(&folder, "run/job.job.json");
+    let direct = generate_training_job(&folder);
+    let job = read_json_file(&folder, "run/job.job.json");
     assert!(
         job["groups"]
             .as_object()
@@ -48,7 +48,7 @@ fn a_job_of_a_job_is_a_job() {
     );
     let replay = |prefix: &str| {
         let args = [&["replay", prefix, "-m", "dgx-h100"], &ROOFLINE[..]].concat();
-        makespan(&folder, &args)
+        replay_makespan(&folder, &args)
     };
     assert_eq!(replay("run"), direct);
     folder.ok(&["slice", "run", "--from", "0", "-o", "sliced/"]);
@@ -59,7 +59,7 @@ fn a_job_of_a_job_is_a_job() {
         folder.ok(&["validate", made]);
     }
     for name in ["sliced/job", "lines/a", "hidden/job"] {
-        let made = read(&folder, &format!("{name}.job.json"));
+        let made = read_json_file(&folder, &format!("{name}.job.json"));
         assert_eq!(made["groups"], job["groups"], "{name}");
         assert_eq!(made["ranks"].as_array().unwrap().len(), 8, "{name}");
         assert_eq!(made["roles"], job["roles"], "{name}");
@@ -83,11 +83,14 @@ fn a_job_of_a_job_is_a_job() {
         let args = ["anonymise", job, "--key", "k", "-o", "bare/"];
         let said = folder.errors(&[&args[..], all.as_slice()].concat());
         assert!(said.contains("replay the job with --machine"), "{said}");
-        assert_eq!(read(&folder, "bare/job.job.json")["machine"], Value::Null);
+        assert_eq!(
+            read_json_file(&folder, "bare/job.job.json")["machine"],
+            Value::Null
+        );
     }
     // Traces converted to another form are the same job if they are in the job's own folder and have its prefix.
     folder.ok(&["convert", "trace", "run", "-o", "run/job.jsonl"]);
-    assert_eq!(read(&folder, "run/job.job.json"), job);
+    assert_eq!(read_json_file(&folder, "run/job.job.json"), job);
     assert_eq!(replay("run"), direct);
 }
 
@@ -121,10 +124,10 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
         "-o",
         "b/",
     ]);
-    let job = read(&folder, "b/job.job.json");
+    let job = read_json_file(&folder, "b/job.job.json");
     assert_eq!(job["ranks"].as_array().unwrap().len(), 8);
     assert_eq!(job["machine"], "dgx-h100");
-    assert_eq!(job["groups"], read(&folder, "b/job.groups.json"));
+    assert_eq!(job["groups"], read_json_file(&folder, "b/job.groups.json"));
     folder.ok(&["replay", "b"]);
     let larger = |job: &str, to: &str| {
         let args = [
@@ -145,7 +148,10 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
         said.contains("is now dgx-h100x8, which has enough NPUs for 64 ranks"),
         "{said}"
     );
-    assert_eq!(read(&folder, "c/job.job.json")["machine"], "dgx-h100x8");
+    assert_eq!(
+        read_json_file(&folder, "c/job.job.json")["machine"],
+        "dgx-h100x8"
+    );
     folder.ok(&["replay", "c"]);
     // A machine file does not change.
     let machine = folder.ok(&["machine", "show", "dgx-h100"]);
@@ -156,7 +162,10 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
     folder.ok(&own);
     let said = larger("d", "e/");
     assert!(said.contains("is too small for 64 ranks"), "{said}");
-    assert_eq!(read(&folder, "e/job.job.json")["machine"], "../my.toml");
+    assert_eq!(
+        read_json_file(&folder, "e/job.job.json")["machine"],
+        "../my.toml"
+    );
 }
 
 #[test]
@@ -164,7 +173,7 @@ fn a_capture_becomes_a_job() {
     let folder = Folder::new();
     folder.capture("cap");
     folder.ok(&["convert", "pytorch", "cap", "-o", "out/", "-z", "zst"]);
-    let job = read(&folder, "out/job.job.json");
+    let job = read_json_file(&folder, "out/job.job.json");
     for (rank, row) in job["ranks"].as_array().unwrap().iter().enumerate() {
         assert_eq!(row["file"], format!("job.{rank}.et.zst"));
         let file = folder.read(&format!("out/job.{rank}.et.zst"));

@@ -1,6 +1,6 @@
 //! Tests outputs that are devices, pipes, links, inputs, or the same file twice, and full disks.
 
-use super::{Folder, text};
+use super::{Folder, text_from_bytes};
 use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -9,13 +9,13 @@ use std::process::{Command, Stdio};
 
 const LIST: [&str; 4] = ["model", "list", "-o", "out"];
 
-fn fifo(folder: &Folder, name: &str) {
+fn make_fifo(folder: &Folder, name: &str) {
     let made = Command::new("mkfifo").arg(folder.at(name)).status();
     assert!(made.expect("there is mkfifo").success());
 }
 
 /// Writes a job of two ranks that share one file with two names.
-fn job(folder: &Folder) {
+fn generate_shared_file_job(folder: &Folder) {
     let pattern = ["generate", "collective", "all-reduce", "--size", "1MB"];
     folder.ok(&[&pattern[..], &["--ranks", "2", "-o", "job"]].concat());
 }
@@ -25,7 +25,7 @@ fn a_file_is_replaced_and_keeps_its_permissions() {
     let folder = Folder::new();
     let expected = folder.ok(&["model", "list"]);
     folder.ok(&LIST);
-    assert_eq!(text(&folder.read("out")), expected);
+    assert_eq!(text_from_bytes(&folder.read("out")), expected);
     let umask = fs::metadata(folder.at("out")).unwrap().mode() & 0o777;
     assert_eq!(umask & 0o600, 0o600, "{umask:o}");
     for mode in [0o600, 0o640, 0o755] {
@@ -36,7 +36,7 @@ fn a_file_is_replaced_and_keeps_its_permissions() {
         let after = fs::metadata(folder.at("out")).unwrap();
         assert_eq!(after.mode() & 0o7777, mode, "{:o}", after.mode());
         assert_ne!(after.ino(), before.ino(), "it is another file, renamed");
-        assert_eq!(text(&folder.read("out")), expected);
+        assert_eq!(text_from_bytes(&folder.read("out")), expected);
     }
     assert_eq!(folder.names(), ["out"]);
 }
@@ -57,7 +57,7 @@ fn links_are_followed() {
     }
     for real in ["far/real", "far/new"] {
         assert!(folder.at(real).symlink_metadata().unwrap().is_file());
-        assert_eq!(text(&folder.read(real)), expected);
+        assert_eq!(text_from_bytes(&folder.read(real)), expected);
     }
     // Symbolic links form a cycle.
     symlink("b", folder.at("a")).unwrap();
@@ -76,7 +76,7 @@ fn devices_and_pipes_are_written_to() {
     let null = fs::metadata("/dev/null").unwrap();
     assert!(null.file_type().is_char_device());
 
-    fifo(&folder, "pipe");
+    make_fifo(&folder, "pipe");
     let mut child = folder
         .command(&["model", "list", "-o", "pipe"])
         .spawn()
@@ -106,14 +106,14 @@ fn devices_and_pipes_are_written_to() {
     let both = File::create(folder.at("both")).unwrap();
     let mut first = folder.command(&["model", "list", "-o", "/dev/stdout"]);
     assert!(first.stdout(both).status().unwrap().success());
-    assert_eq!(text(&folder.read("both")), expected);
+    assert_eq!(text_from_bytes(&folder.read("both")), expected);
     assert_eq!(folder.names(), ["both", "out", "pipe", "socket"]);
 }
 
 #[test]
 fn what_a_command_reads_it_does_not_replace() {
     let folder = Folder::new();
-    job(&folder);
+    generate_shared_file_job(&folder);
     folder.ok(&[
         "generate", "chain", "--ranks", "1", "--nodes", "3", "-o", "other",
     ]);
@@ -183,7 +183,7 @@ fn what_a_command_reads_it_does_not_replace() {
 #[test]
 fn two_outputs_are_two_files() {
     let folder = Folder::new();
-    job(&folder);
+    generate_shared_file_job(&folder);
     symlink("a", folder.at("b")).unwrap();
     let replay = ["replay", "job", "-m", "dgx-h100", "-o", "a", "--timeline"];
     for other in ["a", "./a", "b"] {
@@ -199,7 +199,7 @@ fn two_outputs_are_two_files() {
 }
 
 /// Returns all commands that write a report, each with the arguments before the option for the report's file.
-fn reports() -> Vec<Vec<&'static str>> {
+fn list_report_commands() -> Vec<Vec<&'static str>> {
     let all: [&[&str]; 13] = [
         &["replay", "job", "-m", "dgx-h100", "-o"],
         &["replay", "job", "-m", "dgx-h100", "--format", "json", "-o"],
@@ -231,12 +231,12 @@ fn reports() -> Vec<Vec<&'static str>> {
 #[test]
 fn full_disks_exit_2_and_name_the_file() {
     let folder = Folder::new();
-    job(&folder);
+    generate_shared_file_job(&folder);
     folder.capture("cap");
     symlink("/dev/full", folder.at("full")).unwrap();
     symlink("/dev/full", folder.at("out.0.et")).unwrap();
     symlink("/dev/full", folder.at("out.0.jsonl")).unwrap();
-    let mut all = reports();
+    let mut all = list_report_commands();
     all.iter_mut().for_each(|args| args.push("full"));
     let jobs: [&[&str]; 7] = [
         &["slice", "job", "--from", "0", "-o", "out"],
@@ -296,7 +296,7 @@ fn full_disks_exit_2_and_name_the_file() {
             .stderr(Stdio::piped())
             .output()
             .unwrap();
-        let error = text(&output.stderr);
+        let error = text_from_bytes(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         let expected = "error: standard output: cannot write\n  because: No space left";
         assert!(error.starts_with(expected), "{args:?}: {error}");
@@ -306,7 +306,7 @@ fn full_disks_exit_2_and_name_the_file() {
 #[test]
 fn timelines_and_pages_go_to_standard_output_where_the_report_does_not() {
     let folder = Folder::new();
-    job(&folder);
+    generate_shared_file_job(&folder);
     for option in ["--timeline", "--html"] {
         let replay = ["replay", "job", "-m", "dgx-h100", option];
         let report = ["-o", "report.txt"];
@@ -316,7 +316,7 @@ fn timelines_and_pages_go_to_standard_output_where_the_report_does_not() {
             .command(&[&replay[..], &["-"], &report].concat())
             .output()
             .unwrap();
-        assert!(piped.status.success(), "{}", text(&piped.stderr));
+        assert!(piped.status.success(), "{}", text_from_bytes(&piped.stderr));
         let file = fs::read(folder.path().join("file.json")).unwrap();
         assert!(!file.is_empty() && piped.stdout == file, "{option}");
         let mixed = folder
@@ -325,7 +325,7 @@ fn timelines_and_pages_go_to_standard_output_where_the_report_does_not() {
             .unwrap();
         assert_eq!(mixed.status.code(), Some(2));
         assert!(mixed.stdout.is_empty());
-        let error = text(&mixed.stderr);
+        let error = text_from_bytes(&mixed.stderr);
         assert!(error.contains("with the lines of the report"), "{error}");
     }
 }
@@ -333,7 +333,7 @@ fn timelines_and_pages_go_to_standard_output_where_the_report_does_not() {
 #[test]
 fn closed_pipes_are_no_failures() {
     let folder = Folder::new();
-    job(&folder);
+    generate_shared_file_job(&folder);
     let printed: [&[&str]; 7] = [
         &["replay", "job", "-m", "dgx-h100", "--format", "json"],
         &[
@@ -354,7 +354,7 @@ fn closed_pipes_are_no_failures() {
             .stderr(Stdio::piped())
             .output()
             .unwrap();
-        assert_eq!(text(&output.stderr), "", "{args:?}");
+        assert_eq!(text_from_bytes(&output.stderr), "", "{args:?}");
         assert_eq!(output.status.code(), Some(0), "{args:?}");
     }
 }
@@ -384,7 +384,7 @@ fn a_job_that_does_not_fit_leaves_the_old_one() {
     let mut shell = Command::new("bash");
     shell.current_dir(folder.path()).args(["-c", &limited]);
     let output = shell.output().unwrap();
-    let error = text(&output.stderr);
+    let error = text_from_bytes(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(error.contains("job.0.et: cannot write"), "{error}");
     let after: Vec<_> = folder

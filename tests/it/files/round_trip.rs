@@ -1,11 +1,11 @@
 //! Tests jobs that are written and read back: `generate -o` and `replay` give the same report as
 //! `generate --machine`, and so does every job that is derived from a job.
 
-use super::{Folder, text, trace};
+use super::{Folder, text_from_bytes, write_text_trace};
 use serde_json::Value;
 
 /// Returns a command's report, without the fields about the report's source.
-fn report(folder: &Folder, args: &[&str]) -> Value {
+fn report_without_source(folder: &Folder, args: &[&str]) -> Value {
     let json = folder.ok(&[args, &["--format", "json"]].concat());
     let mut report: Value = serde_json::from_str(&json).expect("it is JSON");
     for origin in ["tool_version", "options", "inputs"] {
@@ -14,7 +14,7 @@ fn report(folder: &Folder, args: &[&str]) -> Value {
     report
 }
 
-fn words(line: &str) -> Vec<&str> {
+fn split_words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
@@ -28,13 +28,13 @@ fn first_lines(folder: &Folder, args: &[&str]) -> String {
 /// Generates the job into `s`, replays it from there and directly, checks that both reports are
 /// equal, and returns the report.
 fn there_and_back(folder: &Folder, job: &str, machine: &str, options: &str) -> Value {
-    let run = |args: String| report(folder, &words(&args));
+    let run = |args: String| report_without_source(folder, &split_words(&args));
     let direct = run(format!("generate {job} -m {machine} {options}"));
-    folder.ok(&words(&format!("generate {job} -o s/job")));
+    folder.ok(&split_words(&format!("generate {job} -o s/job")));
     let back = run(format!("replay s -m {machine} {options}"));
     assert!(direct["makespan_ps"].as_u64() > Some(0), "{job}");
     assert_eq!(back, direct, "{job}");
-    let of_text = |args: String| first_lines(folder, &words(&args));
+    let of_text = |args: String| first_lines(folder, &split_words(&args));
     assert_eq!(
         of_text(format!("replay s -m {machine} {options}")),
         of_text(format!("generate {job} -m {machine} {options}")),
@@ -123,8 +123,8 @@ fn what_is_made_of_a_job_replays_as_the_job() {
     let machine = folder.ok(&["machine", "show", "dgx-h100"]);
     folder.write("my.toml", machine.as_bytes());
     let job = "generate gpt2-small --tensor 2 --data 2 --batch 4 --place tp@0,dp@0 -m my.toml";
-    let direct = report(&folder, &words(job));
-    folder.ok(&words(&format!("{job} -o s/job")));
+    let direct = report_without_source(&folder, &split_words(job));
+    folder.ok(&split_words(&format!("{job} -o s/job")));
     let told: Value = serde_json::from_slice(&folder.read("s/job.job.json")).unwrap();
     assert_eq!(told["machine"], "../my.toml");
     for (made, command) in [
@@ -134,7 +134,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         ("hidden", "anonymise s --key k -o hidden/d"),
     ] {
         std::fs::create_dir_all(folder.at("deep/er")).unwrap();
-        folder.ok(&words(command));
+        folder.ok(&split_words(command));
         let path = if made == "sliced" {
             "deep/er/sliced"
         } else {
@@ -145,7 +145,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
             "hidden" => vec!["replay", path, "-m", "my.toml"],
             _ => vec!["replay", path],
         };
-        let back = report(&folder, &args);
+        let back = report_without_source(&folder, &args);
         for key in ["makespan_ps", "mean_ps", "kernels", "npus"] {
             let captured = |report: &Value| {
                 let mut value = report[key].clone();
@@ -167,7 +167,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
     let mut replay = folder.command(&["replay", "s", "--format", "json"]);
     let output = replay.current_dir(folder.at("moved")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let back: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let back: Value = serde_json::from_str(&text_from_bytes(&output.stdout)).unwrap();
     assert_eq!(back["makespan_ps"], direct["makespan_ps"]);
 }
 
@@ -175,17 +175,17 @@ fn what_is_made_of_a_job_replays_as_the_job() {
 #[test]
 fn a_scaled_job_prices_its_kernels_too() {
     let folder = Folder::new();
-    folder.ok(&words(
+    folder.ok(&split_words(
         "generate gpt2-small --tensor 2 --data 2 --batch 4 -o s/job",
     ));
-    folder.ok(&words("scale s --grid dp=2,tp=2 --to dp=4 -o t/"));
-    let before = report(&folder, &words("replay s -m dgx-h100"));
-    let after = report(&folder, &words("replay t -m dgx-h100"));
+    folder.ok(&split_words("scale s --grid dp=2,tp=2 --to dp=4 -o t/"));
+    let before = report_without_source(&folder, &split_words("replay s -m dgx-h100"));
+    let after = report_without_source(&folder, &split_words("replay t -m dgx-h100"));
     // With curves, a kernel takes longer while a collective runs, and collectives run at other
     // times in the scaled job.
     let compute = |job: &str| {
         let line = format!("replay {job} -m dgx-h100 --compute roofline");
-        let report = report(&folder, &words(&line));
+        let report = report_without_source(&folder, &split_words(&line));
         report["mean_ps"]["compute"].as_u64().unwrap()
     };
     assert_eq!(compute("t"), compute("s"));
@@ -200,17 +200,20 @@ fn a_scaled_job_prices_its_kernels_too() {
 fn a_capture_comes_back_from_disk() {
     let folder = Folder::new();
     folder.capture("cap");
-    folder.ok(&words("convert pytorch cap -o job/"));
-    let replay = |job: &str| report(&folder, &["replay", job, "-m", "dgx-h100"]);
+    folder.ok(&split_words("convert pytorch cap -o job/"));
+    let replay = |job: &str| report_without_source(&folder, &["replay", job, "-m", "dgx-h100"]);
     let direct = replay("job");
     assert_eq!(direct["kernels"]["estimated"], 0);
     assert!(direct["kernels"]["priced"].as_u64() > Some(0));
-    folder.ok(&words("convert trace job -o text/a.jsonl"));
-    folder.ok(&words("convert trace text -o back/b.et"));
+    folder.ok(&split_words("convert trace job -o text/a.jsonl"));
+    folder.ok(&split_words("convert trace text -o back/b.et"));
     for job in ["text", "back"] {
         assert_eq!(replay(job), direct, "{job}");
     }
-    let captured = report(&folder, &words("replay back -m dgx-h100 --comm captured"));
+    let captured = report_without_source(
+        &folder,
+        &split_words("replay back -m dgx-h100 --comm captured"),
+    );
     assert_eq!(captured["makespan_ps"], captured["captured_ps"]);
 }
 
@@ -220,7 +223,7 @@ fn astra_sim_jobs_come_back_from_disk() {
     let folder = Folder::new();
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/");
     let inputs = format!("{root}astra-sim-8");
-    let replay = |job: &str| report(&folder, &["replay", job, "-m", "dgx-h100"]);
+    let replay = |job: &str| report_without_source(&folder, &["replay", job, "-m", "dgx-h100"]);
     folder.ok(&["convert", "trace", &inputs, "-o", "s/job.et"]);
     assert_eq!(replay("s"), replay(&inputs));
     // `replay` cannot use ASTRA-sim's system file as a machine. With `astra-sim`, the written job gives the same
@@ -241,13 +244,13 @@ fn astra_sim_jobs_come_back_from_disk() {
 }
 
 /// Writes a text trace of kernels, which are given by their attributes.
-fn kernels(folder: &Folder, name: &str, kernels: &[&str]) {
+fn write_kernel_trace(folder: &Folder, name: &str, kernels: &[&str]) {
     let nodes = (1..)
         .zip(kernels)
         .map(|(id, attributes)| format!("\"name\":\"k{id}\",\"type\":\"COMP_NODE\"{attributes}"));
     let nodes: Vec<String> = nodes.collect();
     let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
-    trace(folder, name, &nodes);
+    write_text_trace(folder, name, &nodes);
 }
 
 const RECORDED: &str = ",\"duration_micros\":10";
@@ -262,7 +265,7 @@ const NOTHING: &str = "";
 fn the_first_lines_count_kernels_by_their_basis() {
     let folder = Folder::new();
     let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
-    kernels(
+    write_kernel_trace(
         &folder,
         "job.0.jsonl",
         &[RECORDED, RECORDED, RECORDED, RECORDED, WORK, NOTHING, FP4],
@@ -274,7 +277,7 @@ fn the_first_lines_count_kernels_by_their_basis() {
     );
     // Independent nodes on one lane run one after another, which takes 4 x 10 + 1 us. Otherwise,
     // they run at the same time.
-    let json = report(&folder, &replay);
+    let json = report_without_source(&folder, &replay);
     let lasts = |json: &Value| json["npus"][0]["time_ps"]["compute"].as_u64().unwrap();
     assert!([10_000_000, 41_000_000].contains(&lasts(&json)), "{json}");
 }
@@ -283,7 +286,7 @@ fn the_first_lines_count_kernels_by_their_basis() {
 fn a_job_of_kernels_without_a_price_is_refused_by_name() {
     let folder = Folder::new();
     let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
-    kernels(&folder, "job.0.jsonl", &[RECORDED, NOTHING, NOTHING]);
+    write_kernel_trace(&folder, "job.0.jsonl", &[RECORDED, NOTHING, NOTHING]);
     let error = folder.refused(&replay);
     assert!(
         error.contains("2 of 3 kernels have no time")
@@ -295,13 +298,13 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
     folder.ok(&[&replay[..], &["--compute", "scaled:0"]].concat());
     // Half of the kernels do not count as most kernels. Arithmetic in a format without a peak is an error if most
     // kernels have no recorded duration.
-    kernels(
+    write_kernel_trace(
         &folder,
         "job.0.jsonl",
         &[RECORDED, RECORDED, NOTHING, NOTHING],
     );
     folder.ok(&replay);
-    kernels(&folder, "job.0.jsonl", &[RECORDED, WORK, WORK, FP4]);
+    write_kernel_trace(&folder, "job.0.jsonl", &[RECORDED, WORK, WORK, FP4]);
     let error = folder.refused(&replay);
     assert!(
         error.contains("rank 0 node 4 `k4`: the kernel computes in fp4"),
@@ -312,7 +315,7 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
 #[test]
 fn options_without_effect_are_refused() {
     let folder = Folder::new();
-    kernels(&folder, "job.0.jsonl", &[RECORDED]);
+    write_kernel_trace(&folder, "job.0.jsonl", &[RECORDED]);
     let replay = ["replay", "job.0.jsonl", "-m", "dgx-h100"];
     let error = folder.refused(&[&replay[..], &["--efficiency", "0.5"]].concat());
     assert!(error.contains("try: --compute roofline"), "{error}");
@@ -321,7 +324,7 @@ fn options_without_effect_are_refused() {
         error.contains("no node of this job is host work"),
         "{error}"
     );
-    kernels(&folder, "job.0.jsonl", &[WORK]);
+    write_kernel_trace(&folder, "job.0.jsonl", &[WORK]);
     let error = folder.refused(&[&replay[..], &["--recorded-on", "dgx-a100"]].concat());
     assert!(
         error.contains("the machine of recorded kernels, but this job has none"),

@@ -1,6 +1,6 @@
 //! Tests names from files that are printed to a terminal, and empty files.
 
-use super::{Folder, text};
+use super::{Folder, text_from_bytes};
 use chakram::trace::{
     AttributeValue as Field, CollectiveKind, GroupName, NodeFieldsBeyondView, NodeView, Op,
     TraceWriter,
@@ -14,7 +14,7 @@ const GROUP: &str = "g\u{1b}]0;x\u{7}\u{202e}\u{9b}2J";
 const NAME: &str = "mm\u{1b}[35;7m\u{202e}\u{200b}\r\nnew line\u{e0041}";
 
 /// Writes two ranks that call a group and run a kernel. Both names contain control sequences.
-fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
+fn write_control_character_job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
     for rank in 0..2 {
         let lane = [("lane.7", Field::Text(NAME))];
         let mut writer = TraceWriter::start_with_metadata(Vec::new(), &lane).unwrap();
@@ -76,7 +76,7 @@ fn on_terminal(folder: &Folder, args: &[&str]) -> String {
 
 /// Returns `true` for the control characters in these names, which have the Unicode categories Cc,
 /// Cf, Zl or Zp. This test does not use the library's own list.
-fn obeyed(c: char) -> bool {
+fn is_control_character(c: char) -> bool {
     matches!(c, '\0'..='\u{9}' | '\u{b}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{200b}'..='\u{200f}'
         | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0041}')
 }
@@ -85,8 +85,8 @@ fn obeyed(c: char) -> bool {
 fn no_name_reaches_the_terminal_as_an_order() {
     let folder = Folder::new();
     let prefix = "job\u{1b}[2J\u{202e}";
-    job(&folder, prefix, "");
-    job(&folder, "b", "other");
+    write_control_character_job(&folder, prefix, "");
+    write_control_character_job(&folder, "b", "other");
     let groups = serde_json::json!({GROUP: [1, 0]}).to_string();
     folder.write("groups.json", groups.as_bytes());
     let (first, second) = (format!("{prefix}.0.et"), format!("{prefix}.1.et"));
@@ -156,15 +156,15 @@ fn no_name_reaches_the_terminal_as_an_order() {
     for args in all {
         let output = folder.run(&args);
         for said in [&output.stdout, &output.stderr] {
-            let said = text(said);
-            let harmful = said.chars().find(|c| obeyed(*c));
+            let said = text_from_bytes(said);
+            let harmful = said.chars().find(|c| is_control_character(*c));
             assert_eq!(harmful, None, "{args:?}: {said}");
             seen += said.matches("\\u").count();
         }
         let said = on_terminal(&folder, &args);
         assert!(!said.is_empty());
         // Colour changes come from the program itself, and have one parameter.
-        let harmful = said.match_indices(obeyed).find(|(at, c)| {
+        let harmful = said.match_indices(is_control_character).find(|(at, c)| {
             let rest = said[*at..].trim_start_matches("\u{1b}[");
             let colour = rest.trim_start_matches(|c: char| c.is_ascii_digit());
             *c != "\r" && !(*c == "\u{1b}" && colour.starts_with('m'))
@@ -172,7 +172,7 @@ fn no_name_reaches_the_terminal_as_an_order() {
         assert_eq!(harmful, None, "{args:?}: {said:?}");
         let csv = args.contains(&"csv") && output.status.success();
         if csv {
-            let said = text(&output.stdout);
+            let said = text_from_bytes(&output.stdout);
             assert!(!said.contains("\nnew line"), "a row is a line: {said}");
         }
     }
@@ -184,7 +184,7 @@ fn no_name_reaches_the_terminal_as_an_order() {
     );
     // A report has the same text in a file as on a terminal.
     folder.ok(&[&replay[..], &["-o", "report"]].concat());
-    assert_eq!(text(&folder.read("report")), folder.ok(&replay));
+    assert_eq!(text_from_bytes(&folder.read("report")), folder.ok(&replay));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_file_of_zeros_is_no_trace() {
                 Some(2),
                 "{zeros} {args:?}: {output:?}"
             );
-            let all = text(&output.stdout) + &text(&output.stderr);
+            let all = text_from_bytes(&output.stdout) + &text_from_bytes(&output.stderr);
             assert!(all.contains("z.0.et"), "{zeros} {args:?}: {all}");
         }
     }

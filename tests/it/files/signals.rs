@@ -1,6 +1,6 @@
 //! Tests signals while files are written, and files that are truncated while they are read.
 
-use super::{Folder, text};
+use super::{Folder, text_from_bytes};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -30,7 +30,7 @@ pub(super) fn default_signals(command: &mut Command) {
 }
 
 /// Starts the job, and returns when some output exists.
-fn start(folder: &Folder) -> Child {
+fn start_long_job(folder: &Folder) -> Child {
     let mut command = folder.command(&super::LONG_JOB);
     default_signals(&mut command);
     let child = command.stdout(Stdio::null()).spawn().unwrap();
@@ -44,7 +44,7 @@ fn start(folder: &Folder) -> Child {
     child
 }
 
-fn send(child: &Child, signal: i32) {
+fn send_signal(child: &Child, signal: i32) {
     // SAFETY: the child was started here and is not waited for yet, so the id is still valid.
     let sent = unsafe { libc::kill(child.id() as i32, signal) };
     assert_eq!(sent, 0);
@@ -54,8 +54,8 @@ fn send(child: &Child, signal: i32) {
 fn whoever_is_interrupted_leaves_nothing() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let folder = Folder::new();
-        let mut child = start(&folder);
-        send(&child, signal);
+        let mut child = start_long_job(&folder);
+        send_signal(&child, signal);
         let status = child.wait().unwrap();
         assert_eq!(status.signal(), Some(signal), "{status}");
         assert_eq!(folder.names(), [""; 0], "signal {signal}");
@@ -76,22 +76,22 @@ fn what_is_to_be_ignored_is_ignored() {
     };
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
     wait_until("temporary file", || !folder.names().is_empty());
-    send(&child, libc::SIGHUP);
+    send_signal(&child, libc::SIGHUP);
     std::thread::sleep(Duration::from_millis(50));
-    send(&child, libc::SIGTERM);
+    send_signal(&child, libc::SIGTERM);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
 }
 
 #[test]
 fn what_killed_runs_left_goes_with_the_next() {
     let folder = Folder::new();
-    let mut child = start(&folder);
-    send(&child, libc::SIGKILL);
+    let mut child = start_long_job(&folder);
+    send_signal(&child, libc::SIGKILL);
     child.wait().unwrap();
     let left = folder.names();
     assert!(!left.is_empty());
     // Another run that is still active keeps its files.
-    let mut other = start(&folder);
+    let mut other = start_long_job(&folder);
     let theirs = format!("-{}-", other.id());
     folder.ok(&[
         "generate", "chain", "--ranks", "1", "--nodes", "1", "-o", "job",
@@ -99,13 +99,13 @@ fn what_killed_runs_left_goes_with_the_next() {
     let names = folder.names();
     assert!(left.iter().all(|name| !names.contains(name)), "{names:?}");
     assert!(names.iter().any(|name| name.contains(&theirs)), "{names:?}");
-    send(&other, libc::SIGTERM);
+    send_signal(&other, libc::SIGTERM);
     other.wait().unwrap();
     assert_eq!(folder.names(), ["job.0.et", "job.job.json"]);
 }
 
 /// Writes a trace of nodes whose names are a megabyte of zeros each, so the sparse file takes no disk space.
-fn huge(folder: &Folder) {
+fn write_huge_sparse_trace(folder: &Folder) {
     const NAME: u64 = 1 << 20;
     let varint = |mut value: u64| {
         let mut bytes = Vec::new();
@@ -134,7 +134,7 @@ fn huge(folder: &Folder) {
 #[test]
 fn a_trace_that_is_cut_while_it_is_read_is_an_error() {
     let folder = Folder::new();
-    huge(&folder);
+    write_huge_sparse_trace(&folder);
     let mut command = folder.command(&["inspect", "huge.0.et", "-o", "report"]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let maps = format!("/proc/{}/maps", child.id());
@@ -145,7 +145,7 @@ fn a_trace_that_is_cut_while_it_is_read_is_an_error() {
     let file = File::options().write(true).open(folder.at("huge.0.et"));
     file.unwrap().set_len(4096).unwrap();
     let output = child.wait_with_output().unwrap();
-    let error = text(&output.stderr);
+    let error = text_from_bytes(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{:?} {error}", output.status);
     assert!(
         error.starts_with("error: huge.0.et: the file became shorter"),

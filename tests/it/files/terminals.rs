@@ -3,7 +3,7 @@
 //! fit the line, unless `--details` is used.
 
 use super::signals::default_signals;
-use super::{Folder, text};
+use super::{Folder, text_from_bytes};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Returns a pseudo-terminal: the program's side, and the controlling side.
-fn terminal(columns: u16) -> (File, OwnedFd) {
+fn open_pseudo_terminal(columns: u16) -> (File, OwnedFd) {
     let (mut other, mut own) = (0, 0);
     // SAFETY: the type is a plain structure of numbers, for which zeros are valid.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
@@ -44,7 +44,7 @@ struct WatchedTerminalProgram {
 impl WatchedTerminalProgram {
     /// Starts the program with its standard error or its output on a terminal.
     fn start(folder: &Folder, args: &[&str], output: bool) -> Self {
-        let (mut other, own) = terminal(100);
+        let (mut other, own) = open_pseudo_terminal(100);
         let mut command = folder.command(args);
         default_signals(&mut command);
         match output {
@@ -78,7 +78,7 @@ impl WatchedTerminalProgram {
             let left = Duration::from_secs(60).saturating_sub(begun.elapsed());
             let bytes = self.seen.recv_timeout(left);
             let bytes = bytes.unwrap_or_else(|_| panic!("no {part:?} in {:?}", self.text));
-            self.text += &text(&bytes);
+            self.text += &text_from_bytes(&bytes);
         }
     }
 
@@ -87,7 +87,7 @@ impl WatchedTerminalProgram {
         self.child.wait().unwrap();
         self.seen
             .iter()
-            .for_each(|bytes| self.text += &text(&bytes));
+            .for_each(|bytes| self.text += &text_from_bytes(&bytes));
         self.text
     }
 }
@@ -132,7 +132,7 @@ fn names_are_cut_in_the_middle_unless_details_are_asked_for() {
     let folder = Folder::new();
     let long = format!("{}_end", "long_".repeat(30));
     let node = format!("\"name\":\"{long}\",\"type\":\"COMP_NODE\",\"duration_micros\":7");
-    super::trace(&folder, "job.0.jsonl", &[&node]);
+    super::write_text_trace(&folder, "job.0.jsonl", &[&node]);
     let reports: [&[&str]; 4] = [
         &["replay", "job.0.jsonl", "-m", "dgx-h100"],
         &["inspect", "job.0.jsonl"],
@@ -163,7 +163,7 @@ fn names_are_cut_in_the_middle_unless_details_are_asked_for() {
         for columns in [100, 140] {
             let mut command = folder.command(args);
             let output = command.env("COLUMNS", columns.to_string()).output();
-            is_cut(&text(&output.unwrap().stdout), columns, args);
+            is_cut(&text_from_bytes(&output.unwrap().stdout), columns, args);
         }
         let details = [args, &["--details"]].concat();
         assert!(folder.ok(&details).contains(&long), "{args:?}");

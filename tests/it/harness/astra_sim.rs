@@ -7,7 +7,7 @@ use chakram::astra_sim::{
 };
 use chakram::internals::logging;
 
-pub fn run(data: &[u8]) {
+pub fn check_astra_sim_bytes(data: &[u8]) {
     parse_all(&String::from_utf8_lossy(data));
 }
 

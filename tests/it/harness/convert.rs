@@ -44,7 +44,10 @@ const NAMES: [&str; 16] = [
 ];
 
 /// Returns the arguments of an operator with their types, which may or may not fit.
-fn arguments(name: &str, bytes: &mut NumbersFromBytes<'_>) -> (String, &'static str) {
+fn generate_operator_arguments(
+    name: &str,
+    bytes: &mut NumbersFromBytes<'_>,
+) -> (String, &'static str) {
     let storage = 10 + bytes.below(4);
     let tensor = format!("[{}, {storage}, 0, 8, 4, \"cpu\"]", 20 + bytes.below(4));
     let (peer, wait) = (bytes.below(3), bytes.below(2) == 0);
@@ -78,7 +81,7 @@ fn arguments(name: &str, bytes: &mut NumbersFromBytes<'_>) -> (String, &'static 
 }
 
 /// Returns the two files of a rank.
-fn capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String, String) {
+fn generate_rank_capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String, String) {
     let mut host = String::from("{\"schema\": \"1.1.1-chakra.0.0.4\", \"nodes\": [");
     let mut kineto = format!(
         "{{\"distributedInfo\": {{\"rank\": {rank}, \"world_size\": 2, \"pg_config\": [\
@@ -89,7 +92,7 @@ fn capture(rank: u32, bytes: &mut NumbersFromBytes<'_>) -> (String, String) {
     for rf in 1..=count {
         let comma = if rf == 1 { "" } else { "," };
         let name = NAMES[bytes.below(16) as usize];
-        let (inputs, types) = arguments(name, bytes);
+        let (inputs, types) = generate_operator_arguments(name, bytes);
         let _ = write!(
             host,
             "{comma}{{\"id\": {rf}, \"name\": \"{name}\", \"ctrl_deps\": 1, \"inputs\": {{\"values\": {inputs}, \
@@ -164,16 +167,16 @@ impl Observer for RankLastCompletionObserver {
 }
 
 /// Runs the target on `data`.
-pub fn run(data: &[u8]) {
+pub fn check_conversion_of_bytes(data: &[u8]) {
     let mut bytes = NumbersFromBytes(data.iter());
     let same = bytes.below(2) == 0;
-    let first = capture(0, &mut bytes);
+    let first = generate_rank_capture(0, &mut bytes);
     let second = match same {
         true => (
             first.0.clone(),
             first.1.replace("\"rank\": 0", "\"rank\": 1"),
         ),
-        false => capture(1, &mut bytes),
+        false => generate_rank_capture(1, &mut bytes),
     };
     let captures = [
         (0, Some(first.0.as_bytes()), Some(first.1.as_bytes())),

@@ -9,13 +9,13 @@ use chakram::units::Span;
 use chakram::workload::{DeclaredGroups, EnforcedDependencyKinds, Graph};
 
 /// Runs the target on `data`.
-pub fn run(data: &[u8]) {
-    let whole = graph(data);
+pub fn check_edits_of_bytes(data: &[u8]) {
+    let whole = parse_graph(data);
     for cut in [
         AnnotationStepOrIdSelector::Ids(2..=90),
         AnnotationStepOrIdSelector::Annotation("*e*".to_owned()),
     ] {
-        slice(data, &cut, whole.is_some());
+        check_slice(data, &cut, whole.is_some());
     }
     let anonymiser = TraceAnonymiser::new(b"key", false, Vec::new());
     match anonymiser.anonymise_trace(data) {
@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
                 .into_findings();
             assert!(findings.is_empty(), "{findings:?}");
             if let Some(whole) = &whole {
-                let after = graph(&after).expect("it can be replayed as before");
+                let after = parse_graph(&after).expect("it can be replayed as before");
                 assert_eq!((after.len(), after.len() as u64), (whole.len(), done.nodes));
             }
         }
@@ -38,17 +38,17 @@ pub fn run(data: &[u8]) {
         (5, ShardedBufferKeptSize::KeepTotal),
         (1, ShardedBufferKeptSize::KeepShard),
     ] {
-        scale(data, to, sharded);
+        check_scaling(data, to, sharded);
     }
 }
 
-fn graph(data: &[u8]) -> Option<Graph> {
+fn parse_graph(data: &[u8]) -> Option<Graph> {
     Graph::read_graph(data, 0, EnforcedDependencyKinds::Auto)
         .ok()
         .map(|read| read.0)
 }
 
-fn slice(data: &[u8], cut: &AnnotationStepOrIdSelector, whole: bool) {
+fn check_slice(data: &[u8], cut: &AnnotationStepOrIdSelector, whole: bool) {
     let mut meetings = JobCommunication::default();
     let part = KeptNodesOfRank::select_nodes(data, 0, cut, &DeclaredGroups::new(), &mut meetings);
     let Ok(part) = part else {
@@ -67,13 +67,13 @@ fn slice(data: &[u8], cut: &AnnotationStepOrIdSelector, whole: bool) {
         let (after, sliced) = part.write_slice(data, start).expect("it was read before");
         assert!(sliced.kept <= sliced.of);
         if whole {
-            let graph = graph(&after).expect("a part of what can be replayed");
+            let graph = parse_graph(&after).expect("a part of what can be replayed");
             assert_eq!(graph.len() as u64, sliced.kept + sliced.joints);
         }
     }
 }
 
-fn scale(data: &[u8], to: u32, sharded: ShardedBufferKeptSize) {
+fn check_scaling(data: &[u8], to: u32, sharded: ShardedBufferKeptSize) {
     let grid = RankGridDimensions::parse("dp=2,tp=2").expect("it is right");
     let along = ScaledDimension::new(grid, "dp", to).expect("it is right");
     let mut scaling = JobScaler::new(along, sharded, DeclaredGroups::new()).expect("no group");
@@ -83,14 +83,14 @@ fn scale(data: &[u8], to: u32, sharded: ShardedBufferKeptSize) {
     }
     for rank in 0..scaling.scaled_dimension().scaled_rank_count() {
         if let Ok(after) = scaling.write_rank(rank, data) {
-            let (before, after) = (nodes(data), nodes(&after));
+            let (before, after) = (count_records(data), count_records(&after));
             assert_eq!(before, after, "copies have the nodes of what they copy");
         }
     }
 }
 
 /// Returns the number of records.
-fn nodes(data: &[u8]) -> usize {
+fn count_records(data: &[u8]) -> usize {
     let mut frames = chakram::internals::FrameCursor::new(data);
     std::iter::from_fn(|| frames.next_record().ok().flatten()).count()
 }

@@ -5,7 +5,7 @@ use chakram::ids::Npu;
 use chakram::machine::Machine;
 
 /// Runs the target on `data`.
-pub fn run(data: &[u8]) {
+pub fn check_machine_file_bytes(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };

@@ -5,7 +5,7 @@ use chakram::astra_sim::custom_algorithm::{self, AstraOrRecordedScriptDurations}
 use chakram::internals::{MscclAlgorithm, MscclTraceWriter};
 
 /// An algorithm that is not rejected has both ends of each of its messages.
-pub fn run(data: &[u8]) {
+pub fn check_msccl_bytes(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };

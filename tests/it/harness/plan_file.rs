@@ -113,7 +113,7 @@ operators = [{ op = "linear", outputs = 3 }, { op = "activation", function = "re
 ];
 
 /// Returns a switch of `npus` NPUs with a peak for every format.
-fn machine(npus: u32) -> Machine {
+fn build_switch_machine(npus: u32) -> Machine {
     let text = format!(
         r#"
 name = "small"
@@ -157,7 +157,7 @@ pub enum PlanCheckOutcome {
 }
 
 /// Runs the target on `data`.
-pub fn run(data: &[u8]) {
+pub fn check_plan_file_bytes(data: &[u8]) {
     let Some((first, text)) = data.split_first() else {
         return;
     };
@@ -175,11 +175,11 @@ pub fn run(data: &[u8]) {
     let model = MODELS[usize::from(*first) % MODELS.len()];
     let model =
         ModelWithDefinitionProperties::parse(model, "model.toml", None).expect("it is a model");
-    look(&model.model, &plan);
+    check_plan(&model.model, &plan);
 }
 
 /// Checks `plan`, with more checks if it is small.
-pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
+pub fn check_plan(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     let operators = model
         .layers
         .iter()
@@ -230,7 +230,7 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> PlanCheckOutcome {
     if work > LITTLE || plan.rank_count() > RANKS {
         return PlanCheckOutcome::Summed;
     }
-    ranks(&job, plan, &summary);
+    check_job_ranks(&job, plan, &summary);
     PlanCheckOutcome::Held
 }
 
@@ -306,7 +306,7 @@ impl Sink for RankNodeSummingSink<'_> {
 }
 
 /// Compares the ranks of `job` with one another, and replays them.
-fn ranks(job: &CheckedWorkloadPattern, plan: &ParallelismPlan, summary: &PlanSummary) {
+fn check_job_ranks(job: &CheckedWorkloadPattern, plan: &ParallelismPlan, summary: &PlanSummary) {
     let groups = job.declared_groups();
     let mut all = SumsOverAllRanks::default();
     for rank in 0..job.rank_count() {
@@ -341,7 +341,7 @@ fn ranks(job: &CheckedWorkloadPattern, plan: &ParallelismPlan, summary: &PlanSum
         assert!(each.all(|calls| calls == first), "group {group:?}");
     }
     let workload = job.build_workload().expect("a job is a workload");
-    let machine = machine(job.rank_count());
+    let machine = build_switch_machine(job.rank_count());
     let options = ReplayOptions::with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
     });

@@ -74,10 +74,10 @@ impl Observer for NodeEventCounter {
 }
 
 /// Runs the target on `data`.
-pub fn run(data: &[u8]) {
+pub fn check_replays_of_bytes(data: &[u8]) {
     let machine = Machine::parse(MACHINE, "small.toml").expect("it is right");
     for ranks in 1..=2 {
-        let Some(workload) = workload(data, ranks) else {
+        let Some(workload) = build_workload_from_bytes(data, ranks) else {
             continue;
         };
         let modes = [
@@ -96,13 +96,13 @@ pub fn run(data: &[u8]) {
                 o.comm = comm;
                 o.stepwise = stepwise;
             });
-            let first = replay(&workload, &machine, &options);
-            assert_eq!(first, replay(&workload, &machine, &options));
+            let first = replay_counting_events(&workload, &machine, &options);
+            assert_eq!(first, replay_counting_events(&workload, &machine, &options));
         }
     }
 }
 
-fn workload(data: &[u8], ranks: u32) -> Option<Workload> {
+fn build_workload_from_bytes(data: &[u8], ranks: u32) -> Option<Workload> {
     let mut builder = WorkloadBuilder::default();
     for rank in 0..ranks {
         let (graph, binding) = Graph::read_graph(data, rank, EnforcedDependencyKinds::Auto).ok()?;
@@ -118,7 +118,7 @@ fn workload(data: &[u8], ranks: u32) -> Option<Workload> {
         .ok()
 }
 
-fn replay(
+fn replay_counting_events(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,

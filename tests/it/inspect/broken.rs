@@ -1,19 +1,19 @@
 //! Tests broken files, conflicting options, and pipes whose reader closes.
 
-use super::{encoded, inspect, kernel, with};
+use super::{build_attribute, build_kernel_node, encode_trace_file, run_inspect};
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-fn put(folder: &Path, rank: u32, contents: &[u8]) {
+fn write_trace_bytes(folder: &Path, rank: u32, contents: &[u8]) {
     std::fs::write(folder.join(format!("job.{rank}.et")), contents).unwrap();
 }
 
 /// Runs the command. Returns the exit code, the standard output and the standard error.
-fn answer(args: &[&str]) -> (i32, String, String) {
-    let output = inspect(args);
+fn run_inspect_as_text(args: &[&str]) -> (i32, String, String) {
+    let output = run_inspect(args);
     (
         output.status.code().expect("it ends by itself"),
         String::from_utf8(output.stdout).unwrap(),
@@ -28,28 +28,28 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
     // Rank 0 is sound, except that one control dependency is on a missing node; replays repair such a dependency. Rank
     // 1 has a send without a peer, a kernel with a data dependency on a missing node, a second node 1, and two nodes on
     // a cycle with a third node after the cycle. Its trace is truncated within the last record. Rank 2 is empty.
-    let mut own = kernel(1, "a", 1, &[]);
+    let mut own = build_kernel_node(1, "a", 1, &[]);
     own.ctrl_deps = vec![77];
-    put(folder.path(), 0, &encoded(Vec::new(), &[own]));
+    write_trace_bytes(folder.path(), 0, &encode_trace_file(Vec::new(), &[own]));
     let send = Node {
         r#type: 5,
-        ..kernel(2, "send", 1, &[1])
+        ..build_kernel_node(2, "send", 1, &[1])
     };
     let nodes = [
-        kernel(1, "a", 1, &[]),
+        build_kernel_node(1, "a", 1, &[]),
         send,
-        kernel(3, "c", 1, &[99]),
-        kernel(1, "again", 1, &[]),
-        kernel(4, "d", 1, &[5]),
-        kernel(5, "e", 1, &[4]),
-        kernel(6, "f", 1, &[5]),
-        kernel(7, "lost", 1, &[]),
+        build_kernel_node(3, "c", 1, &[99]),
+        build_kernel_node(1, "again", 1, &[]),
+        build_kernel_node(4, "d", 1, &[5]),
+        build_kernel_node(5, "e", 1, &[4]),
+        build_kernel_node(6, "f", 1, &[5]),
+        build_kernel_node(7, "lost", 1, &[]),
     ];
-    let mut contents = encoded(Vec::new(), &nodes);
+    let mut contents = encode_trace_file(Vec::new(), &nodes);
     contents.pop();
-    put(folder.path(), 1, &contents);
-    put(folder.path(), 2, &[]);
-    let (code, text, warning) = answer(&[path]);
+    write_trace_bytes(folder.path(), 1, &contents);
+    write_trace_bytes(folder.path(), 2, &[]);
+    let (code, text, warning) = run_inspect_as_text(&[path]);
     assert_eq!(code, 0, "{warning}");
     // The faults are rank 2, the broken send, the truncation, node 1, node 99, and three nodes
     // without times.
@@ -77,20 +77,20 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
         .filter(|line| line.starts_with("  unreadable"))
         .collect();
     assert_eq!(types.len(), 1, "{text}");
-    let (code, text, _) = answer(&[path, "--format", "json"]);
+    let (code, text, _) = run_inspect_as_text(&[path, "--format", "json"]);
     let document: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
         (code, document["unreadable"][0]["rank"].as_u64()),
         (0, Some(2))
     );
     assert_eq!(document["ranks"][1]["nodes"], 7);
-    let (code, text, warning) = answer(&[path, "--list"]);
+    let (code, text, warning) = run_inspect_as_text(&[path, "--list"]);
     assert_eq!((code, text.lines().count()), (0, 1 + 8), "{text}");
     assert!(warning.starts_with("warning: 8 faults"), "{warning}");
     // A critical path needs the traces of all ranks.
-    let (code, _, error) = answer(&[path, "--critical-path"]);
+    let (code, _, error) = run_inspect_as_text(&[path, "--critical-path"]);
     assert_eq!((code, error.contains("job.2.et")), (2, true), "{error}");
-    let (code, text, _) = answer(&[path, "--critical-path", "--rank", "0-1"]);
+    let (code, text, _) = run_inspect_as_text(&[path, "--critical-path", "--rank", "0-1"]);
     assert_eq!(code, 0);
     assert!(
         text.contains("3 nodes left out, which are on a dependency cycle or depend on one"),
@@ -102,11 +102,11 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
 #[test]
 fn control_dependencies_that_close_a_cycle_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
-    let mut first = kernel(1, "a", 3, &[]);
+    let mut first = build_kernel_node(1, "a", 3, &[]);
     first.ctrl_deps = vec![2];
-    let contents = encoded(Vec::new(), &[first, kernel(2, "b", 4, &[1])]);
-    put(folder.path(), 0, &contents);
-    let (code, text, warning) = answer(&[folder.path().to_str().unwrap()]);
+    let contents = encode_trace_file(Vec::new(), &[first, build_kernel_node(2, "b", 4, &[1])]);
+    write_trace_bytes(folder.path(), 0, &contents);
+    let (code, text, warning) = run_inspect_as_text(&[folder.path().to_str().unwrap()]);
     assert_eq!((code, &warning[..]), (0, ""));
     assert!(
         text.contains("control dependencies close a cycle"),
@@ -119,15 +119,15 @@ fn control_dependencies_that_close_a_cycle_are_left_out() {
 fn where_nothing_can_be_read_the_exit_code_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
-    put(folder.path(), 0, &[]);
-    put(folder.path(), 1, b"\x28\xb5\x2f\xfd no zstd");
+    write_trace_bytes(folder.path(), 0, &[]);
+    write_trace_bytes(folder.path(), 1, b"\x28\xb5\x2f\xfd no zstd");
     for more in [
         &[][..],
         &["--list"],
         &["--critical-path"],
         &["--node", "1", "--rank", "0"],
     ] {
-        let (code, text, error) = answer(&[&[path], more].concat());
+        let (code, text, error) = run_inspect_as_text(&[&[path], more].concat());
         assert_eq!(code, 2, "{more:?}: {text}");
         assert!(
             error.contains("job.0.et") && error.contains("the file is empty"),
@@ -162,11 +162,11 @@ fn options_that_do_not_go_together_are_refused() {
         (&["--depth", "2"], "--node"),
         (&["--threads", "0"], "--threads"),
     ] {
-        let (code, _, error) = answer(&[&[job], args].concat());
+        let (code, _, error) = run_inspect_as_text(&[&[job], args].concat());
         assert_eq!(code, 2, "{args:?}");
         assert!(error.contains(told), "{args:?}: {error}");
     }
-    assert_eq!(answer(&["no/such/folder"]).0, 2);
+    assert_eq!(run_inspect_as_text(&["no/such/folder"]).0, 2);
 }
 
 #[test]
@@ -201,8 +201,9 @@ fn files_appear_whole_and_hold_what_is_printed() {
     {
         let file = folder.path().join(format!("{i}.txt"));
         let job = ["traces/ddp-resnet18"];
-        let printed = super::said(&[&job[..], args].concat());
-        let silent = super::said(&[&job[..], args, &["-o", file.to_str().unwrap()]].concat());
+        let printed = super::run_inspect_ok(&[&job[..], args].concat());
+        let silent =
+            super::run_inspect_ok(&[&job[..], args, &["-o", file.to_str().unwrap()]].concat());
         assert_eq!(
             (std::fs::read_to_string(&file).unwrap(), &silent[..]),
             (printed, "")
@@ -213,17 +214,23 @@ fn files_appear_whole_and_hold_what_is_printed() {
 #[test]
 fn attributes_of_odd_types_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
-    let mut nodes = [kernel(1, "a", 1, &[]), kernel(2, "b", 1, &[])];
-    nodes[0].attr = vec![
-        with("x", Attribute::DoubleVal(0.5)),
-        with("x", Attribute::DoubleVal(1.5)),
+    let mut nodes = [
+        build_kernel_node(1, "a", 1, &[]),
+        build_kernel_node(2, "b", 1, &[]),
     ];
-    nodes[1].attr = vec![with("x", Attribute::StringVal("\u{1b}[2J".to_owned()))];
-    put(folder.path(), 0, &encoded(Vec::new(), &nodes));
+    nodes[0].attr = vec![
+        build_attribute("x", Attribute::DoubleVal(0.5)),
+        build_attribute("x", Attribute::DoubleVal(1.5)),
+    ];
+    nodes[1].attr = vec![build_attribute(
+        "x",
+        Attribute::StringVal("\u{1b}[2J".to_owned()),
+    )];
+    write_trace_bytes(folder.path(), 0, &encode_trace_file(Vec::new(), &nodes));
     let path = folder.path().to_str().unwrap();
-    let (_, text, _) = answer(&[path]);
+    let (_, text, _) = run_inspect_as_text(&[path]);
     // A node that has the attribute twice counts once.
     assert!(text.contains("x (double 1, string 1)"), "{text}");
-    let (_, text, _) = answer(&[path, "--node", "2"]);
+    let (_, text, _) = run_inspect_as_text(&[path, "--node", "2"]);
     assert!(text.contains("x") && !text.contains('\u{1b}'), "{text:?}");
 }

@@ -1,6 +1,9 @@
 //! Compares filters with a test of every node in the types generated from the schema.
 
-use super::{attribute, json, number, parsed, row, rows, said, whole};
+use super::{
+    attribute_value, find_only_row, inspect_json, integer_attribute, integer_field, list_rows,
+    read_trace_records, run_inspect_ok,
+};
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use serde_json::Value;
@@ -13,16 +16,24 @@ struct UnfilteredNodeRecordAndTimes {
     times: (u64, u64),
 }
 
-fn known() -> Vec<UnfilteredNodeRecordAndTimes> {
-    let list = json(&["traces/ddp-resnet18", "--list"]);
-    let times: BTreeMap<(u64, u64), (u64, u64)> = rows(&list, "nodes")
+fn list_nodes_with_times() -> Vec<UnfilteredNodeRecordAndTimes> {
+    let list = inspect_json(&["traces/ddp-resnet18", "--list"]);
+    let times: BTreeMap<(u64, u64), (u64, u64)> = list_rows(&list, "nodes")
         .iter()
         .map(|row| {
-            let key = (number(row, "rank"), number(row, "id"));
-            (key, (number(row, "start_ps"), number(row, "end_ps")))
+            let key = (integer_field(row, "rank"), integer_field(row, "id"));
+            (
+                key,
+                (integer_field(row, "start_ps"), integer_field(row, "end_ps")),
+            )
         })
         .collect();
-    let ranks = (0..2).map(|rank| (rank, parsed(&format!("ddp-resnet18/job.{rank}.et.zst")).1));
+    let ranks = (0..2).map(|rank| {
+        (
+            rank,
+            read_trace_records(&format!("ddp-resnet18/job.{rank}.et.zst")).1,
+        )
+    });
     let known = ranks.flat_map(|(rank, nodes)| {
         let times = &times;
         nodes
@@ -39,16 +50,16 @@ fn known() -> Vec<UnfilteredNodeRecordAndTimes> {
 }
 
 fn is_host(node: &Node) -> bool {
-    node.r#type == 4 && whole(node, "is_cpu_op") == Some(1)
+    node.r#type == 4 && integer_attribute(node, "is_cpu_op") == Some(1)
 }
 
 #[test]
 fn filters_find_what_a_look_at_every_node_finds() {
-    let known = known();
+    let known = list_nodes_with_times();
     let ps = |ms: u64| ms * 1_000_000_000;
     let named = |node: &Node, lane: &str| {
-        attribute(node, "stream")
-            .or(attribute(node, "tid"))
+        attribute_value(node, "stream")
+            .or(attribute_value(node, "tid"))
             .is_some_and(|value| matches!(value, Attribute::Int64Val(v) if lane == v.to_string()))
     };
     type Test<'t> = Box<dyn Fn(&UnfilteredNodeRecordAndTimes) -> bool + 't>;
@@ -76,7 +87,7 @@ fn filters_find_what_a_look_at_every_node_finds() {
         ),
         (
             vec!["--type", "broadcast,metadata"],
-            Box::new(|k| k.node.r#type == 1 || whole(&k.node, "comm_type") == Some(5)),
+            Box::new(|k| k.node.r#type == 1 || integer_attribute(&k.node, "comm_type") == Some(5)),
         ),
         (vec!["--group", "all"], Box::new(|k| k.node.r#type == 7)),
         (vec!["--group", "tp"], Box::new(|_| false)),
@@ -113,34 +124,34 @@ fn filters_find_what_a_look_at_every_node_finds() {
             .map(|k| (k.rank, k.times.0, k.node.id))
             .collect();
         expected.sort_unstable();
-        let list = json(&[&args[..], &["--list"]].concat());
-        let found: Vec<_> = rows(&list, "nodes")
+        let list = inspect_json(&[&args[..], &["--list"]].concat());
+        let found: Vec<_> = list_rows(&list, "nodes")
             .iter()
             .map(|row| {
                 (
-                    number(row, "rank"),
-                    number(row, "start_ps"),
-                    number(row, "id"),
+                    integer_field(row, "rank"),
+                    integer_field(row, "start_ps"),
+                    integer_field(row, "id"),
                 )
             })
             .collect();
         assert_eq!(found, expected, "{args:?}");
         // The summary counts the same nodes.
-        let summary = json(&args);
-        let selected: u64 = rows(&summary, "ranks")
+        let summary = inspect_json(&args);
+        let selected: u64 = list_rows(&summary, "ranks")
             .iter()
-            .map(|rank| number(rank, "selected"))
+            .map(|rank| integer_field(rank, "selected"))
             .sum();
         assert_eq!(
-            (selected, number(&list, "selected")),
+            (selected, integer_field(&list, "selected")),
             (expected.len() as u64, selected)
         );
-        let typed: u64 = rows(&summary, "types")
+        let typed: u64 = list_rows(&summary, "types")
             .iter()
-            .map(|row| number(row, "nodes"))
+            .map(|row| integer_field(row, "nodes"))
             .sum();
         assert_eq!(typed, selected, "{args:?}");
-        let csv = said(&[&args[..], &["--list", "--format", "csv"]].concat());
+        let csv = run_inspect_ok(&[&args[..], &["--list", "--format", "csv"]].concat());
         assert_eq!(csv.lines().count(), expected.len() + 1);
     }
 }
@@ -149,22 +160,25 @@ fn filters_find_what_a_look_at_every_node_finds() {
 fn lists_end_where_they_are_told_to() {
     let base = ["traces/ddp-resnet18", "--list", "--limit"];
     let first = |n: &str| -> Vec<Value> {
-        let list = json(&[&base[..], &[n]].concat());
-        assert_eq!(number(&list, "selected"), 5316);
-        rows(&list, "nodes").clone()
+        let list = inspect_json(&[&base[..], &[n]].concat());
+        assert_eq!(integer_field(&list, "selected"), 5316);
+        list_rows(&list, "nodes").clone()
     };
     let (some, more) = (first("3"), first("3000"));
     assert_eq!((some.len(), more.len()), (3, 3000));
     assert_eq!(some, more[..3]);
     // The first rank has 2,658 such nodes.
     assert_eq!(
-        (number(&more[2657], "rank"), number(&more[2658], "rank")),
+        (
+            integer_field(&more[2657], "rank"),
+            integer_field(&more[2658], "rank")
+        ),
         (0, 1)
     );
     assert!(first("0").is_empty());
-    let text = said(&[&base[..], &["2"]].concat());
+    let text = run_inspect_ok(&[&base[..], &["2"]].concat());
     assert_eq!(text.lines().last(), Some("… 5314 more: --limit 5316"));
-    assert_eq!(said(&base[..2]).lines().count(), 1 + 100 + 1);
+    assert_eq!(run_inspect_ok(&base[..2]).lines().count(), 1 + 100 + 1);
 }
 
 #[test]
@@ -178,14 +192,17 @@ fn a_filter_is_said_and_kept() {
         "--from",
         "1us",
     ];
-    let document = json(&args);
+    let document = inspect_json(&args);
     let filter = serde_json::json!({"rank": ["0-1"], "type": ["all-reduce"], "from": ["1.000 us"]});
     assert_eq!(document["filter"], filter);
     assert_eq!(
-        number(row(&document, "types", "type", "all-reduce"), "nodes"),
+        integer_field(
+            find_only_row(&document, "types", "type", "all-reduce"),
+            "nodes"
+        ),
         6
     );
-    let text = said(&args);
+    let text = run_inspect_ok(&args);
     assert!(
         text.contains("  filter        type all-reduce, from 1.000 us: 6 of 5,316 nodes\n"),
         "{text}"

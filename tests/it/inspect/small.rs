@@ -1,7 +1,10 @@
 //! Derives every table of two small ranks by hand.
 
-use super::{json, kernel, number, row, rows, said, with, write};
-use crate::commands::says;
+use super::{
+    build_attribute, build_kernel_node, find_only_row, inspect_json, integer_field, list_rows,
+    run_inspect_ok, write_rank_trace,
+};
+use crate::commands::has_line_of_words;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use chakram::internals::proto::{IoInfo, Node};
 use serde_json::Value;
@@ -11,27 +14,27 @@ use serde_json::Value;
 /// bytes each. Then it has an all-reduce of 64 bytes in group `tp` that takes 4 us after 6 us of waiting (none on rank
 /// 1). Finally, it sends 16 bytes to the other rank, receives 16 bytes from it (3 us each), and loads 8 bytes, which
 /// takes no time.
-fn job(folder: &std::path::Path) -> String {
+fn write_two_rank_job(folder: &std::path::Path) -> String {
     for rank in 0..2_u32 {
-        let uint = |name: &str, value| with(name, Attribute::Uint64Val(value));
-        let int = |name: &str, value| with(name, Attribute::Int64Val(value));
+        let uint = |name: &str, value| build_attribute(name, Attribute::Uint64Val(value));
+        let int = |name: &str, value| build_attribute(name, Attribute::Int64Val(value));
         let compute = |id, name: &str, data: &[u64]| Node {
             attr: vec![
                 int("stream", 7),
                 int("num_ops", 100),
                 uint("tensor_size", 40),
             ],
-            ..kernel(id, name, if rank == 0 { 10 } else { 20 }, data)
+            ..build_kernel_node(id, name, if rank == 0 { 10 } else { 20 }, data)
         };
         let declared = r#"['[{"pg_name": "tp", "ranks": [0, 1]}]']"#;
         let message = |id, kind, far: &str, near: &str| Node {
             r#type: kind,
             attr: vec![
-                with(far, Attribute::Int32Val(1 - rank as i32)),
-                with(near, Attribute::Int32Val(rank as i32)),
+                build_attribute(far, Attribute::Int32Val(1 - rank as i32)),
+                build_attribute(near, Attribute::Int32Val(rank as i32)),
                 int("comm_size", 16),
             ],
-            ..kernel(id, "p2p", 3, &[5])
+            ..build_kernel_node(id, "p2p", 3, &[5])
         };
         let nodes = [
             Node {
@@ -45,8 +48,11 @@ fn job(folder: &std::path::Path) -> String {
                 ..Node::default()
             },
             Node {
-                attr: vec![with("is_cpu_op", Attribute::BoolVal(true)), int("tid", 1)],
-                ..kernel(2, "prepare", 5, &[])
+                attr: vec![
+                    build_attribute("is_cpu_op", Attribute::BoolVal(true)),
+                    int("tid", 1),
+                ],
+                ..build_kernel_node(2, "prepare", 5, &[])
             },
             compute(3, "step0/layer0/mm", &[2]),
             Node {
@@ -58,32 +64,32 @@ fn job(folder: &std::path::Path) -> String {
                 attr: vec![
                     int("comm_type", 0),
                     int("comm_size", 64),
-                    with("pg_name", Attribute::StringVal("tp".to_owned())),
+                    build_attribute("pg_name", Attribute::StringVal("tp".to_owned())),
                     uint("wait_ns", if rank == 0 { 6000 } else { 0 }),
                 ],
-                ..kernel(5, "sum", 4, &[4])
+                ..build_kernel_node(5, "sum", 4, &[4])
             },
             message(6, 5, "comm_dst", "comm_src"),
             message(7, 6, "comm_src", "comm_dst"),
             Node {
                 r#type: 2,
                 attr: vec![uint("tensor_size", 8)],
-                ..kernel(8, "fetch", 0, &[])
+                ..build_kernel_node(8, "fetch", 0, &[])
             },
         ];
         let metadata = vec![
-            with("schema", Attribute::StringVal("by hand".to_owned())),
-            with("lane.7", Attribute::StringVal("the GPU".to_owned())),
-            with("rank", Attribute::Int64Val(i64::from(rank))),
+            build_attribute("schema", Attribute::StringVal("by hand".to_owned())),
+            build_attribute("lane.7", Attribute::StringVal("the GPU".to_owned())),
+            build_attribute("rank", Attribute::Int64Val(i64::from(rank))),
         ];
-        write(folder, rank, metadata, &nodes);
+        write_rank_trace(folder, rank, metadata, &nodes);
     }
     folder.join("job").to_str().unwrap().to_owned()
 }
 
 /// Returns the nodes, the time, the waiting, the FLOPs, the bytes, and the nodes without time of a
 /// row.
-fn sums(row: &Value) -> [u64; 6] {
+fn row_sums(row: &Value) -> [u64; 6] {
     [
         "nodes",
         "time_ps",
@@ -92,7 +98,7 @@ fn sums(row: &Value) -> [u64; 6] {
         "bytes",
         "nodes_without_time",
     ]
-    .map(|f| number(row, f))
+    .map(|f| integer_field(row, f))
 }
 
 const US: u64 = 1_000_000;
@@ -100,13 +106,13 @@ const US: u64 = 1_000_000;
 #[test]
 fn every_table_is_the_sum_by_hand() {
     let folder = tempfile::tempdir().unwrap();
-    let path = job(folder.path());
-    let document = json(&[&path]);
+    let path = write_two_rank_job(folder.path());
+    let document = inspect_json(&[&path]);
     // The longest chain has 5 nodes: 2, 3, 4, 5, and then 6 or 7. Nodes 1, 2 and 8 have no
     // dependencies. Nodes 3, 4, 5, 6 and 7 have data dependencies. Rank 0 ends at 5 + 10 + 10 + 6 +
     // 4 + 3 = 38 us, and rank 1 at 5 + 20 + 20 + 4 + 3 = 52 us.
     for (rank, end) in [(0, 38), (1, 52)] {
-        let facts = &rows(&document, "ranks")[rank];
+        let facts = &list_rows(&document, "ranks")[rank];
         let found = [
             "nodes",
             "data_dependencies",
@@ -115,12 +121,12 @@ fn every_table_is_the_sum_by_hand() {
             "width",
             "end_ps",
         ]
-        .map(|field| number(facts, field));
+        .map(|field| integer_field(facts, field));
         assert_eq!(found, [8, 5, 1, 5, 3, end * US], "rank {rank}");
         // Without recorded delays, the times are estimates.
         assert_eq!(facts["times"], "estimated");
     }
-    let types = |name| sums(row(&document, "types", "type", name));
+    let types = |name| row_sums(find_only_row(&document, "types", "type", name));
     assert_eq!(types("metadata"), [2, 0, 0, 0, 0, 0]);
     assert_eq!(types("host"), [2, 10 * US, 0, 0, 0, 0]);
     // The sums are 2 x 10 + 2 x 20 us, 4 x 100 FLOPs, and 4 x 40 bytes.
@@ -130,7 +136,7 @@ fn every_table_is_the_sum_by_hand() {
     assert_eq!(types("send"), [2, 6 * US, 0, 0, 32, 0]);
     assert_eq!(types("receive"), [2, 6 * US, 0, 0, 32, 0]);
     assert_eq!(types("load"), [2, 0, 0, 0, 16, 2]);
-    let compute = row(&document, "types", "type", "compute");
+    let compute = find_only_row(&document, "types", "type", "compute");
     assert_eq!(
         compute["min_time"],
         serde_json::json!({"ps": 20 * US, "rank": 0})
@@ -140,9 +146,9 @@ fn every_table_is_the_sum_by_hand() {
         serde_json::json!({"ps": 40 * US, "rank": 1})
     );
 
-    let stream = row(&document, "lanes", "lane", "stream 7");
+    let stream = find_only_row(&document, "lanes", "lane", "stream 7");
     assert_eq!(
-        (stream["name"].as_str(), sums(stream)[0]),
+        (stream["name"].as_str(), row_sums(stream)[0]),
         (Some("the GPU"), 4)
     );
     for (lane, nodes) in [
@@ -155,39 +161,39 @@ fn every_table_is_the_sum_by_hand() {
         ("no lane", 4),
     ] {
         assert_eq!(
-            sums(row(&document, "lanes", "lane", lane))[0],
+            row_sums(find_only_row(&document, "lanes", "lane", lane))[0],
             nodes,
             "{lane}"
         );
     }
-    let collective = row(&document, "collectives", "group", "tp");
+    let collective = find_only_row(&document, "collectives", "group", "tp");
     assert_eq!(
-        (collective["kind"].as_str(), sums(collective)),
+        (collective["kind"].as_str(), row_sums(collective)),
         (Some("all-reduce"), types("all-reduce"))
     );
-    let messages: Vec<_> = rows(&document, "messages")
+    let messages: Vec<_> = list_rows(&document, "messages")
         .iter()
         .map(|m| {
             (
-                number(m, "from"),
-                number(m, "to"),
-                sums(&m["sent"]),
-                sums(&m["received"]),
+                integer_field(m, "from"),
+                integer_field(m, "to"),
+                row_sums(&m["sent"]),
+                row_sums(&m["received"]),
             )
         })
         .collect();
     let one = [1, 3 * US, 0, 0, 16, 0];
     assert_eq!(messages, [(0, 1, one, one), (1, 0, one, one)]);
     // Operators have names without layer numbers, so both kernels are one operator.
-    let operator = row(&document, "operators", "name", "step*/layer*/mm");
-    assert_eq!(sums(operator), types("compute"));
-    let attributes: Vec<_> = rows(&document, "attributes")
+    let operator = find_only_row(&document, "operators", "name", "step*/layer*/mm");
+    assert_eq!(row_sums(operator), types("compute"));
+    let attributes: Vec<_> = list_rows(&document, "attributes")
         .iter()
         .map(|a| {
             (
                 a["name"].as_str().unwrap(),
                 a["type"].as_str().unwrap(),
-                number(a, "nodes"),
+                integer_field(a, "nodes"),
             )
         })
         .collect();
@@ -227,8 +233,8 @@ fn every_table_is_the_sum_by_hand() {
 #[test]
 fn the_text_says_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    let path = job(folder.path());
-    let text = said(&[&path]);
+    let path = write_two_rank_job(folder.path());
+    let text = run_inspect_ok(&[&path]);
     for line in [
         "job: 2 ranks (0-1), 16 nodes, 10 data and 2 control dependencies",
         "recorded run 52.000 us",
@@ -248,7 +254,7 @@ fn the_text_says_the_same() {
         "0 to 1 1 16 B 3.000 us 1 3.000 us 0",
         "step*/layer*/mm compute 4 60.000 us 15.000 us 62.5 % 400 160",
     ] {
-        assert!(says(&text, line), "{line:?} in\n{text}");
+        assert!(has_line_of_words(&text, line), "{line:?} in\n{text}");
     }
     assert!(
         text.lines().all(|line| line.chars().count() <= 100),
@@ -256,8 +262,11 @@ fn the_text_says_the_same() {
     );
     // A single rank has no columns for differences. Of 5 + 40 + 4 + 3 + 3 = 55 us, 40 us are 72.7
     // %.
-    let text = said(&[&path, "--rank", "1"]);
-    assert!(says(&text, "compute 2 - 40.000 us 72.7 %"), "{text}");
+    let text = run_inspect_ok(&[&path, "--rank", "1"]);
+    assert!(
+        has_line_of_words(&text, "compute 2 - 40.000 us 72.7 %"),
+        "{text}"
+    );
     assert!(!text.contains("RANKS"), "{text}");
     assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
 }
@@ -265,9 +274,9 @@ fn the_text_says_the_same() {
 #[test]
 fn tables_are_comma_separated_values() {
     let folder = tempfile::tempdir().unwrap();
-    let path = job(folder.path());
-    let table = |name| said(&[&path, "--format", "csv", "--table", name]);
-    let types = said(&[&path, "--format", "csv"]);
+    let path = write_two_rank_job(folder.path());
+    let table = |name| run_inspect_ok(&[&path, "--format", "csv", "--table", name]);
+    let types = run_inspect_ok(&[&path, "--format", "csv"]);
     assert_eq!(types, table("types"));
     assert!(types.starts_with("type,ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,"));
     assert!(
@@ -301,8 +310,10 @@ fn tables_are_comma_separated_values() {
 #[test]
 fn a_node_is_shown_with_what_is_near_it() {
     let folder = tempfile::tempdir().unwrap();
-    let path = job(folder.path());
-    let near = |more: &[&str]| said(&[&[&path[..], "--rank", "0", "--node", "4"], more].concat());
+    let path = write_two_rank_job(folder.path());
+    let near = |more: &[&str]| {
+        run_inspect_ok(&[&[&path[..], "--rank", "0", "--node", "4"], more].concat())
+    };
     let text = near(&["--depth", "2"]);
     for line in [
         "rank 0 node 4 step0/layer1/mm",
@@ -316,13 +327,13 @@ fn a_node_is_shown_with_what_is_near_it() {
         "2 away 6 35.000 us 38.000 us 3.000 us send p2p, rank 1",
         "2 away 7 35.000 us 38.000 us 3.000 us receive p2p, rank 1",
     ] {
-        assert!(says(&text, line), "{line:?} in\n{text}");
+        assert!(has_line_of_words(&text, line), "{line:?} in\n{text}");
     }
     let document: Value = serde_json::from_str(&near(&["--format", "json"])).unwrap();
     let ids = |side: &str| -> Vec<u64> {
-        rows(&document[side], "nodes")
+        list_rows(&document[side], "nodes")
             .iter()
-            .map(|n| number(n, "id"))
+            .map(|n| integer_field(n, "id"))
             .collect()
     };
     assert_eq!(
@@ -350,13 +361,13 @@ fn a_window_has_what_runs_within_it() {
     // node is outside a window if it ends when the window begins, or starts when the window ends. A
     // node without duration is inside if it starts inside.
     let folder = tempfile::tempdir().unwrap();
-    let path = job(folder.path());
+    let path = write_two_rank_job(folder.path());
     let within = |from: &str, to: &str| -> Vec<u64> {
         let window = ["--rank", "0", "--list", "--from", from, "--to", to];
-        let list = json(&[&[&path[..]], &window[..]].concat());
-        rows(&list, "nodes")
+        let list = inspect_json(&[&[&path[..]], &window[..]].concat());
+        list_rows(&list, "nodes")
             .iter()
-            .map(|row| number(row, "id"))
+            .map(|row| integer_field(row, "id"))
             .collect()
     };
     assert_eq!(within("15us", "25us"), [4]);

@@ -1,6 +1,6 @@
 //! Tests that the times of nodes equal the times in a replay as captured, to the picosecond.
 
-use super::{encoded, json, number, rows, with};
+use super::{build_attribute, encode_trace_file, inspect_json, integer_field, list_rows};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::ids::Rank;
 use chakram::inspect::{InspectedRankTrace, NodeStartTimesSource};
@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Returns the start and end of every node of every rank in a replay as captured, in the order of
 /// ids; `None` if the replay rejects the traces.
-fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>> {
+fn replay_captured_times(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>> {
     let mut builder = WorkloadBuilder::default();
     for (contents, rank) in ranks.iter().zip(0..) {
         let (graph, binding) =
@@ -65,7 +65,7 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
         .map(DecompressedTraceFile::as_slice)
         .collect();
     let machine = Machine::load_by_name(case.join("machine.toml").to_str().unwrap()).unwrap();
-    let expected = replayed(&contents, &machine).unwrap();
+    let expected = replay_captured_times(&contents, &machine).unwrap();
     for (rank, expected) in (0..).zip(expected) {
         let found = looked_at(contents[rank as usize], rank);
         assert_eq!(found.len(), 2658);
@@ -81,27 +81,30 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
 /// A node: its type, its delay, wait and duration, its lane, and two numbers that choose its dependencies.
 type RandomNodeFields = (u8, [u64; 3], u8, u16, u16);
 
-fn node(id: u64, (kind, [delay, wait, ns], lane, data, control): RandomNodeFields) -> Node {
+fn build_random_node(
+    id: u64,
+    (kind, [delay, wait, ns], lane, data, control): RandomNodeFields,
+) -> Node {
     let all = |bits: u16| {
         (1..id)
             .filter(|other| bits >> (other % 16) & 1 == 1)
             .collect()
     };
     let mut attr = vec![
-        with("duration_ns", Attribute::Uint64Val(ns)),
-        with("delay_ns", Attribute::Uint64Val(delay)),
-        with("wait_ns", Attribute::Uint64Val(wait)),
+        build_attribute("duration_ns", Attribute::Uint64Val(ns)),
+        build_attribute("delay_ns", Attribute::Uint64Val(delay)),
+        build_attribute("wait_ns", Attribute::Uint64Val(wait)),
     ];
     if lane < 3 {
         let name = if kind == 1 { "tid" } else { "stream" };
-        attr.push(with(name, Attribute::Int64Val(i64::from(lane))));
+        attr.push(build_attribute(name, Attribute::Int64Val(i64::from(lane))));
     }
     if kind == 1 {
-        attr.push(with("is_cpu_op", Attribute::BoolVal(true)));
+        attr.push(build_attribute("is_cpu_op", Attribute::BoolVal(true)));
     }
     if kind == 2 {
-        attr.push(with("comm_type", Attribute::Int64Val(0)));
-        attr.push(with("comm_size", Attribute::Int64Val(8)));
+        attr.push(build_attribute("comm_type", Attribute::Int64Val(0)));
+        attr.push(build_attribute("comm_size", Attribute::Int64Val(8)));
     }
     Node {
         id,
@@ -118,7 +121,7 @@ fn node(id: u64, (kind, [delay, wait, ns], lane, data, control): RandomNodeField
     }
 }
 
-fn lines() -> impl Strategy<Value = Vec<RandomNodeFields>> {
+fn node_fields_strategy() -> impl Strategy<Value = Vec<RandomNodeFields>> {
     let times = [0_u64..3, 0_u64..2, 0_u64..3];
     prop::collection::vec((0_u8..4, times, 0_u8..4, any::<u16>(), any::<u16>()), 1..24)
 }
@@ -129,8 +132,8 @@ proptest! {
     /// The nodes are host nodes, kernels, collectives of one rank, and markers, on lanes with and without names. The
     /// nodes' times are so short that many events fall at the same instant. Their order must equal the engine's order.
     #[test]
-    fn any_trace_ran_as_its_replay(lines in lines(), reversed in any::<bool>()) {
-        let mut nodes: Vec<Node> = (1..).zip(lines).map(|(id, line)| node(id, line)).collect();
+    fn any_trace_ran_as_its_replay(lines in node_fields_strategy(), reversed in any::<bool>()) {
+        let mut nodes: Vec<Node> = (1..).zip(lines).map(|(id, line)| build_random_node(id, line)).collect();
         if reversed {
             // The ids are in reverse program order.
             let last = nodes.len() as u64 + 1;
@@ -139,16 +142,16 @@ proptest! {
                 node.data_deps.iter_mut().chain(&mut node.ctrl_deps).for_each(|id| *id = last - *id);
             }
         }
-        let contents = encoded(Vec::new(), &nodes);
-        let machine = Machine::parse(&wide(), "wide.toml").unwrap();
-        if let Some(expected) = replayed(&[&contents], &machine) {
+        let contents = encode_trace_file(Vec::new(), &nodes);
+        let machine = Machine::parse(&format_wide_machine(), "wide.toml").unwrap();
+        if let Some(expected) = replay_captured_times(&[&contents], &machine) {
             prop_assert_eq!(&looked_at(&contents, 0), &expected[0]);
         }
     }
 }
 
 /// Returns a machine of one NPU with more lanes than any of these traces needs.
-fn wide() -> String {
+fn format_wide_machine() -> String {
     "name = \"wide\"\n[npu.one]\nmemory_bandwidth = \"1 TB/s\"\nmemory_latency = \"1 ns\"\n\
      memory_capacity = \"1 GB\"\nlanes = 64\nhost_lanes = 64\n[npu.one.peak]\nfp32 = \"1 TFLOP/s\"\n\
      [[dimension]]\nname = \"d\"\nshape = \"ring\"\nsize = 2\nbandwidth = \"1 GB/s\"\n\
@@ -172,16 +175,19 @@ fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
     ]
     .into_iter()
     .zip(1..)
-    .map(|((kind, ns, lane), id)| node(id, (kind, [0, 0, ns], lane, 0, 0)))
+    .map(|((kind, ns, lane), id)| build_random_node(id, (kind, [0, 0, ns], lane, 0, 0)))
     .collect();
     for (node, count_open_dependencies) in [(3, 2), (4, 1), (5, 3)] {
         nodes[node - 1].data_deps = vec![count_open_dependencies];
     }
-    let contents = encoded(Vec::new(), &nodes);
+    let contents = encode_trace_file(Vec::new(), &nodes);
     let found = looked_at(&contents, 0);
     assert_eq!((found[3].0, found[4].0), (Time(5_000), Time::ZERO));
-    let machine = Machine::parse(&wide(), "wide.toml").unwrap();
-    assert_eq!(replayed(&[&contents], &machine).unwrap()[0], found);
+    let machine = Machine::parse(&format_wide_machine(), "wide.toml").unwrap();
+    assert_eq!(
+        replay_captured_times(&[&contents], &machine).unwrap()[0],
+        found
+    );
 }
 
 #[test]
@@ -193,32 +199,38 @@ fn starts_that_a_file_gives_are_used() {
     let folder = tempfile::tempdir().unwrap();
     let started = |id, micros, start, data: &[u64]| Node {
         start_time_micros: start,
-        ..super::kernel(id, "k", micros, data)
+        ..super::build_kernel_node(id, "k", micros, data)
     };
     let nodes = [
         started(1, 10, 1000, &[]),
         started(2, 5, 1012, &[]),
         started(3, 2, 1030, &[1]),
     ];
-    super::write(folder.path(), 0, Vec::new(), &nodes);
+    super::write_rank_trace(folder.path(), 0, Vec::new(), &nodes);
     let path = folder.path().to_str().unwrap();
-    let document = json(&[path]);
-    let rank = &rows(&document, "ranks")[0];
+    let document = inspect_json(&[path]);
+    let rank = &list_rows(&document, "ranks")[0];
     assert_eq!(
-        (rank["times"].as_str(), number(rank, "end_ps")),
+        (rank["times"].as_str(), integer_field(rank, "end_ps")),
         (Some("given"), 32_000_000)
     );
-    let list = json(&[path, "--list"]);
-    let starts: Vec<u64> = rows(&list, "nodes")
+    let list = inspect_json(&[path, "--list"]);
+    let starts: Vec<u64> = list_rows(&list, "nodes")
         .iter()
-        .map(|row| number(row, "start_ps"))
+        .map(|row| integer_field(row, "start_ps"))
         .collect();
     assert_eq!(starts, [0, 12_000_000, 30_000_000]);
-    let document = json(&[path, "--critical-path", "--list"]);
-    let path = &rows(&document, "paths")[0];
-    let parts: Vec<(u64, u64, u64)> = rows(path, "nodes")
+    let document = inspect_json(&[path, "--critical-path", "--list"]);
+    let path = &list_rows(&document, "paths")[0];
+    let parts: Vec<(u64, u64, u64)> = list_rows(path, "nodes")
         .iter()
-        .map(|n| (number(n, "id"), number(n, "delay_ps"), number(n, "work_ps")))
+        .map(|n| {
+            (
+                integer_field(n, "id"),
+                integer_field(n, "delay_ps"),
+                integer_field(n, "work_ps"),
+            )
+        })
         .collect();
     let us = 1_000_000;
     assert_eq!(

@@ -1,21 +1,24 @@
 //! Counts the cases under `traces/` again, with the types generated from the schema.
 
-use super::{attribute, json, number, parsed, row, rows, said, whole};
-use crate::commands::says;
+use super::{
+    attribute_value, find_only_row, inspect_json, integer_attribute, integer_field, list_rows,
+    read_trace_records, run_inspect_ok,
+};
+use crate::commands::has_line_of_words;
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use std::collections::BTreeMap;
 
 /// Returns the duration of a node without waiting, in ns.
-fn ns(node: &Node) -> u64 {
-    whole(node, "duration_ns").unwrap_or(node.duration_micros * 1000)
+fn node_duration_ns(node: &Node) -> u64 {
+    integer_attribute(node, "duration_ns").unwrap_or(node.duration_micros * 1000)
 }
 
 fn type_of(node: &Node) -> &'static str {
     match (
         node.r#type,
-        whole(node, "is_cpu_op"),
-        whole(node, "comm_type"),
+        integer_attribute(node, "is_cpu_op"),
+        integer_attribute(node, "comm_type"),
     ) {
         (1, ..) => "metadata",
         (4, Some(1), _) => "host",
@@ -27,7 +30,7 @@ fn type_of(node: &Node) -> &'static str {
 }
 
 /// Returns the schema's name for an attribute's type.
-fn kind(value: &Attribute) -> &'static str {
+fn attribute_type_name(value: &Attribute) -> &'static str {
     match value {
         Attribute::Int32Val(_) => "int32",
         Attribute::Int64Val(_) => "int64",
@@ -39,34 +42,34 @@ fn kind(value: &Attribute) -> &'static str {
     }
 }
 
-fn check(case: &str, files: &[String]) {
+fn check_inspection_of_case(case: &str, files: &[String]) {
     let path = format!("traces/{case}");
-    let document = json(&[&path]);
+    let document = inspect_json(&[&path]);
     let mut types: BTreeMap<&str, [u64; 5]> = BTreeMap::new();
     let mut attributes: BTreeMap<(String, String), u64> = BTreeMap::new();
     let mut operators: BTreeMap<(String, &str), u64> = BTreeMap::new();
     let (mut all, mut edges) = (0, 0);
     for (rank, file) in files.iter().enumerate() {
-        let (_, nodes) = parsed(&format!("{case}/{file}"));
-        let facts = &rows(&document, "ranks")[rank];
-        assert_eq!(number(facts, "nodes"), nodes.len() as u64);
+        let (_, nodes) = read_trace_records(&format!("{case}/{file}"));
+        let facts = &list_rows(&document, "ranks")[rank];
+        assert_eq!(integer_field(facts, "nodes"), nodes.len() as u64);
         let size = std::fs::metadata(
             std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join(&path)
                 .join(file),
         );
-        assert_eq!(number(facts, "file_bytes"), size.unwrap().len());
+        assert_eq!(integer_field(facts, "file_bytes"), size.unwrap().len());
         for node in &nodes {
             all += 1;
             edges += node.data_deps.len();
             let of = type_of(node);
-            let wait = whole(node, "wait_ns").unwrap_or(0);
-            let time = ns(node) + wait;
-            let bytes = whole(node, "tensor_size")
-                .or(whole(node, "comm_size"))
+            let wait = integer_attribute(node, "wait_ns").unwrap_or(0);
+            let time = node_duration_ns(node) + wait;
+            let bytes = integer_attribute(node, "tensor_size")
+                .or(integer_attribute(node, "comm_size"))
                 .unwrap_or(0);
             let sums = types.entry(of).or_default();
-            let flops = whole(node, "num_ops").unwrap_or(0);
+            let flops = integer_attribute(node, "num_ops").unwrap_or(0);
             for (sum, value) in sums
                 .iter_mut()
                 .zip([1, time * 1000, wait * 1000, flops, bytes])
@@ -77,7 +80,7 @@ fn check(case: &str, files: &[String]) {
             for attr in &node.attr {
                 let key = (
                     attr.name.clone(),
-                    kind(attr.value.as_ref().unwrap()).to_owned(),
+                    attribute_type_name(attr.value.as_ref().unwrap()).to_owned(),
                 );
                 *attributes.entry(key).or_default() += 1;
             }
@@ -95,22 +98,22 @@ fn check(case: &str, files: &[String]) {
             }
         }
     }
-    let found: BTreeMap<&str, [u64; 5]> = rows(&document, "types")
+    let found: BTreeMap<&str, [u64; 5]> = list_rows(&document, "types")
         .iter()
         .map(|row| {
             let fields = ["nodes", "time_ps", "wait_ps", "flops", "bytes"];
             (
                 row["type"].as_str().unwrap(),
-                fields.map(|field| number(row, field)),
+                fields.map(|field| integer_field(row, field)),
             )
         })
         .collect();
     assert_eq!(found, types);
-    let found: BTreeMap<(String, String), u64> = rows(&document, "attributes")
+    let found: BTreeMap<(String, String), u64> = list_rows(&document, "attributes")
         .iter()
         .map(|a| {
             let text = |field: &str| a[field].as_str().unwrap().to_owned();
-            ((text("name"), text("type")), number(a, "nodes"))
+            ((text("name"), text("type")), integer_field(a, "nodes"))
         })
         .collect();
     assert_eq!(found, attributes);
@@ -120,16 +123,16 @@ fn check(case: &str, files: &[String]) {
         .iter()
         .filter(|((name, _), _)| !name.contains(['/', '.']))
     {
-        let all = rows(&document, "operators").iter();
+        let all = list_rows(&document, "operators").iter();
         let mut same = all.filter(|row| row["name"] == **name && row["type"] == **of);
         assert_eq!(
-            same.next().map(|row| number(row, "time_ps")),
+            same.next().map(|row| integer_field(row, "time_ps")),
             Some(*time),
             "{name}"
         );
         compared += 1;
     }
-    let text = said(&[&path]);
+    let text = run_inspect_ok(&[&path]);
     let thousands = |n: usize| match n {
         0..1000 => n.to_string(),
         n => format!("{},{:03}", n / 1000, n % 1000),
@@ -166,8 +169,8 @@ fn check(case: &str, files: &[String]) {
 #[test]
 fn a_generated_job_is_counted_right() {
     let files: Vec<String> = (0..8).map(|rank| format!("job.{rank}.et")).collect();
-    check("data-parallel-8", &files);
-    let text = said(&["traces/data-parallel-8"]);
+    check_inspection_of_case("data-parallel-8", &files);
+    let text = run_inspect_ok(&["traces/data-parallel-8"]);
     for line in [
         // In these traces, collectives have no duration and nodes have no delay.
         "all-reduce 192 192 0 0.0 % equal on all",
@@ -175,18 +178,18 @@ fn a_generated_job_is_counted_right() {
         "all-reduce, all ranks 192 100.7 MB 0 0 equal on all",
         "times an estimate: the file has durations and no delays, so gaps are missing and starts",
     ] {
-        assert!(says(&text, line), "{line:?} in\n{text}");
+        assert!(has_line_of_words(&text, line), "{line:?} in\n{text}");
     }
 }
 
 #[test]
 fn a_converted_job_is_counted_right() {
     let files: Vec<String> = (0..2).map(|rank| format!("job.{rank}.et.zst")).collect();
-    check("ddp-resnet18", &files);
-    let document = json(&["traces/ddp-resnet18"]);
+    check_inspection_of_case("ddp-resnet18", &files);
+    let document = inspect_json(&["traces/ddp-resnet18"]);
     assert_eq!(document["shared_clock"], true);
     for (rank, file) in files.iter().enumerate() {
-        let (metadata, nodes) = parsed(&format!("ddp-resnet18/{file}"));
+        let (metadata, nodes) = read_trace_records(&format!("ddp-resnet18/{file}"));
         let captured = metadata
             .attr
             .iter()
@@ -195,38 +198,41 @@ fn a_converted_job_is_counted_right() {
         let Some(Attribute::Uint64Val(ns)) = captured.value else {
             panic!("{captured:?}");
         };
-        let facts = &rows(&document, "ranks")[rank];
+        let facts = &list_rows(&document, "ranks")[rank];
         assert_eq!(
-            (number(facts, "captured_ps"), number(facts, "end_ps")),
+            (
+                integer_field(facts, "captured_ps"),
+                integer_field(facts, "end_ps")
+            ),
             (ns * 1000, ns * 1000)
         );
         // The file marks lanes of host work by their names.
         let hosts = nodes.iter().filter(|node| type_of(node) == "host").count();
-        let lane = json(&["traces/ddp-resnet18", "--rank", &rank.to_string()]);
+        let lane = inspect_json(&["traces/ddp-resnet18", "--rank", &rank.to_string()]);
         assert_eq!(
-            number(row(&lane, "lanes", "lane", "host 1"), "nodes"),
+            integer_field(find_only_row(&lane, "lanes", "lane", "host 1"), "nodes"),
             hosts as u64
         );
     }
-    let text = said(&["traces/ddp-resnet18"]);
+    let text = run_inspect_ok(&["traces/ddp-resnet18"]);
     for line in [
         "times durations and delays as captured; ends with the capture, to the picosecond",
         "groups 0: ranks 0-1",
     ] {
-        assert!(says(&text, line), "{line:?} in\n{text}");
+        assert!(has_line_of_words(&text, line), "{line:?} in\n{text}");
     }
 }
 
 #[test]
 fn the_critical_path_is_as_long_as_the_job() {
-    let document = json(&["traces/ddp-resnet18", "--critical-path", "--list"]);
+    let document = inspect_json(&["traces/ddp-resnet18", "--critical-path", "--list"]);
     assert_eq!(document["shared_clock"], true);
-    let [path] = &rows(&document, "paths")[..] else {
+    let [path] = &list_rows(&document, "paths")[..] else {
         panic!("{document:#}");
     };
     // The end is the end of the longer of the two ranks' captures, without a gap.
     let longest = (0..2)
-        .map(|rank| parsed(&format!("ddp-resnet18/job.{rank}.et.zst")).0)
+        .map(|rank| read_trace_records(&format!("ddp-resnet18/job.{rank}.et.zst")).0)
         .flat_map(|metadata| metadata.attr)
         .filter(|attr| attr.name == "captured_ns")
         .map(|attr| match attr.value {
@@ -234,32 +240,32 @@ fn the_critical_path_is_as_long_as_the_job() {
             other => panic!("{other:?}"),
         })
         .max();
-    assert_eq!(Some(number(path, "length_ps")), longest);
+    assert_eq!(Some(integer_field(path, "length_ps")), longest);
     let mut at = 0;
-    for piece in rows(path, "nodes") {
-        assert_eq!(number(piece, "from_ps"), at);
+    for piece in list_rows(path, "nodes") {
+        assert_eq!(integer_field(piece, "from_ps"), at);
         at += ["delay_ps", "wait_ps", "work_ps"]
-            .map(|field| number(piece, field))
+            .map(|field| integer_field(piece, field))
             .iter()
             .sum::<u64>();
     }
     assert_eq!(Some(at), longest);
     // The records show that each node of the path follows one of its dependencies, or a node on its lane.
-    let nodes: BTreeMap<u64, Node> = parsed("ddp-resnet18/job.0.et.zst")
+    let nodes: BTreeMap<u64, Node> = read_trace_records("ddp-resnet18/job.0.et.zst")
         .1
         .into_iter()
         .map(|node| (node.id, node))
         .collect();
     let lane = |node: &Node| {
-        let value = attribute(node, "stream")
-            .or(attribute(node, "tid"))
+        let value = attribute_value(node, "stream")
+            .or(attribute_value(node, "tid"))
             .cloned();
         (type_of(node) == "host", format!("{value:?}"))
     };
-    for pair in rows(path, "nodes").windows(2) {
+    for pair in list_rows(path, "nodes").windows(2) {
         let (a, b) = (
-            &nodes[&number(&pair[0], "id")],
-            &nodes[&number(&pair[1], "id")],
+            &nodes[&integer_field(&pair[0], "id")],
+            &nodes[&integer_field(&pair[1], "id")],
         );
         assert!(
             b.data_deps.contains(&a.id) || lane(a) == lane(b),
@@ -269,23 +275,23 @@ fn the_critical_path_is_as_long_as_the_job() {
         );
     }
     for table in ["types", "ranks", "operators"] {
-        let sum: u64 = rows(path, table)
+        let sum: u64 = list_rows(path, table)
             .iter()
-            .map(|row| number(row, "time_ps"))
+            .map(|row| integer_field(row, "time_ps"))
             .sum();
         assert_eq!(Some(sum), longest, "{table}");
     }
     // In traces of other tools, ranks have no common start.
-    let document = json(&["traces/data-parallel-8", "--critical-path"]);
+    let document = inspect_json(&["traces/data-parallel-8", "--critical-path"]);
     assert_eq!(
         (
             document["shared_clock"].as_bool(),
-            rows(&document, "paths").len()
+            list_rows(&document, "paths").len()
         ),
         (Some(false), 8)
     );
-    let csv = said(&["traces/ddp-resnet18", "--critical-path", "--format", "csv"]);
-    assert_eq!(csv.lines().count(), rows(path, "nodes").len() + 1);
+    let csv = run_inspect_ok(&["traces/ddp-resnet18", "--critical-path", "--format", "csv"]);
+    assert_eq!(csv.lines().count(), list_rows(path, "nodes").len() + 1);
 }
 
 #[test]
@@ -304,7 +310,7 @@ fn threads_and_the_order_of_files_leave_no_trace() {
                 .collect();
             let files = files.iter().map(String::as_str);
             let more = args.iter().copied().chain(["--threads", threads]);
-            said(&files.chain(more).collect::<Vec<_>>())
+            run_inspect_ok(&files.chain(more).collect::<Vec<_>>())
         };
         let once = ask("1", 0);
         assert!(once == ask("3", 5) && once == ask("8", 2), "{args:?}");

@@ -1,18 +1,18 @@
 //! Tests memory in the program's output: texts, tables, exit codes and timelines.
 
-use crate::commands::{answer, chakram, code, says};
+use crate::commands::{has_line_of_words, run_chakram, run_for_exit_code, run_for_output};
 use serde_json::Value;
 
 const CASE: &str = "traces/tight-2";
 
-fn json(args: &[&str]) -> Value {
-    serde_json::from_str(&answer(args)).unwrap()
+fn run_chakram_json(args: &[&str]) -> Value {
+    serde_json::from_str(&run_for_output(args)).unwrap()
 }
 
 #[test]
 fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
-    assert_eq!(code(&["replay", CASE]), 0);
-    let required = chakram(&["replay", CASE, "--fit", "require"]);
+    assert_eq!(run_for_exit_code(&["replay", CASE]), 0);
+    let required = run_chakram(&["replay", CASE, "--fit", "require"]);
     assert_eq!(required.status.code(), Some(3));
     let error = String::from_utf8(required.stderr).unwrap();
     let wanted = "error: on tight-2: out of memory: rank 0 allocates 17.0 GB of its NPU's 16.0 GB";
@@ -22,7 +22,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
     );
     let text = String::from_utf8(required.stdout).unwrap();
     // Both give the same report.
-    assert_eq!(text, answer(&["replay", CASE]));
+    assert_eq!(text, run_for_output(&["replay", CASE]));
     for line in [
         "OUT OF MEMORY  1 of 2 ranks need more than the NPU's capacity",
         "0  17.0 GB  16.0 GB  106.2 %  4.0 GB  4.0 GB  2.0 GB  6.0 GB  1.0 GB",
@@ -30,7 +30,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
         "1  14.0 GB  16.0 GB  87.5 %  4.0 GB  4.0 GB  2.0 GB  3.0 GB  1.0 GB",
         "at 30.000 us, when `backward of micro-batch 0` was issued (node 4)",
     ] {
-        assert!(says(&text, line), "{line:?} in\n{text}");
+        assert!(has_line_of_words(&text, line), "{line:?} in\n{text}");
     }
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let warning = "! out of memory: rank 0 allocates 17.0 GB of its NPU's 16.0 GB, at 60.000 us, \
@@ -40,10 +40,10 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
 
     // NPUs of 80 GB have enough memory. For traces without memory changes, `--fit require` is an error.
     assert_eq!(
-        code(&["replay", CASE, "-m", "dgx-h100", "--fit", "require"]),
+        run_for_exit_code(&["replay", CASE, "-m", "dgx-h100", "--fit", "require"]),
         0
     );
-    let silent = chakram(&["replay", "traces/data-parallel-8", "--fit", "require"]);
+    let silent = run_chakram(&["replay", "traces/data-parallel-8", "--fit", "require"]);
     assert_eq!(silent.status.code(), Some(2));
     let error = String::from_utf8(silent.stderr).unwrap();
     assert!(error.contains("no node states its allocations"), "{error}");
@@ -51,7 +51,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
 
 #[test]
 fn programs_are_told_every_number() {
-    let report = json(&["replay", CASE, "--format", "json"]);
+    let report = run_chakram_json(&["replay", CASE, "--format", "json"]);
     let memory = &report["memory"];
     assert_eq!(memory["fits"], false);
     let row = &memory["npus"][0];
@@ -63,14 +63,14 @@ fn programs_are_told_every_number() {
     assert_eq!(row["unfreed_bytes_by_class"]["weights"], 4_000_000_000_u64);
     assert_eq!(row["unfreed_bytes_by_class"]["activations"], 0);
     assert_eq!(row["overfreed"], Value::Null);
-    let table = answer(&["replay", CASE, "--format", "csv", "--table", "memory"]);
+    let table = run_for_output(&["replay", CASE, "--format", "csv", "--table", "memory"]);
     let second = table.lines().nth(2).unwrap();
     assert_eq!(
         second,
         "1,1,16000000000,14000000000,4000000000,4000000000,2000000000,3000000000,1000000000,30000000,4,\
          backward of micro-batch 0,6000000000,0,0"
     );
-    let silent = json(&["replay", "traces/data-parallel-8", "--format", "json"]);
+    let silent = run_chakram_json(&["replay", "traces/data-parallel-8", "--format", "json"]);
     assert_eq!(silent.get("memory"), None);
 }
 
@@ -79,16 +79,16 @@ fn programs_are_told_every_number() {
 fn several_machines_are_compared_by_their_fullest_memory() {
     let machine = format!("{CASE}/machine.toml");
     let args = ["replay", CASE, "-m", &machine, "-m", "dgx-h100"];
-    let text = answer(&args);
+    let text = run_for_output(&args);
     let row = "peak memory  17.0 GB 106.2 %  17.0 GB 21.2 %";
-    assert!(says(&text, row), "{text}");
+    assert!(has_line_of_words(&text, row), "{text}");
     assert!(
         text.contains("tight-2: out of memory: rank 0 allocates"),
         "{text}"
     );
     let required = [&args[..], &["--fit", "require"]].concat();
-    assert_eq!(chakram(&required).status.code(), Some(3));
-    let csv = answer(&[&args[..], &["--format", "csv"]].concat());
+    assert_eq!(run_chakram(&required).status.code(), Some(3));
+    let csv = run_for_output(&[&args[..], &["--format", "csv"]].concat());
     let ends = [
         "peak_memory_bytes,memory_capacity_bytes",
         ",17000000000,16000000000",
@@ -104,7 +104,7 @@ fn several_machines_are_compared_by_their_fullest_memory() {
 fn pictures_have_counters() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.json");
-    answer(&["replay", CASE, "--timeline", path.to_str().unwrap()]);
+    run_for_output(&["replay", CASE, "--timeline", path.to_str().unwrap()]);
     let picture: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let events = picture["traceEvents"].as_array().unwrap().iter();
     let counters = events.filter(|event| event["ph"] == "C" && event["pid"] == 1);
@@ -140,7 +140,7 @@ fn nodes_are_found_by_their_labels() {
             .into_iter()
             .chain(labels)
             .collect();
-        json(&args)["selected"].as_u64().unwrap()
+        run_chakram_json(&args)["selected"].as_u64().unwrap()
     };
     assert_eq!(count(&["phase=backward"]), 4);
     assert_eq!(count(&["phase=forward", "phase=backward"]), 8);
@@ -152,5 +152,5 @@ fn nodes_are_found_by_their_labels() {
     assert_eq!(count(&["micro_batch=0", "stage=1"]), 4);
     assert_eq!(count(&["phase=sideways"]), 0);
     assert_eq!(count(&["frees.gradients=4000000000"]), 2);
-    assert_eq!(code(&["inspect", CASE, "--label", "phase"]), 2);
+    assert_eq!(run_for_exit_code(&["inspect", CASE, "--label", "phase"]), 2);
 }

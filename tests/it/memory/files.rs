@@ -1,7 +1,7 @@
 //! Tests memory changes in files: in graphs, in texts, and after commands that rewrite traces.
 
-use super::{KERNEL, TraceNodeWithMemoryChanges, activations, contents};
-use crate::commands::{answer, chakram};
+use super::{KERNEL, TraceNodeWithMemoryChanges, activation_changes, encode_trace_nodes};
+use crate::commands::{run_chakram, run_for_output};
 use chakram::ids::NodeIndex;
 use chakram::trace::{MemoryChanges, NodeLabels, NodeView, Sink, TrainingPhase};
 use chakram::workload::{EnforcedDependencyKinds, Graph, GraphBuilder};
@@ -9,20 +9,20 @@ use serde_json::Value;
 use std::path::Path;
 
 /// Returns four kernels. The second and the fourth make the same memory changes, and the third makes others.
-fn lines() -> Vec<TraceNodeWithMemoryChanges> {
+fn build_changing_kernels() -> Vec<TraceNodeWithMemoryChanges> {
     let plain = MemoryChanges::default();
     let changes = [
         plain,
-        activations(5, 0),
-        activations(0, 5),
-        activations(5, 0),
+        activation_changes(5, 0),
+        activation_changes(0, 5),
+        activation_changes(5, 0),
     ];
     let lines =
         changes.map(|changes| TraceNodeWithMemoryChanges(KERNEL, 1, 10, changes, Vec::new()));
     lines.into()
 }
 
-fn changed(graph: &Graph) -> Vec<Option<MemoryChanges>> {
+fn list_memory_changes(graph: &Graph) -> Vec<Option<MemoryChanges>> {
     let nodes = graph.nodes();
     nodes
         .map(|node| graph.memory_changes_of(node).copied())
@@ -31,9 +31,13 @@ fn changed(graph: &Graph) -> Vec<Option<MemoryChanges>> {
 
 #[test]
 fn graphs_from_files_and_from_memory_are_one() {
-    let (read, _) =
-        Graph::read_graph(&contents(&lines()), 0, EnforcedDependencyKinds::Both).unwrap();
-    let wanted: Vec<_> = lines().iter().map(|line| line.3).collect();
+    let (read, _) = Graph::read_graph(
+        &encode_trace_nodes(&build_changing_kernels()),
+        0,
+        EnforcedDependencyKinds::Both,
+    )
+    .unwrap();
+    let wanted: Vec<_> = build_changing_kernels().iter().map(|line| line.3).collect();
     let wanted: Vec<_> = wanted
         .iter()
         .map(|c| Some(*c).filter(|c| !c.is_none()))
@@ -41,7 +45,7 @@ fn graphs_from_files_and_from_memory_are_one() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let mut builder = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
         for i in order {
-            let TraceNodeWithMemoryChanges(op, lane, ns, memory, _) = lines()[i];
+            let TraceNodeWithMemoryChanges(op, lane, ns, memory, _) = build_changing_kernels()[i];
             let name = format!("n{}", i + 1);
             let node = NodeView {
                 lane: Some(lane),
@@ -52,7 +56,7 @@ fn graphs_from_files_and_from_memory_are_one() {
             builder.receive_node(&node, &[]).unwrap();
         }
         let (graph, _) = builder.finish_graph().unwrap();
-        assert_eq!(changed(&graph), wanted, "{order:?}");
+        assert_eq!(list_memory_changes(&graph), wanted, "{order:?}");
         assert_eq!(graph, read, "{order:?}");
         assert_eq!(graph.fingerprint(), read.fingerprint());
     }
@@ -63,12 +67,12 @@ fn graphs_from_files_and_from_memory_are_one() {
 #[test]
 fn changes_of_memory_take_room_only_where_there_are_any() {
     let read = |lines: &[TraceNodeWithMemoryChanges]| {
-        Graph::read_graph(&contents(lines), 0, EnforcedDependencyKinds::Both)
+        Graph::read_graph(&encode_trace_nodes(lines), 0, EnforcedDependencyKinds::Both)
             .unwrap()
             .0
     };
-    let with = read(&lines());
-    let mut plain = lines();
+    let with = read(&build_changing_kernels());
+    let mut plain = build_changing_kernels();
     plain
         .iter_mut()
         .for_each(|line| line.3 = MemoryChanges::default());
@@ -76,8 +80,8 @@ fn changes_of_memory_take_room_only_where_there_are_any() {
     assert_eq!(with.heap_bytes(), without.heap_bytes() + 4 * 4 + 2 * 88);
     assert_ne!(with.fingerprint(), without.fingerprint());
     assert_eq!(without.memory_changes_of(NodeIndex(0)), None);
-    let mut other = lines();
-    other[3].3 = activations(6, 0);
+    let mut other = build_changing_kernels();
+    other[3].3 = activation_changes(6, 0);
     assert_ne!(with.fingerprint(), read(&other).fingerprint());
 }
 
@@ -104,9 +108,9 @@ const CASE: &str = "traces/tight-2";
 
 /// Returns the peak and the missing memory of each rank, for the traces at `traces` on the case's
 /// machine.
-fn peaks(traces: &str) -> Vec<(u64, u64)> {
+fn replay_memory_peaks(traces: &str) -> Vec<(u64, u64)> {
     let machine = format!("{CASE}/machine.toml");
-    let text = answer(&["replay", traces, "-m", &machine, "--format", "json"]);
+    let text = run_for_output(&["replay", traces, "-m", &machine, "--format", "json"]);
     let report: Value = serde_json::from_str(&text).unwrap();
     let rows = report["memory"]["npus"].as_array().unwrap().iter();
     let count = |value: &Value| value.as_u64().unwrap();
@@ -125,9 +129,9 @@ fn what_rewrites_traces_keeps_what_they_say_of_memory() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let records = at("records/job");
-    answer(&["convert", "trace", CASE, "--to", "et", "-o", &records]);
+    run_for_output(&["convert", "trace", CASE, "--to", "et", "-o", &records]);
     let text = at("text/job");
-    answer(&["convert", "trace", &records, "--to", "jsonl", "-o", &text]);
+    run_for_output(&["convert", "trace", &records, "--to", "jsonl", "-o", &text]);
     for rank in 0..2 {
         let read = |path: &Path| std::fs::read_to_string(path).unwrap();
         let name = format!("job.{rank}.jsonl");
@@ -136,17 +140,21 @@ fn what_rewrites_traces_keeps_what_they_say_of_memory() {
         assert_eq!(again, read(&root.join(CASE).join(&name)));
     }
     let hidden = at("hidden/job");
-    answer(&["anonymise", &records, "--all", "--key", "k", "-o", &hidden]);
+    run_for_output(&["anonymise", &records, "--all", "--key", "k", "-o", &hidden]);
     for traces in [CASE, &records, &hidden] {
-        assert_eq!(peaks(traces), [(17 * GB, 0), (14 * GB, 0)], "{traces}");
+        assert_eq!(
+            replay_memory_peaks(traces),
+            [(17 * GB, 0), (14 * GB, 0)],
+            "{traces}"
+        );
     }
 
     let one = folder.path().join("one.0.et");
-    let held = [activations(5, 0), activations(3, 3)];
+    let held = [activation_changes(5, 0), activation_changes(3, 3)];
     let lines = held.map(|changes| TraceNodeWithMemoryChanges(KERNEL, 1, 10, changes, Vec::new()));
-    std::fs::write(&one, contents(&lines)).unwrap();
+    std::fs::write(&one, encode_trace_nodes(&lines)).unwrap();
     let (one, three) = (at("one"), at("three"));
-    answer(&[
+    run_for_output(&[
         "scale",
         &one,
         "--grid",
@@ -157,7 +165,7 @@ fn what_rewrites_traces_keeps_what_they_say_of_memory() {
         "-o",
         &three,
     ]);
-    assert_eq!(peaks(&three), [(8, 0), (8, 0)]);
+    assert_eq!(replay_memory_peaks(&three), [(8, 0), (8, 0)]);
 }
 
 /// The slice begins at node 6. The backward passes of rank 0 then free activations that were
@@ -168,7 +176,7 @@ fn a_slice_that_frees_what_it_lacks_says_so() {
     let slice = folder.path().join("late");
     let slice = slice.to_str().unwrap();
     let machine = format!("{CASE}/machine.toml");
-    let cut = chakram(&[
+    let cut = run_chakram(&[
         "slice",
         CASE,
         "--from",
@@ -179,7 +187,7 @@ fn a_slice_that_frees_what_it_lacks_says_so() {
         slice,
     ]);
     assert!(cut.status.success(), "{cut:?}");
-    let text = answer(&["replay", slice, "-m", &machine]);
+    let text = run_for_output(&["replay", slice, "-m", &machine]);
     assert!(
         text.contains("nodes free memory that nothing allocated"),
         "{text}"
@@ -191,11 +199,12 @@ fn a_difference_in_memory_is_a_difference() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, frees| {
         let path = folder.path().join(format!("{name}.0.et"));
-        let line = TraceNodeWithMemoryChanges(KERNEL, 1, 10, activations(5, frees), Vec::new());
-        std::fs::write(&path, contents(&[line])).unwrap();
+        let line =
+            TraceNodeWithMemoryChanges(KERNEL, 1, 10, activation_changes(5, frees), Vec::new());
+        std::fs::write(&path, encode_trace_nodes(&[line])).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let output = chakram(&["diff", &write("a", 5), &write("b", 4)]);
+    let output = run_chakram(&["diff", &write("a", 5), &write("b", 4)]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("frees.activations"), "{text}");
 }

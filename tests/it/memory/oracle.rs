@@ -1,7 +1,7 @@
 //! Compares random jobs with an oracle that sorts the starts and ends of nodes, and adds up their
 //! memory.
 
-use super::{BARRIER, KERNEL, TraceNodeWithMemoryChanges, report};
+use super::{BARRIER, KERNEL, TraceNodeWithMemoryChanges, replay_with_node_times};
 use chakram::trace::MemoryChanges;
 use chakram::units::Time;
 use proptest::collection::vec;
@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngSeed};
 /// Computes the memory of one rank by sorting: at each instant, completions come before issues.
 /// Returns the peak by class, the peak's first instant, the memory left at the end, and the missing
 /// memory.
-fn oracle(
+fn compute_memory_by_sorting(
     lines: &[TraceNodeWithMemoryChanges],
     ran: &[(Time, Time)],
 ) -> ([u64; 5], u64, [u64; 5], [u64; 5]) {
@@ -40,7 +40,7 @@ fn oracle(
     (best, at, held, missing)
 }
 
-fn changes() -> impl Strategy<Value = MemoryChanges> {
+fn memory_changes_strategy() -> impl Strategy<Value = MemoryChanges> {
     let few = || prop::array::uniform5(prop_oneof![2 => Just(0_u64), 1 => 1_u64..9]);
     let some = (few(), few()).prop_map(|(allocates, frees)| MemoryChanges {
         allocates,
@@ -52,11 +52,11 @@ fn changes() -> impl Strategy<Value = MemoryChanges> {
 
 /// Generates kernels on three lanes. Kernels take 1 to 4 ns, so that many begin and end together, and each has up to
 /// two dependencies. The job has barriers if every rank has one.
-fn ranks() -> impl Strategy<Value = Vec<Vec<TraceNodeWithMemoryChanges>>> {
+fn ranks_strategy() -> impl Strategy<Value = Vec<Vec<TraceNodeWithMemoryChanges>>> {
     let node = (
         0_i64..3,
         1_u64..5,
-        changes(),
+        memory_changes_strategy(),
         vec(any::<prop::sample::Index>(), 0..3),
     );
     let rank = vec(node, 1..30).prop_map(|nodes| {
@@ -94,11 +94,11 @@ proptest! {
     #![proptest_config(Config { cases: 400, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..Config::default() })]
 
     #[test]
-    fn peaks_are_those_of_sorted_events(ranks in ranks()) {
-        let (report, ran) = report(&ranks);
+    fn peaks_are_those_of_sorted_events(ranks in ranks_strategy()) {
+        let (report, ran) = replay_with_node_times(&ranks);
         for (rank, lines) in ranks.iter().enumerate() {
             let row = report.memory.iter().find(|row| row.rank.index() == rank);
-            let (best, at, left, missing) = oracle(lines, &ran[rank]);
+            let (best, at, left, missing) = compute_memory_by_sorting(lines, &ran[rank]);
             match row {
                 None => prop_assert!(lines.iter().all(|line| line.3 == MemoryChanges::default())),
                 Some(row) => {

@@ -9,7 +9,7 @@
 //! thirteenth core. With this core no ring of neighbours exists, because a mesh is bipartite, so
 //! its cycles have even lengths.
 
-use super::lines::{TestTraceNode, call, receive, send};
+use super::lines::{TestTraceNode, build_collective, build_receive, build_send};
 use super::rig::{replay_with, try_job};
 use chakram::engine::ReplayOptions;
 use chakram::ids::Npu;
@@ -19,7 +19,7 @@ use chakram::trace::CollectiveKind as K;
 /// BERT-base's activations of 512 tokens in 16 bits have 512 x 768 x 2 bytes.
 const BYTES: u64 = 786_432;
 
-fn machine(duplex: &str) -> Machine {
+fn build_core_machine(duplex: &str) -> Machine {
     let text = format!(
         r#"name = "m"
 [npu.core]
@@ -42,7 +42,7 @@ duplex = "{duplex}"
 
 /// Returns a ring of neighbours over 3 x 4 cores. The thirteenth core is next to (2, 0) and follows
 /// it.
-fn cores(members: u32, x: u32) -> Vec<Npu> {
+fn list_core_ring(members: u32, x: u32) -> Vec<Npu> {
     let mut ring = vec![
         [0, 0],
         [1, 0],
@@ -74,7 +74,7 @@ enum GroupTransferPhase {
 use GroupTransferPhase::{AdapterSum, Broadcast, Inter, Sum};
 
 /// Returns the time of a strategy's `phases`, one after another.
-fn time(
+fn replay_phases_time(
     duplex: &str,
     strategy: u32,
     members: u32,
@@ -116,19 +116,25 @@ fn time(
         let alone = share.len() == 1;
         for &member in share {
             if phases.contains(&Sum) && strategy == 1 {
-                push(member, call(K::AllReduce, BYTES).group("source"));
+                push(
+                    member,
+                    build_collective(K::AllReduce, BYTES).group("source"),
+                );
             } else if phases.contains(&Sum) && !alone {
-                push(member, call(K::Reduce, BYTES).group(s).root(share[0]));
+                push(
+                    member,
+                    build_collective(K::Reduce, BYTES).group(s).root(share[0]),
+                );
             }
         }
         if phases.contains(&Inter) {
-            push(share[0], send(members + share[0], BYTES));
-            push(members + share[0], receive(share[0], BYTES));
+            push(share[0], build_send(members + share[0], BYTES));
+            push(members + share[0], build_receive(share[0], BYTES));
         }
         if phases.contains(&AdapterSum) && strategy == 2 && adapters > 1 {
             push(
                 members + share[0],
-                call(K::AllReduce, BYTES).group("adapters"),
+                build_collective(K::AllReduce, BYTES).group("adapters"),
             );
         }
         for member in share
@@ -139,7 +145,9 @@ fn time(
             if phases.contains(&Broadcast) {
                 push(
                     member,
-                    call(K::Broadcast, BYTES).group(d).root(members + share[0]),
+                    build_collective(K::Broadcast, BYTES)
+                        .group(d)
+                        .root(members + share[0]),
                 );
             }
         }
@@ -150,9 +158,9 @@ fn time(
         .collect();
     let workload = try_job(&ranks, &groups).unwrap();
     let options = ReplayOptions::with_changes(|o| {
-        o.map = Some([cores(members, 0), cores(members, 4)].concat());
+        o.map = Some([list_core_ring(members, 0), list_core_ring(members, 4)].concat());
     });
-    replay_with(&workload, &machine(duplex), &options).ps()
+    replay_with(&workload, &build_core_machine(duplex), &options).ps()
 }
 
 const ALL: [GroupTransferPhase; 4] = [Sum, Inter, AdapterSum, Broadcast];
@@ -171,9 +179,9 @@ fn a_handover_takes_the_sum_of_its_phases() {
             (1, 12, 3),
             (2, 12, 3),
         ] {
-            let one = |phase| time(duplex, strategy, members, adapters, &[phase]);
+            let one = |phase| replay_phases_time(duplex, strategy, members, adapters, &[phase]);
             let sum: u64 = ALL.map(one).iter().sum();
-            let all = time(duplex, strategy, members, adapters, &ALL);
+            let all = replay_phases_time(duplex, strategy, members, adapters, &ALL);
             // Members of a ring of neighbours end a reduction together. In other groups, some begin the next phase
             // earlier.
             if adapters == 1 && members == 12 {
@@ -200,8 +208,12 @@ fn a_handover_takes_the_sum_of_its_phases() {
 fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
     let counts = [1, 2, 3, 4, 6, 12];
     let best = |duplex: &str, strategy: u32, members: u32| {
-        let times =
-            counts.map(|adapters| (time(duplex, strategy, members, adapters, &ALL), adapters));
+        let times = counts.map(|adapters| {
+            (
+                replay_phases_time(duplex, strategy, members, adapters, &ALL),
+                adapters,
+            )
+        });
         times.into_iter().min().unwrap()
     };
     let [first, second] = [1, 2].map(|strategy| best("full", strategy, 12));
@@ -219,7 +231,7 @@ fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
     let [first, second] = [1, 2].map(|strategy| best("half", strategy, 13));
     assert!(second.0 < first.0, "{first:?} {second:?}");
     assert_eq!(second.1, 6);
-    let sum = |duplex, members| time(duplex, 1, members, 1, &[Sum]) as f64;
+    let sum = |duplex, members| replay_phases_time(duplex, 1, members, 1, &[Sum]) as f64;
     let near =
         |found: f64, ratio: f64| assert!((found / ratio - 1.0).abs() < 0.02, "{found} {ratio}");
     near(sum("full", 13) / sum("full", 12), 1.025);
@@ -236,7 +248,8 @@ fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
 fn times_by_the_number_of_adapters_are_those_of_the_table() {
     let counts = [1, 2, 3, 4, 6, 12];
     let row = |duplex: &str, strategy: u32, members: u32| {
-        let times = counts.map(|adapters| time(duplex, strategy, members, adapters, &ALL));
+        let times =
+            counts.map(|adapters| replay_phases_time(duplex, strategy, members, adapters, &ALL));
         let cells = times.map(|ps| format!("{:.2}", ps as f64 / 1e6));
         let name = if members == 12 { "ring of 12" } else { "13" };
         format!(

@@ -1,9 +1,10 @@
 //! Tests communication that is timed as recorded or as captured: for which ranks a rank waits, and
 //! when the waits end.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ObserverLog, ReplayOutcomeAndLog, dim, job, machine, priced, released, replay_with, traces,
+    ObserverLog, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, load_rank_traces,
+    load_released_traces, make_comm_timing_options, make_dim, replay_with,
 };
 use chakram::engine::{CommTiming, CompiledReplay, ReplayError};
 use chakram::ids::Rank;
@@ -16,15 +17,19 @@ use chakram::units::Span;
 use chakram::workload::MissingRankPolicy;
 
 fn ring_of(n: usize) -> Machine {
-    machine(&[dim(DimensionShape::Ring, n as u32, Ring)])
+    build_machine_from_dims(&[make_dim(DimensionShape::Ring, n as u32, Ring)])
 }
 
-fn run(ranks: &[Vec<TestTraceNode>], comm: CommTiming) -> ReplayOutcomeAndLog {
-    replay_with(&job(ranks, &[]), &ring_of(ranks.len()), &priced(comm))
+fn replay_on_ring(ranks: &[Vec<TestTraceNode>], comm: CommTiming) -> ReplayOutcomeAndLog {
+    replay_with(
+        &build_rank_job(ranks, &[]),
+        &ring_of(ranks.len()),
+        &make_comm_timing_options(comm),
+    )
 }
 
-fn recorded(ranks: &[Vec<TestTraceNode>]) -> ReplayOutcomeAndLog {
-    run(ranks, CommTiming::Recorded)
+fn replay_recorded(ranks: &[Vec<TestTraceNode>]) -> ReplayOutcomeAndLog {
+    replay_on_ring(ranks, CommTiming::Recorded)
 }
 
 /// A member that first computes, and then joins the collective.
@@ -34,7 +39,7 @@ struct ComputeThenJoinMember {
     eager: bool,
 }
 
-fn member(start: u64, lasts: u64) -> ComputeThenJoinMember {
+fn build_member(start: u64, lasts: u64) -> ComputeThenJoinMember {
     ComputeThenJoinMember {
         start,
         lasts,
@@ -42,25 +47,25 @@ fn member(start: u64, lasts: u64) -> ComputeThenJoinMember {
     }
 }
 
-fn eager(start: u64, lasts: u64) -> ComputeThenJoinMember {
+fn build_eager_member(start: u64, lasts: u64) -> ComputeThenJoinMember {
     ComputeThenJoinMember {
         eager: true,
-        ..member(start, lasts)
+        ..build_member(start, lasts)
     }
 }
 
 /// Returns all members of a collective of `kind`, whose root, if any, is rank 1.
-fn members(kind: K, of: &[ComputeThenJoinMember]) -> Vec<Vec<TestTraceNode>> {
+fn build_member_ranks(kind: K, of: &[ComputeThenJoinMember]) -> Vec<Vec<TestTraceNode>> {
     let rank = |of: &ComputeThenJoinMember| {
         let bytes = if kind == K::Barrier { 0 } else { 4096 };
-        let mut node = call(kind, bytes).after(&[1]).lasts(of.lasts);
+        let mut node = build_collective(kind, bytes).after(&[1]).lasts(of.lasts);
         if kind.has_root() {
             node = node.root(1);
         }
         // Recorded waits of the capture do not count.
         node = node.waited(77);
         let node = if of.eager { node.eager() } else { node };
-        vec![kernel(of.start), node]
+        vec![build_kernel(of.start), node]
     };
     of.iter().map(rank).collect()
 }
@@ -79,9 +84,13 @@ const WITH_ROOT: [K; 4] = [K::Broadcast, K::Scatter, K::Reduce, K::Gather];
 #[test]
 fn without_a_root_everyone_waits_for_everyone() {
     for kind in WITHOUT_ROOT {
-        let replay = recorded(&members(
+        let replay = replay_recorded(&build_member_ranks(
             kind,
-            &[member(0, 10), member(500, 20), member(900, 30)],
+            &[
+                build_member(0, 10),
+                build_member(500, 20),
+                build_member(900, 30),
+            ],
         ));
         assert_eq!(replay.ends(), [910_000, 920_000, 930_000], "{kind}");
         let outcome = &replay.outcome;
@@ -105,9 +114,13 @@ fn without_a_root_everyone_waits_for_everyone() {
 #[test]
 fn with_a_root_the_others_wait_for_the_root() {
     for kind in WITH_ROOT {
-        let replay = recorded(&members(
+        let replay = replay_recorded(&build_member_ranks(
             kind,
-            &[member(0, 10), member(500, 20), member(900, 30)],
+            &[
+                build_member(0, 10),
+                build_member(500, 20),
+                build_member(900, 30),
+            ],
         ));
         assert_eq!(replay.ends(), [510_000, 920_000, 930_000], "{kind}");
         let record = replay.log.records[0];
@@ -122,8 +135,12 @@ fn with_a_root_the_others_wait_for_the_root() {
 fn an_eager_root_leaves_before_the_others_come() {
     for kind in WITH_ROOT {
         for (lasts, end) in [(20, 930_000), (2000, 2_500_000)] {
-            let of = [member(0, 10), eager(500, lasts), member(900, 30)];
-            let replay = recorded(&members(kind, &of));
+            let of = [
+                build_member(0, 10),
+                build_eager_member(500, lasts),
+                build_member(900, 30),
+            ];
+            let replay = replay_recorded(&build_member_ranks(kind, &of));
             let root = (500 + lasts) * 1000;
             assert_eq!(replay.ends(), [510_000, root, 930_000], "{kind}");
             let record = replay.log.records[0];
@@ -140,14 +157,22 @@ fn an_eager_root_leaves_before_the_others_come() {
 #[test]
 fn an_eager_member_waits_for_nobody() {
     for kind in WITHOUT_ROOT {
-        let of = [eager(0, 10), member(500, 20), eager(900, 30)];
-        let replay = recorded(&members(kind, &of));
+        let of = [
+            build_eager_member(0, 10),
+            build_member(500, 20),
+            build_eager_member(900, 30),
+        ];
+        let replay = replay_recorded(&build_member_ranks(kind, &of));
         assert_eq!(replay.ends(), [10_000, 920_000, 930_000], "{kind}");
     }
     // If the root is rank 1, rank 0 does not even wait for the root.
     for kind in WITH_ROOT {
-        let of = [eager(0, 10), member(500, 20), member(900, 30)];
-        let replay = recorded(&members(kind, &of));
+        let of = [
+            build_eager_member(0, 10),
+            build_member(500, 20),
+            build_member(900, 30),
+        ];
+        let replay = replay_recorded(&build_member_ranks(kind, &of));
         assert_eq!(replay.ends(), [10_000, 920_000, 930_000], "{kind}");
     }
 }
@@ -155,9 +180,9 @@ fn an_eager_member_waits_for_nobody() {
 /// All members arrive at the same time, so no member waits.
 #[test]
 fn members_that_come_together_wait_for_nobody() {
-    let replay = recorded(&members(
+    let replay = replay_recorded(&build_member_ranks(
         K::Reduce,
-        &[member(5, 10), member(5, 20), member(5, 0)],
+        &[build_member(5, 10), build_member(5, 20), build_member(5, 0)],
     ));
     assert_eq!(replay.ends(), [15_000, 25_000, 5_000]);
     let record = replay.log.records[0];
@@ -171,14 +196,19 @@ fn members_that_come_together_wait_for_nobody() {
 #[test]
 fn who_is_eager_needs_no_turn() {
     let rank = |is_eager: bool| {
-        let node = call(K::AllReduce, 8).on(1).lasts(10);
+        let node = build_collective(K::AllReduce, 8).on(1).lasts(10);
         let node = if is_eager { node.eager() } else { node };
-        vec![node, kernel(50).on(1)]
+        vec![node, build_kernel(50).on(1)]
     };
-    let late = vec![call(K::AllReduce, 8).on(1).lasts(10).delayed(900)];
-    let replay = recorded(&[rank(false), late.clone()]);
+    let late = vec![
+        build_collective(K::AllReduce, 8)
+            .on(1)
+            .lasts(10)
+            .delayed(900),
+    ];
+    let replay = replay_recorded(&[rank(false), late.clone()]);
     assert_eq!((replay.end(0, 2), replay.end(0, 1)), (50_000, 910_000));
-    let replay = recorded(&[rank(true), late]);
+    let replay = replay_recorded(&[rank(true), late]);
     assert_eq!((replay.end(0, 1), replay.end(0, 2)), (10_000, 60_000));
     assert_eq!(replay.end(1, 1), 910_000);
 }
@@ -187,12 +217,12 @@ fn who_is_eager_needs_no_turn() {
 /// first. Turns count for the eager rank too, so both collectives complete.
 #[test]
 fn eager_members_are_counted_in_turns() {
-    let node = |ns| call(K::AllReduce, 8).lasts(ns);
+    let node = |ns| build_collective(K::AllReduce, 8).lasts(ns);
     let ranks = [
         vec![node(10).eager().delayed(300), node(20).eager()],
         vec![node(10).delayed(700), node(20).delayed(100)],
     ];
-    let replay = recorded(&ranks);
+    let replay = replay_recorded(&ranks);
     // Rank 0's first lane runs both: the second collective from 0 to 20 ns, and the first from 300
     // to 310 ns.
     assert_eq!((replay.end(0, 1), replay.end(0, 2)), (310_000, 20_000));
@@ -207,17 +237,25 @@ fn eager_members_are_counted_in_turns() {
 fn the_missing_come_with_the_last() {
     let rank = |root, ns, lasts| {
         vec![
-            kernel(ns),
-            call(K::Broadcast, 64).root(root).lasts(lasts).after(&[1]),
+            build_kernel(ns),
+            build_collective(K::Broadcast, 64)
+                .root(root)
+                .lasts(lasts)
+                .after(&[1]),
         ]
     };
     let ends = |root| {
         let (first, second) = (rank(root, 100, 10), rank(root, 900, 30));
-        let builder = traces([(1, &first[..]), (2, &second[..])]);
+        let builder = load_rank_traces([(1, &first[..]), (2, &second[..])]);
         let workload = builder
             .finish_workload(Some(3), MissingRankPolicy::Mirror)
             .unwrap();
-        replay_with(&workload, &ring_of(3), &priced(CommTiming::Recorded)).ends()
+        replay_with(
+            &workload,
+            &ring_of(3),
+            &make_comm_timing_options(CommTiming::Recorded),
+        )
+        .ends()
     };
     assert_eq!(ends(0), [910_000, 930_000]);
     assert_eq!(ends(1), [910_000, 930_000]);
@@ -226,12 +264,15 @@ fn the_missing_come_with_the_last() {
 
 /// Returns the ends of both halves of a message from rank 0 to rank 1. The send is ready at `sent`, and the receive at
 /// `posted`. The sender's half takes 10 ns, and the receiver's 25 ns.
-fn message(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
-    let half = send(1, 64).after(&[1]).lasts(10).waited(3);
+fn replay_message_ends(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
+    let half = build_send(1, 64).after(&[1]).lasts(10).waited(3);
     let half = if is_eager { half.eager() } else { half };
     // A receive cannot end before its dependencies, even if the trace marks it as eager.
-    let other = receive(0, 64).after(&[1]).lasts(25).eager();
-    let replay = recorded(&[vec![kernel(sent), half], vec![kernel(posted), other]]);
+    let other = build_receive(0, 64).after(&[1]).lasts(25).eager();
+    let replay = replay_recorded(&[
+        vec![build_kernel(sent), half],
+        vec![build_kernel(posted), other],
+    ]);
     assert_eq!(replay.outcome.messages, 0);
     [replay.end(0, 2), replay.end(1, 2)]
 }
@@ -239,31 +280,31 @@ fn message(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
 #[test]
 fn the_halves_of_a_message_meet() {
     // Both halves begin at the later start, 400 ns.
-    assert_eq!(message(100, 400, false), [410_000, 425_000]);
-    assert_eq!(message(400, 100, false), [410_000, 425_000]);
-    assert_eq!(message(400, 400, false), [410_000, 425_000]);
+    assert_eq!(replay_message_ends(100, 400, false), [410_000, 425_000]);
+    assert_eq!(replay_message_ends(400, 100, false), [410_000, 425_000]);
+    assert_eq!(replay_message_ends(400, 400, false), [410_000, 425_000]);
 }
 
 #[test]
 fn an_eager_send_ends_whether_or_not_it_is_received() {
-    assert_eq!(message(100, 400, true), [110_000, 425_000]);
-    assert_eq!(message(400, 100, true), [410_000, 425_000]);
+    assert_eq!(replay_message_ends(100, 400, true), [110_000, 425_000]);
+    assert_eq!(replay_message_ends(400, 100, true), [410_000, 425_000]);
 }
 
 /// The peer of these messages has no trace, so its half starts together with the half that has a trace.
 #[test]
 fn messages_from_and_to_nowhere_last_as_recorded() {
     let lines = [
-        kernel(300),
-        send(1, 64).after(&[1]).lasts(10),
-        receive(1, 64).after(&[1]).lasts(25),
+        build_kernel(300),
+        build_send(1, 64).after(&[1]).lasts(10),
+        build_receive(1, 64).after(&[1]).lasts(25),
     ];
     for comm in [CommTiming::Recorded, CommTiming::Captured] {
-        let builder = traces([(0, &lines[..])]);
+        let builder = load_rank_traces([(0, &lines[..])]);
         let workload = builder
             .finish_workload(Some(2), MissingRankPolicy::Mirror)
             .unwrap();
-        let replay = replay_with(&workload, &ring_of(2), &priced(comm));
+        let replay = replay_with(&workload, &ring_of(2), &make_comm_timing_options(comm));
         assert_eq!((replay.end(0, 2), replay.end(0, 3)), (310_000, 325_000));
     }
 }
@@ -273,11 +314,18 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
 #[test]
 fn as_captured_nobody_waits_for_another_rank() {
     for kind in [K::AllReduce, K::Broadcast] {
-        let mut ranks = members(kind, &[member(0, 10), member(500, 20), eager(700, 30)]);
+        let mut ranks = build_member_ranks(
+            kind,
+            &[
+                build_member(0, 10),
+                build_member(500, 20),
+                build_eager_member(700, 30),
+            ],
+        );
         for (rank, ns) in ranks.iter_mut().zip([900, 400, 0]) {
             rank[1].wait_ns = ns;
         }
-        let replay = run(&ranks, CommTiming::Captured);
+        let replay = replay_on_ring(&ranks, CommTiming::Captured);
         assert_eq!(replay.ends(), [910_000, 920_000, 730_000]);
         let record = replay.log.records[0];
         assert_eq!((record.last_start.0, record.end.0), (700_000, 920_000));
@@ -290,10 +338,13 @@ fn as_captured_nobody_waits_for_another_rank() {
     }
     // A receive ends before its message is sent, as captures can record if clocks differ.
     let ranks = [
-        vec![kernel(800), send(1, 64).after(&[1]).lasts(10).waited(5)],
-        vec![receive(0, 64).lasts(20).waited(100)],
+        vec![
+            build_kernel(800),
+            build_send(1, 64).after(&[1]).lasts(10).waited(5),
+        ],
+        vec![build_receive(0, 64).lasts(20).waited(100)],
     ];
-    let replay = run(&ranks, CommTiming::Captured);
+    let replay = replay_on_ring(&ranks, CommTiming::Captured);
     assert_eq!((replay.end(0, 2), replay.end(1, 1)), (815_000, 120_000));
 }
 
@@ -303,11 +354,14 @@ fn as_captured_nobody_waits_for_another_rank() {
 fn as_captured_nobody_gathers() {
     let rank = |ns| {
         vec![
-            kernel(ns).on(1),
-            call(K::AllReduce, 8).on(1).after(&[1]).lasts(10),
+            build_kernel(ns).on(1),
+            build_collective(K::AllReduce, 8)
+                .on(1)
+                .after(&[1])
+                .lasts(10),
         ]
     };
-    let replay = run(&[rank(100), rank(600)], CommTiming::Captured);
+    let replay = replay_on_ring(&[rank(100), rank(600)], CommTiming::Captured);
     assert_eq!(replay.ends(), [110_000, 610_000]);
 }
 
@@ -321,16 +375,29 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
     for slack in [0, 3 * MS, 10 * MS, 25 * MS] {
         // Rank 0 computes for 1 ms, and rank 1 for 1 ms plus the slack. Then both all-reduce with 2
         // ms of transfer, and rank 1 computes for another 5 ms.
-        let node = || call(K::AllReduce, 1 << 20).after(&[1]).lasts(2 * MS);
-        let first = [kernel(MS), node()];
-        let second = [kernel(MS + slack), node(), kernel(5 * MS).after(&[2])];
+        let node = || {
+            build_collective(K::AllReduce, 1 << 20)
+                .after(&[1])
+                .lasts(2 * MS)
+        };
+        let first = [build_kernel(MS), node()];
+        let second = [
+            build_kernel(MS + slack),
+            node(),
+            build_kernel(5 * MS).after(&[2]),
+        ];
         let ends = |late: u64| {
             let at = |rank| if rank == 0 { late } else { 0 };
-            let builder = released([(0, &first[..]), (1, &second[..])], at);
+            let builder = load_released_traces([(0, &first[..]), (1, &second[..])], at);
             let workload = builder
                 .finish_workload(None, MissingRankPolicy::Refuse)
                 .unwrap();
-            replay_with(&workload, &ring_of(2), &priced(CommTiming::Recorded)).ends()
+            replay_with(
+                &workload,
+                &ring_of(2),
+                &make_comm_timing_options(CommTiming::Recorded),
+            )
+            .ends()
         };
         let before = (1 + 2) * MS + slack;
         assert_eq!(ends(0), [before * 1000, (before + 5 * MS) * 1000]);
@@ -350,14 +417,19 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
 fn sends_that_wait_for_each_other_are_named() {
     let rank = |peer| {
         vec![
-            send(peer, 64).lasts(5),
-            receive(peer, 64).after(&[1]).lasts(5),
+            build_send(peer, 64).lasts(5),
+            build_receive(peer, 64).after(&[1]).lasts(5),
         ]
     };
     let ranks = [rank(1), rank(0)];
-    let workload = job(&ranks, &[]);
+    let workload = build_rank_job(&ranks, &[]);
     let machine = ring_of(2);
-    let prepared = CompiledReplay::new(&workload, &machine, &priced(CommTiming::Recorded)).unwrap();
+    let prepared = CompiledReplay::new(
+        &workload,
+        &machine,
+        &make_comm_timing_options(CommTiming::Recorded),
+    )
+    .unwrap();
     let Err(ReplayError::Stuck(stuck)) = prepared.run(ObserverLog::default()) else {
         panic!("nobody can go on");
     };
@@ -370,23 +442,31 @@ fn sends_that_wait_for_each_other_are_named() {
         .iter()
         .map(|lines| vec![lines[0].clone().eager(), lines[1].clone()])
         .collect();
-    assert_eq!(recorded(&eager).ends(), [10_000, 10_000]);
-    assert_eq!(run(&ranks, CommTiming::Captured).ends(), [10_000, 10_000]);
+    assert_eq!(replay_recorded(&eager).ends(), [10_000, 10_000]);
+    assert_eq!(
+        replay_on_ring(&ranks, CommTiming::Captured).ends(),
+        [10_000, 10_000]
+    );
 }
 
 /// Ranks 1 and 2 of a broadcast from rank 0 wait only for rank 0. Rank 0 waits for a message that
 /// rank 1 sends after its part.
 #[test]
 fn only_those_that_a_member_waits_for_are_named() {
-    let node = || call(K::Broadcast, 8).root(0).lasts(5);
+    let node = || build_collective(K::Broadcast, 8).root(0).lasts(5);
     let ranks = [
-        vec![receive(1, 8).lasts(1), node().after(&[1])],
-        vec![node(), send(0, 8).after(&[1]).lasts(1)],
-        vec![kernel(1), node().after(&[1])],
+        vec![build_receive(1, 8).lasts(1), node().after(&[1])],
+        vec![node(), build_send(0, 8).after(&[1]).lasts(1)],
+        vec![build_kernel(1), node().after(&[1])],
     ];
-    let workload = job(&ranks, &[]);
+    let workload = build_rank_job(&ranks, &[]);
     let machine = ring_of(3);
-    let prepared = CompiledReplay::new(&workload, &machine, &priced(CommTiming::Recorded)).unwrap();
+    let prepared = CompiledReplay::new(
+        &workload,
+        &machine,
+        &make_comm_timing_options(CommTiming::Recorded),
+    )
+    .unwrap();
     let Err(ReplayError::Stuck(stuck)) = prepared.run(ObserverLog::default()) else {
         panic!("nobody can go on");
     };
@@ -406,26 +486,37 @@ fn only_those_that_a_member_waits_for_are_named() {
 fn without_durations_there_is_nothing_to_replay() {
     let machine = ring_of(2);
     let rank = |peer: u32, ns| {
-        let message = if peer == 1 { send(1, 8) } else { receive(0, 8) };
+        let message = if peer == 1 {
+            build_send(1, 8)
+        } else {
+            build_receive(0, 8)
+        };
         vec![
-            kernel(10),
-            call(K::AllReduce, 64).after(&[1]),
+            build_kernel(10),
+            build_collective(K::AllReduce, 64).after(&[1]),
             message.lasts(ns),
         ]
     };
     for comm in [CommTiming::Recorded, CommTiming::Captured] {
-        let workload = job(&[rank(1, 0), rank(0, 0)], &[]);
-        let refusal = CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap_err();
+        let workload = build_rank_job(&[rank(1, 0), rank(0, 0)], &[]);
+        let refusal =
+            CompiledReplay::new(&workload, &machine, &make_comm_timing_options(comm)).unwrap_err();
         assert!(refusal.found.contains(&format!("as {comm}")), "{refusal}");
         assert!(
             refusal.found.contains("none of the 4 communication nodes"),
             "{refusal}"
         );
         assert!(refusal.hint.contains("`comm` model"), "{refusal}");
-        CompiledReplay::new(&workload, &machine, &priced(CommTiming::Model)).unwrap();
+        CompiledReplay::new(
+            &workload,
+            &machine,
+            &make_comm_timing_options(CommTiming::Model),
+        )
+        .unwrap();
 
-        let workload = job(&[rank(1, 5), rank(0, 5)], &[]);
-        let prepared = CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap();
+        let workload = build_rank_job(&[rank(1, 5), rank(0, 5)], &[]);
+        let prepared =
+            CompiledReplay::new(&workload, &machine, &make_comm_timing_options(comm)).unwrap();
         let basis = prepared.duration_source_counts();
         assert_eq!((basis.as_recorded, basis.unrecorded), (2, 2));
         let (report, _) = report::replay_to_report(&prepared, None::<ObserverLog>).unwrap();
@@ -434,7 +525,7 @@ fn without_durations_there_is_nothing_to_replay() {
         assert!(warnings.contains(&wanted.to_owned()), "{warnings:?}");
 
         // The job has no communication.
-        let workload = job(&vec![vec![kernel(10)]; 2], &[]);
-        CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap();
+        let workload = build_rank_job(&vec![vec![build_kernel(10)]; 2], &[]);
+        CompiledReplay::new(&workload, &machine, &make_comm_timing_options(comm)).unwrap();
     }
 }

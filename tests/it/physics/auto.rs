@@ -1,7 +1,10 @@
 //! Compares `auto` with the named algorithms, in replays and in the report.
 
-use super::lines::{TestTraceNode, call};
-use super::rig::{Dim, dim, job, machine, machine_of, replay, replay_with, stepwise};
+use super::lines::{TestTraceNode, build_collective};
+use super::rig::{
+    Dim, build_machine_from_dims, build_rank_job, machine_of, make_dim, make_stepwise_options,
+    replay_and_log, replay_with,
+};
 use chakram::engine::ReplayOptions;
 use chakram::machine::{CollectiveAlgorithm, DimensionAlgorithmChoice, Machine};
 use chakram::report;
@@ -11,10 +14,10 @@ use chakram::workload::Workload;
 
 /// Returns a job in which every rank runs `lines`.
 fn all_do(ranks: u32, lines: &[TestTraceNode]) -> Workload {
-    job(&vec![lines.to_vec(); ranks as usize], &[])
+    build_rank_job(&vec![lines.to_vec(); ranks as usize], &[])
 }
 
-fn auto(dims: &[Dim]) -> Machine {
+fn build_auto_machine(dims: &[Dim]) -> Machine {
     machine_of(
         dims,
         vec![DimensionAlgorithmChoice::Auto; dims.len()],
@@ -22,7 +25,7 @@ fn auto(dims: &[Dim]) -> Machine {
     )
 }
 
-fn wired(dims: &[Dim]) -> bool {
+fn has_ring_dimension(dims: &[Dim]) -> bool {
     dims.iter().any(|dim| dim.shape == DimensionShape::Ring)
 }
 
@@ -39,16 +42,16 @@ fn no_name_is_much_faster() {
     };
     let ring = CollectiveAlgorithm::Ring;
     let machines = [
-        vec![dim(DimensionShape::Switch, 8, ring)],
-        vec![dim(DimensionShape::FullyConnected, 6, ring)],
-        vec![dim(DimensionShape::Ring, 8, ring)],
+        vec![make_dim(DimensionShape::Switch, 8, ring)],
+        vec![make_dim(DimensionShape::FullyConnected, 6, ring)],
+        vec![make_dim(DimensionShape::Ring, 8, ring)],
         vec![
-            dim(DimensionShape::FullyConnected, 4, ring),
-            slow(dim(DimensionShape::Switch, 8, ring)),
+            make_dim(DimensionShape::FullyConnected, 4, ring),
+            slow(make_dim(DimensionShape::Switch, 8, ring)),
         ],
         vec![
-            dim(DimensionShape::Ring, 4, ring),
-            slow(dim(DimensionShape::Switch, 3, ring)),
+            make_dim(DimensionShape::Ring, 4, ring),
+            slow(make_dim(DimensionShape::Switch, 3, ring)),
         ],
     ];
     for dims in machines {
@@ -56,17 +59,27 @@ fn no_name_is_much_faster() {
         for (kind, ..) in K::ALL {
             for bytes in [96, 960_000, 96_000_000] {
                 let bytes = if kind == K::Barrier { 0 } else { bytes };
-                let workload = all_do(ranks, &[call(kind, bytes)]);
-                let found = replay(&workload, &auto(&dims)).ps();
-                let stepped = replay_with(&workload, &auto(&dims), &stepwise()).ps();
+                let workload = all_do(ranks, &[build_collective(kind, bytes)]);
+                let found = replay_and_log(&workload, &build_auto_machine(&dims)).ps();
+                let stepped = replay_with(
+                    &workload,
+                    &build_auto_machine(&dims),
+                    &make_stepwise_options(),
+                )
+                .ps();
                 assert_eq!(found, stepped, "{kind} of {bytes} B");
                 let named = CollectiveAlgorithm::ALL.map(|(algorithm, _)| {
                     let choices = vec![DimensionAlgorithmChoice::Named(algorithm); dims.len()];
-                    replay(&workload, &machine_of(&dims, choices, SwitchingMode::IDEAL)).ps()
+                    replay_and_log(&workload, &machine_of(&dims, choices, SwitchingMode::IDEAL))
+                        .ps()
                 });
                 let best = named.into_iter().min().unwrap();
                 // The rings have 4 and 8 NPUs.
-                let factor = if wired(&dims) { dims[0].size / 2 } else { 1 };
+                let factor = if has_ring_dimension(&dims) {
+                    dims[0].size / 2
+                } else {
+                    1
+                };
                 let most = best * u64::from(factor);
                 assert!(found <= most, "{kind} of {bytes} B: {found} and {best}");
             }
@@ -79,7 +92,7 @@ fn no_name_is_much_faster() {
 /// `direct`, and of 7 times 11.25 MB with `ring`. If the machine names an algorithm, the report names it too.
 #[test]
 fn the_report_says_what_was_used() {
-    let dims = [dim(
+    let dims = [make_dim(
         DimensionShape::Ring,
         8,
         CollectiveAlgorithm::HalvingDoubling,
@@ -92,31 +105,43 @@ fn the_report_says_what_was_used() {
         let rows = report.collectives.into_iter();
         rows.map(|row| row.algorithm).collect::<Vec<_>>()
     };
-    let small = call(K::AllGather, 9);
-    let large = call(K::AllGather, 11_250_000);
+    let small = build_collective(K::AllGather, 9);
+    let large = build_collective(K::AllGather, 11_250_000);
     let both = all_do(8, &[small.clone(), large.clone().after(&[1])]);
     assert_eq!(
-        said(&both, &auto(&dims)),
+        said(&both, &build_auto_machine(&dims)),
         ["auto: direct 8 (d0) at 72 B; auto: ring 8 (d0) at 90.0 MB"]
     );
-    assert_eq!(said(&both, &machine(&dims)), ["halving_doubling 8 (d0)"]);
+    assert_eq!(
+        said(&both, &build_machine_from_dims(&dims)),
+        ["halving_doubling 8 (d0)"]
+    );
     let one = all_do(8, &[large]);
-    assert_eq!(said(&one, &auto(&dims)), ["auto: ring 8 (d0)"]);
+    assert_eq!(
+        said(&one, &build_auto_machine(&dims)),
+        ["auto: ring 8 (d0)"]
+    );
     // Among 6 members, a ring is used instead.
-    let dims = [dim(
+    let dims = [make_dim(
         DimensionShape::Ring,
         6,
         CollectiveAlgorithm::HalvingDoubling,
     )];
-    assert_eq!(said(&all_do(6, &[small]), &machine(&dims)), ["ring 6 (d0)"]);
+    assert_eq!(
+        said(&all_do(6, &[small]), &build_machine_from_dims(&dims)),
+        ["ring 6 (d0)"]
+    );
 }
 
 /// On a ring of 8 with 16 B, halving-doubling would take two stages of 3,500 ns and 0.56 ns,
 /// recursive doubling takes one stage, and direct takes two stages of 2,000 ns and more.
 #[test]
 fn a_small_all_reduce_is_one_stage() {
-    let dims = [dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];
-    let replay = replay(&all_do(8, &[call(K::AllReduce, 16)]), &auto(&dims));
+    let dims = [make_dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];
+    let replay = replay_and_log(
+        &all_do(8, &[build_collective(K::AllReduce, 16)]),
+        &build_auto_machine(&dims),
+    );
     // The time is 500 + 1,000 + 2,000 ns, plus 0.64 ns for 3 times 16 B.
     assert_eq!(replay.ps(), 3_501_920);
 }

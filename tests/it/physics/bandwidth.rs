@@ -1,10 +1,15 @@
 //! Tests what `bandwidth` means, with laws over machines and messages, and with sums by hand.
 
-use super::flows::{any_dim, arrivals, bytes, ends, flow};
-use super::lines::{call, kernel, receive, send};
+use super::flows::{
+    any_dim, build_flow, message_bytes_strategy, replay_flow_arrivals, replay_flow_ends,
+};
+use super::lines::{build_collective, build_kernel, build_receive, build_send};
 use super::naive;
-use super::rig::{Dim, cases, dim, job, machine, over, replay_with};
-use super::wires::{WireBusyTimes, WireKind, alone};
+use super::rig::{
+    Dim, build_machine_from_dims, build_rank_job, make_dim, make_proptest_config,
+    make_stepwise_network_options, replay_with,
+};
+use super::wires::{WireBusyTimes, WireKind, compute_uncontended_times};
 use chakram::engine::NetworkModel;
 use chakram::engine::NetworkModel::{ContentionFree, Links, Ports};
 use chakram::machine::{CollectiveAlgorithm, Machine};
@@ -15,60 +20,60 @@ use proptest::prelude::*;
 const ALL: [NetworkModel; 3] = [ContentionFree, Ports, Links];
 
 /// Returns up to three dimensions of any shape.
-fn stack() -> impl Strategy<Value = Vec<Dim>> {
+fn dimensions_strategy() -> impl Strategy<Value = Vec<Dim>> {
     prop::collection::vec(any_dim(5), 1..=3)
 }
 
-fn npus(dims: &[Dim]) -> u32 {
+fn count_npus(dims: &[Dim]) -> u32 {
     dims.iter().map(|dim| dim.size).product()
 }
 
 proptest! {
-    #![proptest_config(cases(200))]
+    #![proptest_config(make_proptest_config(200))]
 
     /// A single message leaves and arrives as fast as the slowest link allows, in every model.
     #[test]
     fn one_message_takes_the_same_in_all_models(
-        dims in stack(), size in bytes(), pick in any::<(u32, u32)>(),
+        dims in dimensions_strategy(), size in message_bytes_strategy(), pick in any::<(u32, u32)>(),
     ) {
-        let n = npus(&dims);
+        let n = count_npus(&dims);
         let (from, apart) = (pick.0 % n, 1 + pick.1 % (n - 1));
         let to = (from + apart) % n;
-        let machine = machine(&dims);
+        let machine = build_machine_from_dims(&dims);
         for model in ALL {
-            let found = ends(&machine, model, &[flow(0, from, to, size)]);
-            prop_assert_eq!(found, [alone(&dims, from, to, size)], "{}", model);
+            let found = replay_flow_ends(&machine, model, &[build_flow(0, from, to, size)]);
+            prop_assert_eq!(found, [compute_uncontended_times(&dims, from, to, size)], "{}", model);
         }
     }
 
     /// No port and no link of a path carries more than its rate.
     #[test]
     fn no_server_carries_more_than_its_rate(
-        dims in stack(),
-        drawn in prop::collection::vec((0..2000_u64, any::<u32>(), any::<u32>(), bytes()), 1..40),
+        dims in dimensions_strategy(),
+        drawn in prop::collection::vec((0..2000_u64, any::<u32>(), any::<u32>(), message_bytes_strategy()), 1..40),
         few in any::<bool>(),
     ) {
-        let n = npus(&dims);
+        let n = count_npus(&dims);
         // Messages go to any NPU, or from all NPUs to one.
         let flows = drawn.into_iter().filter_map(|(ns, a, b, bytes)| {
             let (from, to) = (a % n, if few { n - 1 } else { b % n });
-            (from != to).then_some(flow(ns, from, to, bytes))
+            (from != to).then_some(build_flow(ns, from, to, bytes))
         });
         let flows: Vec<_> = flows.collect();
-        let machine = machine(&dims);
+        let machine = build_machine_from_dims(&dims);
         for (model, wiring) in [(Ports, WireKind::Ports), (Links, WireKind::Links)] {
             let mut busy = WireBusyTimes::default();
             for flow in &flows {
                 busy.carry(wiring, &dims, (flow.from, flow.to), (flow.bytes, 1));
             }
-            let found = arrivals(&machine, model, &flows).into_iter().max();
+            let found = replay_flow_arrivals(&machine, model, &flows).into_iter().max();
             prop_assert!(found.unwrap_or(0) >= busy.most(), "{model}: {found:?} < {}", busy.most());
         }
     }
 }
 
 /// Returns up to two dimensions with any algorithms.
-fn carried() -> impl Strategy<Value = Vec<Dim>> {
+fn algorithm_dimensions_strategy() -> impl Strategy<Value = Vec<Dim>> {
     let algorithm = prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec());
     let one = (any_dim(6), algorithm);
     prop::collection::vec(
@@ -78,33 +83,33 @@ fn carried() -> impl Strategy<Value = Vec<Dim>> {
 }
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(make_proptest_config(400))]
 
     /// The same law applies to collectives with any algorithm and with concurrent messages. Without contention, it
     /// applies to the bytes that an NPU sends and receives for the collective. Without other traffic, the collective
     /// takes exactly the time of its ports.
     #[test]
     fn no_collective_is_faster_than_its_servers(
-        dims in carried(),
+        dims in algorithm_dimensions_strategy(),
         kind in prop::sample::select(K::ALL.map(|(kind, ..)| kind).to_vec()),
         units in 1_u64..40,
         root in any::<u32>(),
-        drawn in prop::collection::vec((any::<u32>(), any::<u32>(), bytes()), 0..8),
+        drawn in prop::collection::vec((any::<u32>(), any::<u32>(), message_bytes_strategy()), 0..8),
         alone in any::<bool>(),
     ) {
-        let n = npus(&dims);
+        let n = count_npus(&dims);
         let beside = drawn.into_iter().map(|(a, b, bytes)| (a % n, b % n, bytes));
         let beside: Vec<_> = beside.filter(|(a, b, _)| a != b && !alone).collect();
         let bytes = u64::from(kind != K::Barrier) * units * 3600;
         let root = root % n;
-        let node = if kind.has_root() { call(kind, bytes).root(root) } else { call(kind, bytes) };
+        let node = if kind.has_root() { build_collective(kind, bytes).root(root) } else { build_collective(kind, bytes) };
         let mut ranks = vec![vec![node.on(100)]; n as usize];
         for (tag, &(a, b, bytes)) in (0..).zip(&beside) {
-            ranks[a as usize].push(send(b, bytes).tag(tag).on(tag.into()));
-            ranks[b as usize].push(receive(a, bytes).tag(tag).on(tag.into()));
+            ranks[a as usize].push(build_send(b, bytes).tag(tag).on(tag.into()));
+            ranks[b as usize].push(build_receive(a, bytes).tag(tag).on(tag.into()));
         }
-        let workload = job(&ranks, &[]);
-        let machine = machine(&dims);
+        let workload = build_rank_job(&ranks, &[]);
+        let machine = build_machine_from_dims(&dims);
         let mut before = 0;
         for (model, wiring) in [
             (ContentionFree, WireKind::Ports),
@@ -112,13 +117,13 @@ proptest! {
             (Links, WireKind::Links),
         ] {
             let mut busy = WireBusyTimes::default();
-            for (from, to, bytes) in naive::sent(&dims, kind, bytes, root as usize) {
+            for (from, to, bytes) in naive::list_collective_messages(&dims, kind, bytes, root as usize) {
                 busy.carry(wiring, &dims, (from, to), bytes);
             }
             for &(from, to, bytes) in beside.iter().filter(|_| model != ContentionFree) {
                 busy.carry(wiring, &dims, (from, to), (bytes, 1));
             }
-            let ps = replay_with(&workload, &machine, &over(model)).ps();
+            let ps = replay_with(&workload, &machine, &make_stepwise_network_options(model)).ps();
             prop_assert!(ps >= busy.most(), "{model}: {ps} < {}", busy.most());
             if model == Ports && beside.is_empty() {
                 prop_assert_eq!(ps, before, "ports");
@@ -135,12 +140,12 @@ proptest! {
 fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
     let ring = Dim {
         ps_per_byte: 10,
-        ..dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Direct)
+        ..make_dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Direct)
     };
-    let machine = machine(&[ring]);
-    let workload = job(&vec![vec![call(K::Reduce, 1_000_000)]; 8], &[]);
+    let machine = build_machine_from_dims(&[ring]);
+    let workload = build_rank_job(&vec![vec![build_collective(K::Reduce, 1_000_000)]; 8], &[]);
     for model in ALL {
-        let replay = replay_with(&workload, &machine, &over(model));
+        let replay = replay_with(&workload, &machine, &make_stepwise_network_options(model));
         assert_eq!(replay.ps(), 80_500_000, "{model}");
     }
 }
@@ -151,13 +156,15 @@ fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
 #[test]
 fn an_incast_on_a_ring_comes_over_two_links() {
     let machine = Machine::load_preset("tpu-v4").unwrap();
-    let flows = [1, 2, 3].map(|from| flow(0, from, 0, 1_000_000));
+    let flows = [1, 2, 3].map(|from| build_flow(0, from, 0, 1_000_000));
     for (model, ps) in [
         (ContentionFree, 22_000_000),
         (Ports, 41_000_000),
         (Links, 41_000_000),
     ] {
-        let found = arrivals(&machine, model, &flows).into_iter().max();
+        let found = replay_flow_arrivals(&machine, model, &flows)
+            .into_iter()
+            .max();
         assert_eq!(found, Some(ps), "{model}");
     }
 }
@@ -171,15 +178,17 @@ fn rings_go_both_ways_where_members_lie_around_a_ring() {
     let of = |shape, members: &'static [u32], bytes| {
         let ring = Dim {
             ps_per_byte: 10,
-            ..dim(shape, 8, CollectiveAlgorithm::Ring)
+            ..make_dim(shape, 8, CollectiveAlgorithm::Ring)
         };
-        let mut ranks = vec![vec![kernel(0)]; 8];
+        let mut ranks = vec![vec![build_kernel(0)]; 8];
         for &member in members {
-            ranks[member as usize] = vec![call(K::ReduceScatter, bytes).group("g")];
+            ranks[member as usize] = vec![build_collective(K::ReduceScatter, bytes).group("g")];
         }
-        let workload = job(&ranks, &[("g", members)]);
-        let machine = machine(&[ring]);
-        ALL.map(|model| replay_with(&workload, &machine, &over(model)).ps())
+        let workload = build_rank_job(&ranks, &[("g", members)]);
+        let machine = build_machine_from_dims(&[ring]);
+        ALL.map(|model| {
+            replay_with(&workload, &machine, &make_stepwise_network_options(model)).ps()
+        })
     };
     let all = &[0, 1, 2, 3, 4, 5, 6, 7];
     assert_eq!(
@@ -236,13 +245,17 @@ algorithm = "direct"
 fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
     let machine = Machine::parse(STEEP, "steep.toml").unwrap();
     let ranks = [
-        vec![send(3, 800_000), kernel(40_000).after(&[1])],
-        vec![kernel(0)],
-        vec![kernel(0)],
-        vec![receive(0, 800_000)],
+        vec![build_send(3, 800_000), build_kernel(40_000).after(&[1])],
+        vec![build_kernel(0)],
+        vec![build_kernel(0)],
+        vec![build_receive(0, 800_000)],
     ];
     for model in ALL {
-        let replay = replay_with(&job(&ranks, &[]), &machine, &over(model));
+        let replay = replay_with(
+            &build_rank_job(&ranks, &[]),
+            &machine,
+            &make_stepwise_network_options(model),
+        );
         assert_eq!(
             (replay.end(0, 1), replay.ps()),
             (50_000_000, 90_000_000),
@@ -259,10 +272,13 @@ fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
 #[test]
 fn what_leaves_a_node_passes_its_nics() {
     let machine = Machine::load_preset("dgx-h100x9").unwrap();
-    let pairs = (0..8).flat_map(|a| (0..8).map(move |b| flow(0, a, 8 * (a + 1) + b, 100_000_000)));
+    let pairs =
+        (0..8).flat_map(|a| (0..8).map(move |b| build_flow(0, a, 8 * (a + 1) + b, 100_000_000)));
     let flows: Vec<_> = pairs.collect();
     for model in [Ports, Links] {
-        let found = arrivals(&machine, model, &flows).into_iter().max();
+        let found = replay_flow_arrivals(&machine, model, &flows)
+            .into_iter()
+            .max();
         assert_eq!(found, Some(16_002_700_000), "{model}");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests that the sent bytes equal the received bytes, counted from the programs themselves.
 
-use super::rig::cases;
+use super::rig::make_proptest_config;
 use chakram::extend::{CollectiveStage, CollectiveStagePrimitive, MemberLinePosition};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::units::UnroundedBufferShare;
@@ -31,7 +31,7 @@ struct HaltedLineState {
 }
 
 /// Runs the programs of all members without a clock, in rounds, until no program can continue.
-fn line(
+fn run_line_without_clock(
     algorithm: CollectiveAlgorithm,
     primitive: CollectiveStagePrimitive,
     n: u32,
@@ -90,7 +90,7 @@ fn line(
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(make_proptest_config(300))]
 
     #[test]
     fn every_message_sent_is_expected_and_no_program_waits_for_ever(
@@ -100,7 +100,7 @@ proptest! {
         primitive in prop::sample::select(PRIMITIVES.to_vec()),
         algorithm in prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec()),
     ) {
-        let line = line(algorithm, primitive, n, root % n, bytes);
+        let line = run_line_without_clock(algorithm, primitive, n, root % n, bytes);
         prop_assert!(line.ended);
         prop_assert_eq!(line.received, line.expected);
         let sum = |bytes: &[u64]| bytes.iter().map(|&b| u128::from(b)).sum::<u128>();
@@ -114,7 +114,7 @@ proptest! {
         let root = root % n;
         let m = u64::from(n);
         for (algorithm, _) in CollectiveAlgorithm::ALL {
-            let of = |primitive| line(algorithm, primitive, n, root, s);
+            let of = |primitive| run_line_without_clock(algorithm, primitive, n, root, s);
             // Reduce-scatter and all-gather, or an all-reduce: each member sends and receives 2 (n -
             // 1) / n S.
             let (scatter, gather) = (of(P::ReduceScatter), of(P::AllGather));

@@ -1,8 +1,10 @@
 //! If the machine gives no number of chunks, compares the chosen number with every possible number,
 //! in replays.
 
-use super::pipeline::job;
-use super::rig::{Dim, ONE_CHUNK, cases, dim, machine, replay};
+use super::pipeline::build_skewed_collective;
+use super::rig::{
+    Dim, ONE_CHUNK, build_machine_from_dims, make_dim, make_proptest_config, replay_and_log,
+};
 use crate::corpus::sample_every_nth;
 use chakram::machine::{
     ChunkCountOrderAndOverlap, CollectiveAlgorithm as A, DimensionAlgorithmChoice,
@@ -23,9 +25,9 @@ const UNSTATED: ChunkCountOrderAndOverlap = ChunkCountOrderAndOverlap {
     ..ONE_CHUNK
 };
 
-fn makespan(machine: &Machine, pipeline: ChunkCountOrderAndOverlap, job: &Workload) -> u64 {
+fn replay_makespan(machine: &Machine, pipeline: ChunkCountOrderAndOverlap, job: &Workload) -> u64 {
     let machine = machine.clone().with_chunking(pipeline);
-    replay(job, &machine).outcome.makespan.0
+    replay_and_log(job, &machine).outcome.makespan.0
 }
 
 /// Returns the time with the chosen number divided by the best time with any number in `stated`, and the best number.
@@ -35,11 +37,11 @@ fn excess_over(
     pipeline: ChunkCountOrderAndOverlap,
     job: &Workload,
 ) -> (f64, u32) {
-    let chosen = makespan(machine, pipeline, job);
+    let chosen = replay_makespan(machine, pipeline, job);
     let times = stated.into_iter().map(|count| {
         let chunks = NonZeroU32::new(count);
         (
-            makespan(
+            replay_makespan(
                 machine,
                 ChunkCountOrderAndOverlap { chunks, ..pipeline },
                 job,
@@ -51,11 +53,15 @@ fn excess_over(
     (chosen as f64 / best as f64, count)
 }
 
-fn excess(machine: &Machine, pipeline: ChunkCountOrderAndOverlap, job: &Workload) -> (f64, u32) {
+fn makespan_over_best(
+    machine: &Machine,
+    pipeline: ChunkCountOrderAndOverlap,
+    job: &Workload,
+) -> (f64, u32) {
     excess_over(SAMPLE, machine, pipeline, job)
 }
 
-fn dims(
+fn dimensions_strategy(
     algorithms: &'static [A],
     count: std::ops::RangeInclusive<usize>,
 ) -> impl Strategy<Value = Vec<Dim>> {
@@ -69,7 +75,7 @@ fn dims(
     let one = one.prop_map(|(shape, algorithm, size, ps_per_byte, link_ns)| Dim {
         ps_per_byte,
         link_ns,
-        ..dim(shape, size, algorithm)
+        ..make_dim(shape, size, algorithm)
     });
     prop::collection::vec(one, count)
 }
@@ -77,19 +83,19 @@ fn dims(
 const SIZES: [u64; 6] = [1, 1_000, 100_000, 1_000_000, 30_000_000, 1_000_000_000];
 
 proptest! {
-    #![proptest_config(cases(20))]
+    #![proptest_config(make_proptest_config(20))]
 
     /// Collectives run along one or several dimensions, in every order of dimensions.
     #[test]
     fn what_is_chosen_takes_at_most_two_percent_longer_than_any_other_number(
-        dims in dims(&[A::Ring, A::Direct, A::HalvingDoubling, A::Pairwise], 1..=3),
+        dims in dimensions_strategy(&[A::Ring, A::Direct, A::HalvingDoubling, A::Pairwise], 1..=3),
         inter in prop::sample::select(DimensionVisitOrder::ALL.map(|(inter, _)| inter).to_vec()),
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather, K::AllToAll]),
         bytes in prop::sample::select(SIZES.to_vec()),
     ) {
-        let job = job(kind, bytes, dims.iter().map(|dim| dim.size).product(), 0);
+        let job = build_skewed_collective(kind, bytes, dims.iter().map(|dim| dim.size).product(), 0);
         let pipeline = ChunkCountOrderAndOverlap { inter, ..UNSTATED };
-        let (excess, best) = excess(&machine(&dims), pipeline, &job);
+        let (excess, best) = makespan_over_best(&build_machine_from_dims(&dims), pipeline, &job);
         prop_assert!(excess <= 1.02, "{excess}, the best has {best}");
     }
 
@@ -102,9 +108,9 @@ proptest! {
         bytes in prop::sample::select(SIZES.to_vec()),
         link_ns in prop::sample::select(vec![0, 10, 500]),
     ) {
-        let dims = [Dim { link_ns, ..dim(S::Switch, size, algorithm) }];
-        let job = job(kind, bytes, size, 0);
-        let (excess, best) = excess(&machine(&dims), UNSTATED, &job);
+        let dims = [Dim { link_ns, ..make_dim(S::Switch, size, algorithm) }];
+        let job = build_skewed_collective(kind, bytes, size, 0);
+        let (excess, best) = makespan_over_best(&build_machine_from_dims(&dims), UNSTATED, &job);
         prop_assert!(excess <= 1.02, "{excess}, the best has {best}");
     }
 }
@@ -112,8 +118,9 @@ proptest! {
 /// Compares the chosen number with every number from 1 to 128. Numbers between the sampled numbers are no better.
 fn every_number(cases_of: &[(Vec<Dim>, K, u64)]) {
     for (dims, kind, bytes) in cases_of {
-        let job = job(*kind, *bytes, dims.iter().map(|dim| dim.size).product(), 0);
-        let (excess, best) = excess_over(1..=128, &machine(dims), UNSTATED, &job);
+        let job =
+            build_skewed_collective(*kind, *bytes, dims.iter().map(|dim| dim.size).product(), 0);
+        let (excess, best) = excess_over(1..=128, &build_machine_from_dims(dims), UNSTATED, &job);
         assert!(
             excess <= 1.02,
             "{dims:?} {kind} {bytes}: {excess}, the best has {best}"
@@ -123,14 +130,14 @@ fn every_number(cases_of: &[(Vec<Dim>, K, u64)]) {
 
 #[test]
 fn no_number_between_is_better() {
-    let tree = |algorithm, size| vec![dim(S::Switch, size, algorithm)];
+    let tree = |algorithm, size| vec![make_dim(S::Switch, size, algorithm)];
     every_number(&[
         (tree(A::DoubleBinaryTree, 5), K::AllReduce, 1_000_000),
         (tree(A::Tree, 6), K::Broadcast, 300_000),
         (
             vec![
-                dim(S::Ring, 4, A::Ring),
-                dim(S::Switch, 2, A::HalvingDoubling),
+                make_dim(S::Ring, 4, A::Ring),
+                make_dim(S::Switch, 2, A::HalvingDoubling),
             ],
             K::AllReduce,
             5_000_000,
@@ -146,7 +153,7 @@ fn no_number_of_many_shapes_is_better() {
         for algorithm in [A::Tree, A::DoubleBinaryTree] {
             for kind in [K::AllReduce, K::Broadcast, K::Reduce] {
                 for bytes in [1_000, 30_000, 200_000, 1_000_000, 7_000_000, 500_000_000] {
-                    all.push((vec![dim(S::Switch, size, algorithm)], kind, bytes));
+                    all.push((vec![make_dim(S::Switch, size, algorithm)], kind, bytes));
                 }
             }
         }
@@ -157,7 +164,7 @@ fn no_number_of_many_shapes_is_better() {
         (A::Direct, A::Tree),
     ] {
         for bytes in [100_000, 3_000_000, 100_000_000] {
-            let dims = vec![dim(S::Ring, 4, inner), dim(S::Switch, 6, outer)];
+            let dims = vec![make_dim(S::Ring, 4, inner), make_dim(S::Switch, 6, outer)];
             all.push((dims, K::AllReduce, bytes));
         }
     }
@@ -179,11 +186,11 @@ fn auto_weighs_trees_in_their_chunks() {
         }
     }
     for (size, kind, bytes) in sample_every_nth(5, calls) {
-        let job = job(kind, bytes, size, 0);
+        let job = build_skewed_collective(kind, bytes, size, 0);
         let of = |choice| {
-            let machine = machine(&[dim(S::Switch, size, A::Ring)]);
+            let machine = build_machine_from_dims(&[make_dim(S::Switch, size, A::Ring)]);
             let machine = machine.with_algorithm(0, choice).unwrap();
-            makespan(&machine, UNSTATED, &job)
+            replay_makespan(&machine, UNSTATED, &job)
         };
         let found = of(DimensionAlgorithmChoice::Auto);
         let named = A::ALL.map(|(algorithm, _)| of(DimensionAlgorithmChoice::Named(algorithm)));
@@ -204,9 +211,12 @@ fn auto_weighs_trees_in_their_chunks() {
 #[test]
 fn one_dimension_takes_one_chunk() {
     let machine = Machine::load_by_name("Ring(8):50GB/s:500ns").unwrap();
-    let job = job(K::AllReduce, 1_000_000, 8, 0);
-    assert_eq!(replay(&job, &machine).outcome.makespan.0, 42_000_000);
-    let (_, best) = excess(&machine, UNSTATED, &job);
+    let job = build_skewed_collective(K::AllReduce, 1_000_000, 8, 0);
+    assert_eq!(
+        replay_and_log(&job, &machine).outcome.makespan.0,
+        42_000_000
+    );
+    let (_, best) = makespan_over_best(&machine, UNSTATED, &job);
     assert_eq!(best, 1);
 }
 
@@ -215,10 +225,10 @@ fn one_dimension_takes_one_chunk() {
 /// each direction, twice at all levels except the last: 26 x 20 ms.
 #[test]
 fn a_double_tree_is_about_as_fast_as_a_ring() {
-    let job = job(K::AllReduce, 1_000_000_000, 128, 0);
+    let job = build_skewed_collective(K::AllReduce, 1_000_000_000, 128, 0);
     let of = |algorithm, pipeline| {
-        let machine = machine(&[dim(S::Switch, 128, algorithm)]);
-        makespan(&machine, pipeline, &job) as f64 / 1e9
+        let machine = build_machine_from_dims(&[make_dim(S::Switch, 128, algorithm)]);
+        replay_makespan(&machine, pipeline, &job) as f64 / 1e9
     };
     let (tree, ring) = (of(A::DoubleBinaryTree, UNSTATED), of(A::Ring, UNSTATED));
     assert!(tree < 1.15 * ring && ring < 1.15 * tree, "{tree} {ring} ms");

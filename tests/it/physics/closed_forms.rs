@@ -1,7 +1,9 @@
 //! Compares each combination of a collective and an algorithm, on one dimension, with its closed form.
 
 use super::oracle;
-use super::rig::{dim, machine, replay, replay_with, stepwise};
+use super::rig::{
+    build_machine_from_dims, make_dim, make_stepwise_options, replay_and_log, replay_with,
+};
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
@@ -14,7 +16,7 @@ const SHAPES: [DimensionShape; 3] = [
     DimensionShape::Switch,
 ];
 
-fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
+fn build_collective_job(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
     let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.root = kind.has_root().then_some(root);
     let job = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options)).unwrap();
@@ -22,7 +24,7 @@ fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
 }
 
 /// Returns the times in picoseconds, first with closed forms allowed, and then with messages.
-fn both(
+fn replay_closed_and_stepwise(
     shape: DimensionShape,
     algorithm: CollectiveAlgorithm,
     kind: CollectiveKind,
@@ -30,11 +32,11 @@ fn both(
     n: u32,
     root: u32,
 ) -> (u64, u64) {
-    let machine = machine(&[dim(shape, n, algorithm)]);
-    let workload = one(kind, bytes, n, root);
-    let stepped = replay_with(&workload, &machine, &stepwise());
+    let machine = build_machine_from_dims(&[make_dim(shape, n, algorithm)]);
+    let workload = build_collective_job(kind, bytes, n, root);
+    let stepped = replay_with(&workload, &machine, &make_stepwise_options());
     assert_eq!((stepped.outcome.closed, stepped.outcome.stepwise), (0, 1));
-    (replay(&workload, &machine).ps(), stepped.ps())
+    (replay_and_log(&workload, &machine).ps(), stepped.ps())
 }
 
 #[test]
@@ -43,7 +45,7 @@ fn every_collective_takes_what_its_closed_form_says() {
         for (algorithm, _) in CollectiveAlgorithm::ALL {
             for (kind, ..) in CollectiveKind::ALL {
                 for n in 2..=17 {
-                    let dim = dim(shape, n, algorithm);
+                    let dim = make_dim(shape, n, algorithm);
                     let bytes = match kind {
                         CollectiveKind::Barrier => 0,
                         // Most n do not divide this size. The size is odd, so that no share takes
@@ -51,8 +53,8 @@ fn every_collective_takes_what_its_closed_form_says() {
                         _ => 1_000_003,
                     };
                     let root = n * 2 / 3;
-                    let want = oracle::collective(&[dim], kind, bytes, root);
-                    let found = both(shape, algorithm, kind, bytes, n, root);
+                    let want = oracle::compute_collective_time(&[dim], kind, bytes, root);
+                    let found = replay_closed_and_stepwise(shape, algorithm, kind, bytes, n, root);
                     assert_eq!(found, (want, want), "{kind} of {n}, {algorithm} on {shape}");
                 }
             }
@@ -262,7 +264,7 @@ fn eight_members_by_hand() {
         (DimensionShape::Ring, Tree, K::Gather, 10_000, 4_900_000),
     ];
     for (shape, algorithm, kind, bytes, want) in table {
-        let found = both(shape, algorithm, kind, bytes, 8, 0);
+        let found = replay_closed_and_stepwise(shape, algorithm, kind, bytes, 8, 0);
         assert_eq!(found, (want, want), "{kind}, {algorithm} on {shape}");
     }
 }
@@ -272,13 +274,14 @@ fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
     for shape in SHAPES {
         for (algorithm, _) in CollectiveAlgorithm::ALL {
             for (kind, ..) in CollectiveKind::ALL {
-                let dim = dim(shape, 6, algorithm);
-                let machine = machine(&[dim]);
+                let dim = make_dim(shape, 6, algorithm);
+                let machine = build_machine_from_dims(&[dim]);
                 let bytes = u64::from(kind != CollectiveKind::Barrier) * 6000;
-                let outcome = replay(&one(kind, bytes, 6, 0), &machine).outcome;
+                let outcome =
+                    replay_and_log(&build_collective_job(kind, bytes, 6, 0), &machine).outcome;
                 // In a ring, only neighbours are one link apart; other members are two or three links apart. A root's
                 // port is a separate limit, and members of a tree end one after another.
-                let mut stages = oracle::phases(&[dim], kind, bytes).into_iter();
+                let mut stages = oracle::list_collective_phases(&[dim], kind, bytes).into_iter();
                 let alike = stages.all(|(_, how, ..)| match how {
                     CollectiveAlgorithm::Ring => true,
                     CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree => false,

@@ -1,7 +1,10 @@
 //! Tests that names distinguish groups with the same members, in replays and in `validate`.
 
-use super::lines::{TestTraceNode, call, kernel};
-use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
+use super::lines::{TestTraceNode, build_collective, build_kernel};
+use super::rig::{
+    build_machine_from_dims, build_rank_job, encode_trace_file, make_dim, make_proptest_config,
+    make_stepwise_network_options, make_stepwise_options, replay_and_log, replay_with,
+};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayError, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
@@ -14,9 +17,13 @@ use proptest::prelude::*;
 const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
 
 /// Returns the result of `validate` on the same traces.
-fn validated(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> DefectLog {
+fn validate_ranks(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces = ranks.iter().map(|lines| {
-        TraceDefectsAndDigest::check_trace(&contents(lines), EnforcedDependencyKinds::Both, 9)
+        TraceDefectsAndDigest::check_trace(
+            &encode_trace_file(lines),
+            EnforcedDependencyKinds::Both,
+            9,
+        )
     });
     let traces: Vec<TraceDefectsAndDigest> = traces.collect();
     let members: Vec<_> = (0..).zip(&traces).collect();
@@ -30,14 +37,14 @@ fn validated(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> DefectL
 }
 
 /// Returns all network models, each once with closed forms and once with messages.
-fn ways() -> Vec<ReplayOptions> {
+fn list_network_options() -> Vec<ReplayOptions> {
     let networks = [
         NetworkModel::ContentionFree,
         NetworkModel::Ports,
         NetworkModel::Links,
     ];
-    let mut ways = networks.map(over).to_vec();
-    ways.extend([ReplayOptions::default(), stepwise()]);
+    let mut ways = networks.map(make_stepwise_network_options).to_vec();
+    ways.extend([ReplayOptions::default(), make_stepwise_options()]);
     ways
 }
 
@@ -49,44 +56,47 @@ fn ways() -> Vec<ReplayOptions> {
 #[test]
 fn one_group_does_not_wait_for_another_of_the_same_ranks() {
     let broadcast = |group: Option<&'static str>, root| {
-        let line = call(K::Broadcast, 475_000).root(root);
+        let line = build_collective(K::Broadcast, 475_000).root(root);
         group.map_or(line.clone(), |name| line.group(name))
     };
     let ranks = |first: Option<&'static str>, second| {
         vec![
             vec![broadcast(first, 1), broadcast(second, 0)],
             vec![
-                kernel(80_000).on(1),
+                build_kernel(80_000).on(1),
                 broadcast(first, 1).after(&[1]),
                 broadcast(second, 0),
-                kernel(100_000).on(2).after(&[3]),
+                build_kernel(100_000).on(2).after(&[3]),
             ],
         ]
     };
-    let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
+    let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
     // The two groups have different names, or only the first or only the second has a name; the group without a name
     // has all ranks.
     for (first, second) in [(Some("1"), Some("2")), (None, Some("2")), (Some("1"), None)] {
         let ranks = ranks(first, second);
-        for options in ways() {
-            let replay = replay_with(&job(&ranks, &PAIR), &machine, &options);
+        for options in list_network_options() {
+            let replay = replay_with(&build_rank_job(&ranks, &PAIR), &machine, &options);
             assert_eq!(replay.ps(), 110_000_000, "{first:?} {second:?} {options:?}");
             assert_eq!(replay.end(0, 1), 90_000_000);
         }
-        assert_eq!(validated(&ranks, &PAIR).count_by_severity().errors, 0);
+        assert_eq!(validate_ranks(&ranks, &PAIR).count_by_severity().errors, 0);
     }
     // The same name twice is one group on one lane, so the time is 90 + 10 + 100 us.
-    let one = replay(&job(&ranks(Some("1"), Some("1")), &PAIR), &machine);
+    let one = replay_and_log(
+        &build_rank_job(&ranks(Some("1"), Some("1")), &PAIR),
+        &machine,
+    );
     assert_eq!(one.ps(), 200_000_000);
 }
 
 /// Returns two groups of the same ranks with one collective each. Rank 0 calls the first group
 /// first, and rank 1 calls the second group first.
-fn crossed(dependent: bool) -> Vec<Vec<TestTraceNode>> {
+fn build_crossed_group_ranks(dependent: bool) -> Vec<Vec<TestTraceNode>> {
     let after: &[u64] = if dependent { &[1] } else { &[] };
     let (one, two) = (
-        || call(K::AllReduce, 1000).group("1"),
-        || call(K::AllGather, 64).group("2"),
+        || build_collective(K::AllReduce, 1000).group("1"),
+        || build_collective(K::AllGather, 64).group("2"),
     );
     vec![
         vec![one(), two().after(after)],
@@ -96,27 +106,32 @@ fn crossed(dependent: bool) -> Vec<Vec<TestTraceNode>> {
 
 #[test]
 fn their_orders_may_differ_from_rank_to_rank() {
-    let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
-    let independent = crossed(false);
-    for options in ways() {
-        replay_with(&job(&independent, &PAIR), &machine, &options);
+    let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
+    let independent = build_crossed_group_ranks(false);
+    for options in list_network_options() {
+        replay_with(&build_rank_job(&independent, &PAIR), &machine, &options);
     }
-    assert_eq!(validated(&independent, &PAIR).count_by_severity().errors, 0);
+    assert_eq!(
+        validate_ranks(&independent, &PAIR)
+            .count_by_severity()
+            .errors,
+        0
+    );
     // The same collectives run on one stream, and members of such groups start together.
     let mut streamed = independent;
     for line in streamed.iter_mut().flatten() {
         line.lane = Some(7);
     }
-    for options in ways() {
-        replay_with(&job(&streamed, &PAIR), &machine, &options);
+    for options in list_network_options() {
+        replay_with(&build_rank_job(&streamed, &PAIR), &machine, &options);
     }
     // If each collective waits for the previous one, there is a cycle, which the error reports.
-    let dependent = crossed(true);
-    let workload = job(&dependent, &PAIR);
+    let dependent = build_crossed_group_ranks(true);
+    let workload = build_rank_job(&dependent, &PAIR);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let stuck = prepared.run(()).unwrap_err();
     assert!(matches!(stuck, ReplayError::Stuck(_)), "{stuck}");
-    let findings = validated(&dependent, &PAIR);
+    let findings = validate_ranks(&dependent, &PAIR);
     assert_eq!(
         (
             findings.count_by_severity().errors,
@@ -129,14 +144,14 @@ fn their_orders_may_differ_from_rank_to_rank() {
 /// An error about disagreeing ranks names the group, because its members do not identify it.
 #[test]
 fn disagreements_name_the_group() {
-    let mut ranks = crossed(false);
-    ranks[1][0] = call(K::AllGather, 65).group("2");
-    let workload = job(&ranks, &PAIR);
-    let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
+    let mut ranks = build_crossed_group_ranks(false);
+    ranks[1][0] = build_collective(K::AllGather, 65).group("2");
+    let workload = build_rank_job(&ranks, &PAIR);
+    let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
     let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap_err();
     let said = "of the group `2` of ranks 0, 1: ";
     assert!(refusal.to_string().contains(said), "{refusal}");
-    let findings = validated(&ranks, &PAIR);
+    let findings = validate_ranks(&ranks, &PAIR);
     let found = &findings.first_defects_of_kind(DefectKind::Collectives)[0].found;
     assert!(found.contains("of the group `2` of ranks 0-1: "), "{found}");
 }
@@ -194,7 +209,7 @@ impl InterleavedGroupCalls {
         let groups = [("a", a), ("b", b), ("c", &some[..])];
         let lines = |rank: u32| -> Vec<TestTraceNode> {
             if rank >= self.ranks {
-                return vec![kernel(1)];
+                return vec![build_kernel(1)];
             }
             let mut left: Vec<(usize, usize)> = (0..3)
                 .filter(|&group| groups[group].1.contains(&rank))
@@ -210,8 +225,8 @@ impl InterleavedGroupCalls {
                 let (group, next) = left[at];
                 left[at].1 += 1;
                 let id = lines.len() as u64 + 1;
-                lines.push(kernel(ns).on(100 + id as i64));
-                let line = call(self.calls[group][next], 6000)
+                lines.push(build_kernel(ns).on(100 + id as i64));
+                let line = build_collective(self.calls[group][next], 6000)
                     .group(NAMES[group])
                     .after(&[id]);
                 lines.push(if self.streams {
@@ -223,13 +238,13 @@ impl InterleavedGroupCalls {
             lines
         };
         let ranks: Vec<_> = (0..all).map(lines).collect();
-        let machine = machine(&[dim(DimensionShape::Switch, 6, algorithm)]);
-        replay_with(&job(&ranks, &groups), &machine, options).ps()
+        let machine = build_machine_from_dims(&[make_dim(DimensionShape::Switch, 6, algorithm)]);
+        replay_with(&build_rank_job(&ranks, &groups), &machine, options).ps()
     }
 }
 
 proptest! {
-    #![proptest_config(cases(150))]
+    #![proptest_config(make_proptest_config(150))]
 
     /// The law: results depend neither on the declared order of members in one of two equal groups,
     /// nor on idle ranks outside both groups.

@@ -2,10 +2,13 @@
 //!
 //! On every network, a byte takes 20 ps and a link takes 500 ns.
 
-use super::lines::{TestTraceNode, call, kernel, line, receive, send};
+use super::lines::{
+    TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
+};
 use super::rig::{
-    Dim, ReplayOutcomeAndLog, contents, dim, job, machine, over, released, replay_with, stepwise,
-    traces,
+    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, encode_trace_file,
+    load_rank_traces, load_released_traces, make_dim, make_stepwise_network_options,
+    make_stepwise_options, replay_with,
 };
 use chakram::astra_sim::custom_algorithm::{AstraOrRecordedScriptDurations, read_custom_algorithm};
 use chakram::engine::{EnumeratedSetting, NetworkModel, ReplayOptions};
@@ -15,8 +18,11 @@ use chakram::trace::{CollectiveKind as K, Op};
 use chakram::workload::{MissingRankPolicy, Workload};
 
 /// Implements `kind` with one trace for each position.
-fn custom(kind: K, positions: &[Vec<TestTraceNode>]) -> NamedScriptedAlgorithm {
-    let files: Vec<Vec<u8>> = positions.iter().map(|lines| contents(lines)).collect();
+fn build_custom_algorithm(kind: K, positions: &[Vec<TestTraceNode>]) -> NamedScriptedAlgorithm {
+    let files: Vec<Vec<u8>> = positions
+        .iter()
+        .map(|lines| encode_trace_file(lines))
+        .collect();
     let scripts = read_custom_algorithm(&files, AstraOrRecordedScriptDurations::Recorded).unwrap();
     NamedScriptedAlgorithm {
         kind,
@@ -25,7 +31,7 @@ fn custom(kind: K, positions: &[Vec<TestTraceNode>]) -> NamedScriptedAlgorithm {
     }
 }
 
-fn with(custom: &NamedScriptedAlgorithm, options: ReplayOptions) -> ReplayOptions {
+fn with_custom_algorithm(custom: &NamedScriptedAlgorithm, options: ReplayOptions) -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
         *o = options;
         o.custom = vec![custom.clone()];
@@ -34,7 +40,7 @@ fn with(custom: &NamedScriptedAlgorithm, options: ReplayOptions) -> ReplayOption
 
 /// Models in which messages follow one another over a link, and in which a send completes when its
 /// last byte has left.
-fn models() -> impl Iterator<Item = NetworkModel> {
+fn list_sequential_models() -> impl Iterator<Item = NetworkModel> {
     // In the fair-sharing model, messages that a member sends at the same time share a link. In the
     // exclusive model, a transfer occupies its whole route, and the send ends with the transfer.
     let others = [NetworkModel::FairSharing, NetworkModel::Exclusive];
@@ -44,7 +50,7 @@ fn models() -> impl Iterator<Item = NetworkModel> {
 
 /// Returns a ring all-reduce among n members. In each of 2(n - 1) rounds, every member sends the next one the `share`
 /// bytes that it received in the previous round.
-fn ring(n: u32, share: u64) -> Vec<Vec<TestTraceNode>> {
+fn build_ring_all_reduce(n: u32, share: u64) -> Vec<Vec<TestTraceNode>> {
     let member = |p: u32| {
         let rounds = (0..2 * (n - 1)).flat_map(|round| {
             // Node ids count from 1: node 2 round + 1 sends, and node 2 round + 2 receives.
@@ -52,8 +58,8 @@ fn ring(n: u32, share: u64) -> Vec<Vec<TestTraceNode>> {
                 .then_some(2 * u64::from(round))
                 .into_iter()
                 .collect();
-            let out = send((p + 1) % n, share).after(&before);
-            [out, receive((p + n - 1) % n, share)]
+            let out = build_send((p + 1) % n, share).after(&before);
+            [out, build_receive((p + n - 1) % n, share)]
         });
         rounds.collect()
     };
@@ -61,13 +67,13 @@ fn ring(n: u32, share: u64) -> Vec<Vec<TestTraceNode>> {
 }
 
 /// Returns a job in which all `n` ranks run `lines`.
-fn everybody(n: u32, lines: &[TestTraceNode]) -> Workload {
-    job(&vec![lines.to_vec(); n as usize], &[])
+fn build_uniform_job(n: u32, lines: &[TestTraceNode]) -> Workload {
+    build_rank_job(&vec![lines.to_vec(); n as usize], &[])
 }
 
 /// Returns a ring with one link per member, in one direction.
 fn ring_sizes(n: u32) -> [Dim; 1] {
-    [dim(
+    [make_dim(
         DimensionShape::FullyConnected,
         n,
         CollectiveAlgorithm::Ring,
@@ -75,30 +81,38 @@ fn ring_sizes(n: u32) -> [Dim; 1] {
 }
 
 /// Returns a 2 x 2 grid of lines with the algorithm direct.
-fn grid() -> [Dim; 2] {
-    [dim(DimensionShape::Ring, 2, CollectiveAlgorithm::Direct); 2]
+fn direct_grid_dimensions() -> [Dim; 2] {
+    [make_dim(DimensionShape::Ring, 2, CollectiveAlgorithm::Direct); 2]
 }
 
 /// 6 rounds of 500 ns and 1,000 B take 3.12 us, as with the machine's own ring, for equal and for different start
 /// times.
 #[test]
 fn a_ring_from_scripts_is_the_ring_of_the_machine() {
-    let own = custom(K::AllReduce, &ring(4, 1000));
-    let machine = machine(&ring_sizes(4));
-    for model in models() {
-        let workload = everybody(4, &[call(K::AllReduce, 4000)]);
-        let scripted = replay_with(&workload, &machine, &with(&own, over(model)));
+    let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 1000));
+    let machine = build_machine_from_dims(&ring_sizes(4));
+    for model in list_sequential_models() {
+        let workload = build_uniform_job(4, &[build_collective(K::AllReduce, 4000)]);
+        let scripted = replay_with(
+            &workload,
+            &machine,
+            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+        );
         assert_eq!(scripted.ends(), [3_120_000; 4], "{model}");
         assert_eq!(scripted.outcome.messages, 24);
-        let lines = [call(K::AllReduce, 4000)];
+        let lines = [build_collective(K::AllReduce, 4000)];
         let ranks: Vec<_> = (0..4).map(|rank| (rank, &lines[..])).collect();
-        let skewed = released(ranks, |rank| [0, 700, 10_000, 30][rank as usize]);
+        let skewed = load_released_traces(ranks, |rank| [0, 700, 10_000, 30][rank as usize]);
         let skewed = skewed
             .finish_workload(Some(4), MissingRankPolicy::Refuse)
             .unwrap();
         for workload in [workload, skewed] {
-            let scripted = replay_with(&workload, &machine, &with(&own, over(model)));
-            let builtin = replay_with(&workload, &machine, &over(model));
+            let scripted = replay_with(
+                &workload,
+                &machine,
+                &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+            );
+            let builtin = replay_with(&workload, &machine, &make_stepwise_network_options(model));
             assert_eq!(scripted.ends(), builtin.ends(), "{model}");
             assert_eq!(scripted.log.records, builtin.log.records, "{model}");
         }
@@ -108,24 +122,31 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
 /// A script never has a closed form, and is used only if the kind and the number of members match.
 #[test]
 fn others_keep_the_algorithm_of_the_machine() {
-    let own = custom(K::AllReduce, &ring(4, 50));
-    let machine = machine(&ring_sizes(8));
-    let lines = vec![call(K::AllReduce, 4000).group("half")];
+    let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 50));
+    let machine = build_machine_from_dims(&ring_sizes(8));
+    let lines = vec![build_collective(K::AllReduce, 4000).group("half")];
     let groups: [(&str, &[u32]); 1] = [("half", &[0, 1, 2, 3])];
     let mut ranks = vec![lines; 4];
     ranks.resize(8, Vec::new());
     let replay = replay_with(
-        &job(&ranks, &groups),
+        &build_rank_job(&ranks, &groups),
         &machine,
-        &with(&own, ReplayOptions::default()),
+        &with_custom_algorithm(&own, ReplayOptions::default()),
     );
     // No closed form is proved for scripts.
     assert_eq!((replay.outcome.closed, replay.outcome.stepwise), (0, 1));
-    for other in [call(K::AllReduce, 4000), call(K::AllGather, 4000)] {
-        let workload = everybody(8, &[other]);
+    for other in [
+        build_collective(K::AllReduce, 4000),
+        build_collective(K::AllGather, 4000),
+    ] {
+        let workload = build_uniform_job(8, &[other]);
         let plain = replay_with(&workload, &machine, &ReplayOptions::default());
         assert_eq!(
-            replay_with(&workload, &machine, &with(&own, ReplayOptions::default())),
+            replay_with(
+                &workload,
+                &machine,
+                &with_custom_algorithm(&own, ReplayOptions::default())
+            ),
             plain
         );
         assert_eq!(plain.outcome.closed, 1);
@@ -137,20 +158,24 @@ fn others_keep_the_algorithm_of_the_machine() {
 #[test]
 fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
     let scripts = [
-        vec![kernel(3000), send(1, 1000).after(&[1]), receive(1, 1000)],
         vec![
-            receive(0, 1000),
-            kernel(5000).after(&[1]),
-            send(0, 1000).after(&[2]),
+            build_kernel(3000),
+            build_send(1, 1000).after(&[1]),
+            build_receive(1, 1000),
+        ],
+        vec![
+            build_receive(0, 1000),
+            build_kernel(5000).after(&[1]),
+            build_send(0, 1000).after(&[2]),
         ],
     ];
-    let own = custom(K::Barrier, &scripts);
-    let workload = everybody(2, &[call(K::Barrier, 0)]);
-    for model in models() {
+    let own = build_custom_algorithm(K::Barrier, &scripts);
+    let workload = build_uniform_job(2, &[build_collective(K::Barrier, 0)]);
+    for model in list_sequential_models() {
         let replay = replay_with(
             &workload,
-            &machine(&ring_sizes(2)),
-            &with(&own, over(model)),
+            &build_machine_from_dims(&ring_sizes(2)),
+            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         assert_eq!(replay.ends(), [9_040_000, 8_540_000], "{model}");
     }
@@ -158,26 +183,26 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
 
 /// Returns an algorithm in which position 0 sends to position 1 after 1 us. Positions 2 and 3 wait
 /// for 3 and 7 us in a node that does nothing.
-fn uneven() -> [Vec<TestTraceNode>; 4] {
+fn build_uneven_algorithm() -> [Vec<TestTraceNode>; 4] {
     [
-        vec![kernel(1000), send(1, 1000).after(&[1])],
-        vec![receive(0, 1000)],
-        vec![kernel(3000), line(Op::NoOp).after(&[1])],
-        vec![kernel(7000)],
+        vec![build_kernel(1000), build_send(1, 1000).after(&[1])],
+        vec![build_receive(0, 1000)],
+        vec![build_kernel(3000), build_node(Op::NoOp).after(&[1])],
+        vec![build_kernel(7000)],
     ]
 }
 
 #[test]
 fn scripts_belong_to_members_in_the_order_of_the_group() {
     let groups: [(&str, &[u32]); 1] = [("back", &[3, 2, 1, 0])];
-    let lines = vec![vec![call(K::AllToAll, 64).group("back")]; 4];
-    let workload = job(&lines, &groups);
-    let own = custom(K::AllToAll, &uneven());
-    for model in models() {
+    let lines = vec![vec![build_collective(K::AllToAll, 64).group("back")]; 4];
+    let workload = build_rank_job(&lines, &groups);
+    let own = build_custom_algorithm(K::AllToAll, &build_uneven_algorithm());
+    for model in list_sequential_models() {
         let replay = replay_with(
             &workload,
-            &machine(&ring_sizes(4)),
-            &with(&own, over(model)),
+            &build_machine_from_dims(&ring_sizes(4)),
+            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         // Rank 3 runs the first script, with 1 us and 1,000 B. Rank 2 has all bytes 0.5 us later.
         assert_eq!(
@@ -190,17 +215,21 @@ fn scripts_belong_to_members_in_the_order_of_the_group() {
 
 #[test]
 fn where_there_is_a_root_positions_count_from_it() {
-    let own = custom(K::Broadcast, &uneven());
+    let own = build_custom_algorithm(K::Broadcast, &build_uneven_algorithm());
     let groups: [(&str, &[u32]); 1] = [("back", &[3, 2, 1, 0])];
     let run = |call: TestTraceNode| {
-        let workload = job(&vec![vec![call]; 4], &groups);
-        let replay = replay_with(&workload, &machine(&ring_sizes(4)), &with(&own, stepwise()));
+        let workload = build_rank_job(&vec![vec![call]; 4], &groups);
+        let replay = replay_with(
+            &workload,
+            &build_machine_from_dims(&ring_sizes(4)),
+            &with_custom_algorithm(&own, make_stepwise_options()),
+        );
         replay.ends()
     };
     // The root sends to the next rank, from 2 to 3. In reverse order, the root sends from 2 to 1.
-    let ends = run(call(K::Broadcast, 64).root(2));
+    let ends = run(build_collective(K::Broadcast, 64).root(2));
     assert_eq!(ends, [3_000_000, 7_000_000, 1_020_000, 1_520_000]);
-    let ends = run(call(K::Broadcast, 64).root(2).group("back"));
+    let ends = run(build_collective(K::Broadcast, 64).root(2).group("back"));
     assert_eq!(ends, [3_000_000, 1_520_000, 1_020_000, 7_000_000]);
 }
 
@@ -208,18 +237,26 @@ fn where_there_is_a_root_positions_count_from_it() {
 /// three collectives follow one another, in one run that is reused.
 #[test]
 fn several_are_under_way_at_once() {
-    let one = [vec![send(1, 1000)], vec![receive(0, 1000)]];
-    let own = custom(K::AllGather, &one);
-    let at_once = everybody(
+    let one = [vec![build_send(1, 1000)], vec![build_receive(0, 1000)]];
+    let own = build_custom_algorithm(K::AllGather, &one);
+    let at_once = build_uniform_job(
         2,
-        &[call(K::AllGather, 8).on(1), call(K::AllGather, 8).on(2)],
+        &[
+            build_collective(K::AllGather, 8).on(1),
+            build_collective(K::AllGather, 8).on(2),
+        ],
     );
-    let in_a_row = [&[][..], &[1], &[2]].map(|after| call(K::AllGather, 8).after(after));
-    let in_a_row = everybody(2, &in_a_row);
-    for model in models() {
+    let in_a_row =
+        [&[][..], &[1], &[2]].map(|after| build_collective(K::AllGather, 8).after(after));
+    let in_a_row = build_uniform_job(2, &in_a_row);
+    for model in list_sequential_models() {
         let run = |workload| {
-            let machine = machine(&ring_sizes(2));
-            replay_with(workload, &machine, &with(&own, over(model)))
+            let machine = build_machine_from_dims(&ring_sizes(2));
+            replay_with(
+                workload,
+                &machine,
+                &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+            )
         };
         let both = run(&at_once);
         let second = if model == NetworkModel::ContentionFree {
@@ -238,16 +275,19 @@ fn several_are_under_way_at_once() {
 /// Only rank 2 of 4 has a trace, and starts after 300 ns. The other ranks start with it.
 #[test]
 fn the_missing_play_too() {
-    let own = custom(K::AllReduce, &ring(4, 1000));
-    let lines = [kernel(300), call(K::AllReduce, 8).after(&[1])];
-    let workload = traces([(2, &lines[..])])
+    let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 1000));
+    let lines = [
+        build_kernel(300),
+        build_collective(K::AllReduce, 8).after(&[1]),
+    ];
+    let workload = load_rank_traces([(2, &lines[..])])
         .finish_workload(Some(4), MissingRankPolicy::Mirror)
         .unwrap();
-    for model in models() {
+    for model in list_sequential_models() {
         let replay = replay_with(
             &workload,
-            &machine(&ring_sizes(4)),
-            &with(&own, over(model)),
+            &build_machine_from_dims(&ring_sizes(4)),
+            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         assert_eq!(replay.ps(), 3_420_000, "{model}");
     }
@@ -258,26 +298,27 @@ fn the_missing_play_too() {
 #[test]
 fn members_begin_when_they_come() {
     let scripts = [
-        vec![send(1, 1000)],
-        vec![receive(0, 1000), kernel(1000).after(&[1])],
+        vec![build_send(1, 1000)],
+        vec![build_receive(0, 1000), build_kernel(1000).after(&[1])],
     ];
-    let own = custom(K::Barrier, &scripts);
-    let lines = [call(K::Barrier, 0)];
-    for model in models() {
+    let own = build_custom_algorithm(K::Barrier, &scripts);
+    let lines = [build_collective(K::Barrier, 0)];
+    for model in list_sequential_models() {
         let run = |late: u32| {
-            let builder = released([(0, &lines[..]), (1, &lines[..])], |rank| {
-                match rank == late {
-                    true => 10_000,
-                    false => 0,
-                }
-            });
+            let builder =
+                load_released_traces([(0, &lines[..]), (1, &lines[..])], |rank| {
+                    match rank == late {
+                        true => 10_000,
+                        false => 0,
+                    }
+                });
             let workload = builder
                 .finish_workload(Some(2), MissingRankPolicy::Refuse)
                 .unwrap();
             replay_with(
                 &workload,
-                &machine(&ring_sizes(2)),
-                &with(&own, over(model)),
+                &build_machine_from_dims(&ring_sizes(2)),
+                &with_custom_algorithm(&own, make_stepwise_network_options(model)),
             )
             .ends()
         };
@@ -288,12 +329,17 @@ fn members_begin_when_they_come() {
 
 #[test]
 fn sizes_are_those_of_the_scripts() {
-    let own = custom(K::AllReduce, &ring(4, 1000));
+    let own = build_custom_algorithm(K::AllReduce, &build_ring_all_reduce(4, 1000));
     for bytes in [8, 1 << 30] {
-        let workload = everybody(4, &[call(K::AllReduce, bytes)]);
-        let options = with(&own, ReplayOptions::default());
+        let workload = build_uniform_job(4, &[build_collective(K::AllReduce, bytes)]);
+        let options = with_custom_algorithm(&own, ReplayOptions::default());
         assert_eq!(
-            replay_with(&workload, &machine(&ring_sizes(4)), &options).ps(),
+            replay_with(
+                &workload,
+                &build_machine_from_dims(&ring_sizes(4)),
+                &options
+            )
+            .ps(),
             3_120_000
         );
     }
@@ -305,15 +351,23 @@ fn sizes_are_those_of_the_scripts() {
 #[test]
 fn each_dimension_has_its_port() {
     let scripts = [
-        vec![send(1, 1000), send(2, 1000), send(3, 1000)],
-        vec![receive(0, 1000)],
-        vec![receive(0, 1000)],
-        vec![receive(0, 1000)],
+        vec![
+            build_send(1, 1000),
+            build_send(2, 1000),
+            build_send(3, 1000),
+        ],
+        vec![build_receive(0, 1000)],
+        vec![build_receive(0, 1000)],
+        vec![build_receive(0, 1000)],
     ];
-    let own = custom(K::AllToAll, &scripts);
-    let workload = everybody(4, &[call(K::AllToAll, 64)]);
+    let own = build_custom_algorithm(K::AllToAll, &scripts);
+    let workload = build_uniform_job(4, &[build_collective(K::AllToAll, 64)]);
     for model in [NetworkModel::ContentionFree, NetworkModel::Ports] {
-        let replay = replay_with(&workload, &machine(&grid()), &with(&own, over(model)));
+        let replay = replay_with(
+            &workload,
+            &build_machine_from_dims(&direct_grid_dimensions()),
+            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+        );
         // The message to 3 leaves at 20 ns, crosses two links of 500 ns, and takes 20 ns for its bytes.
         assert_eq!(
             replay.ends(),
@@ -328,16 +382,20 @@ fn each_dimension_has_its_port() {
 #[test]
 fn each_side_of_a_ring_has_its_port() {
     let scripts = [
-        vec![send(1, 1000), send(2, 1000)],
-        vec![receive(0, 1000)],
-        vec![receive(0, 1000)],
+        vec![build_send(1, 1000), build_send(2, 1000)],
+        vec![build_receive(0, 1000)],
+        vec![build_receive(0, 1000)],
     ];
-    let own = custom(K::AllToAll, &scripts);
-    let workload = everybody(3, &[call(K::AllToAll, 64)]);
-    let ring = [dim(DimensionShape::Ring, 3, CollectiveAlgorithm::Ring).of_links()];
+    let own = build_custom_algorithm(K::AllToAll, &scripts);
+    let workload = build_uniform_job(3, &[build_collective(K::AllToAll, 64)]);
+    let ring = [make_dim(DimensionShape::Ring, 3, CollectiveAlgorithm::Ring).of_links()];
     for (dims, second) in [(ring, 0), (ring_sizes(3), 20_000)] {
-        for model in models() {
-            let replay = replay_with(&workload, &machine(&dims), &with(&own, over(model)));
+        for model in list_sequential_models() {
+            let replay = replay_with(
+                &workload,
+                &build_machine_from_dims(&dims),
+                &with_custom_algorithm(&own, make_stepwise_network_options(model)),
+            );
             let ends = [20_000 + second, 520_000, 520_000 + second];
             assert_eq!(replay.ends(), ends, "{model}");
         }
@@ -351,26 +409,26 @@ fn the_first_receive_takes_the_first_send() {
     let scripts = [
         // The second send leaves 5 us after the first.
         vec![
-            send(1, 1000),
-            kernel(5000).after(&[1]),
-            send(1, 1000).after(&[2]),
+            build_send(1, 1000),
+            build_kernel(5000).after(&[1]),
+            build_send(1, 1000).after(&[2]),
         ],
         // The first receive is ready at 9 us, and the second at 0. A kernel follows the second
         // receive.
         vec![
-            kernel(9000),
-            receive(0, 1000).after(&[1]),
-            receive(0, 1000),
-            kernel(5000).after(&[3]),
+            build_kernel(9000),
+            build_receive(0, 1000).after(&[1]),
+            build_receive(0, 1000),
+            build_kernel(5000).after(&[3]),
         ],
     ];
-    let own = custom(K::Barrier, &scripts);
-    let workload = everybody(2, &[call(K::Barrier, 0)]);
-    for model in models() {
+    let own = build_custom_algorithm(K::Barrier, &scripts);
+    let workload = build_uniform_job(2, &[build_collective(K::Barrier, 0)]);
+    for model in list_sequential_models() {
         let replay = replay_with(
             &workload,
-            &machine(&ring_sizes(2)),
-            &with(&own, over(model)),
+            &build_machine_from_dims(&ring_sizes(2)),
+            &with_custom_algorithm(&own, make_stepwise_network_options(model)),
         );
         // The second message begins to leave at 5.02 us, and arrives at 5.54 us. Then the kernel runs.
         assert_eq!(replay.ends(), [5_040_000, 10_540_000], "{model}");

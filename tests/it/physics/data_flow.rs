@@ -7,7 +7,7 @@
 //! are missing at the end if a message leaves too early or goes to the wrong member. Members begin at random times, and
 //! messages take random times, but messages between two members keep their order.
 
-use super::programs::halved;
+use super::programs::build_binomial_tree;
 use chakram::extend::{
     CollectiveStage, CollectiveStagePrimitive, MemberLinePosition, SendStepWithConditions,
 };
@@ -114,7 +114,7 @@ impl LineCollective {
 
     /// Returns the subtree of `index` in a binomial tree, including `index`.
     fn below(&self, index: usize) -> Vec<usize> {
-        let tree = halved(self.n as u32);
+        let tree = build_binomial_tree(self.n as u32);
         let mut found = vec![(index + self.n - self.root) % self.n];
         let mut next = 0;
         while next < found.len() {
@@ -320,7 +320,7 @@ impl Dice {
     }
 }
 
-fn check(algorithm: CollectiveAlgorithm, sizes: std::ops::RangeInclusive<usize>) {
+fn check_line_collectives(algorithm: CollectiveAlgorithm, sizes: std::ops::RangeInclusive<usize>) {
     for primitive in PRIMITIVES {
         for n in sizes.clone() {
             if !algorithm.supports_primitive(primitive, n as u32) {
@@ -347,7 +347,7 @@ fn check(algorithm: CollectiveAlgorithm, sizes: std::ops::RangeInclusive<usize>)
 #[test]
 fn every_member_ends_with_what_the_primitive_promises() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
-        check(algorithm, 2..=33);
+        check_line_collectives(algorithm, 2..=33);
     }
 }
 

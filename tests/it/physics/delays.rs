@@ -1,8 +1,11 @@
 //! Tests delays. A delay is host time between the end of a node's dependencies and the moment when the node becomes
 //! ready.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{ObserverLog, cases, dim, job, machine, released, replay, replay_with, stepwise};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{
+    ObserverLog, build_machine_from_dims, build_rank_job, load_released_traces, make_dim,
+    make_proptest_config, make_stepwise_options, replay_and_log, replay_with,
+};
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::machine::Machine;
@@ -14,7 +17,7 @@ use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
 fn ring_of(n: u32) -> Machine {
-    machine(&[dim(DimensionShape::Ring, n, Ring)])
+    build_machine_from_dims(&[make_dim(DimensionShape::Ring, n, Ring)])
 }
 
 /// Rank 0 is released at 100 ns, and has 5 ns of delay before its first kernel, which takes 10 ns.
@@ -23,15 +26,15 @@ fn ring_of(n: u32) -> Machine {
 #[test]
 fn delays_count_from_the_last_dependency_or_the_release() {
     let lines = [
-        kernel(10).delayed(5).on(1),
-        kernel(40).on(2),
-        kernel(20).delayed(7).after(&[1, 2]).on(1),
+        build_kernel(10).delayed(5).on(1),
+        build_kernel(40).on(2),
+        build_kernel(20).delayed(7).after(&[1, 2]).on(1),
     ];
-    let builder = released([(0, &lines[..])], |_| 100);
+    let builder = load_released_traces([(0, &lines[..])], |_| 100);
     let workload = builder
         .finish_workload(Some(1), MissingRankPolicy::Refuse)
         .unwrap();
-    let replay = replay(&workload, &ring_of(1));
+    let replay = replay_and_log(&workload, &ring_of(1));
     assert_eq!([replay.start(0, 1), replay.end(0, 1)], [105_000, 115_000]);
     // The kernel starts at 100 + 40 + 7, and takes 20 ns.
     assert_eq!([replay.start(0, 3), replay.end(0, 3)], [147_000, 167_000]);
@@ -42,8 +45,8 @@ fn delays_count_from_the_last_dependency_or_the_release() {
 /// ended.
 #[test]
 fn a_delayed_node_holds_no_place_on_its_lane() {
-    let lines = vec![kernel(10).delayed(30).on(1), kernel(100).on(1)];
-    let replay = replay(&job(&[lines], &[]), &ring_of(1));
+    let lines = vec![build_kernel(10).delayed(30).on(1), build_kernel(100).on(1)];
+    let replay = replay_and_log(&build_rank_job(&[lines], &[]), &ring_of(1));
     assert_eq!((replay.end(0, 2), replay.end(0, 1)), (100_000, 110_000));
 }
 
@@ -52,13 +55,13 @@ fn a_delayed_node_holds_no_place_on_its_lane() {
 #[test]
 fn the_end_of_a_delay_goes_by_content() {
     for flip in [false, true] {
-        let after = || kernel(20).after(&[1]).on(2);
-        let delayed = || kernel(20).delayed(500).on(2);
+        let after = || build_kernel(20).after(&[1]).on(2);
+        let delayed = || build_kernel(20).delayed(500).on(2);
         let lines = match flip {
-            false => vec![kernel(500).on(1), after(), delayed()],
-            true => vec![kernel(500).on(1), delayed(), after()],
+            false => vec![build_kernel(500).on(1), after(), delayed()],
+            true => vec![build_kernel(500).on(1), delayed(), after()],
         };
-        let replay = replay(&job(&[lines], &[]), &ring_of(1));
+        let replay = replay_and_log(&build_rank_job(&[lines], &[]), &ring_of(1));
         assert_eq!((replay.end(0, 2), replay.end(0, 3)), (520_000, 540_000));
     }
 }
@@ -69,10 +72,10 @@ fn the_end_of_a_delay_goes_by_content() {
 #[test]
 fn a_delayed_member_arrives_late() {
     let ranks = [
-        vec![call(K::Barrier, 0)],
-        vec![call(K::Barrier, 0).delayed(1000)],
+        vec![build_collective(K::Barrier, 0)],
+        vec![build_collective(K::Barrier, 0).delayed(1000)],
     ];
-    let replay = replay(&job(&ranks, &[]), &ring_of(2));
+    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(2));
     assert_eq!(replay.ends(), [1_500_000, 1_000_000]);
     assert_eq!(replay.log.records[0].waited.0, 1_000_000);
 }
@@ -82,13 +85,13 @@ fn a_delayed_member_arrives_late() {
 /// add up to the makespan.
 #[test]
 fn delays_are_time_of_the_host() {
-    let nothing = super::lines::line(chakram::trace::Op::NoOp);
+    let nothing = super::lines::build_node(chakram::trace::Op::NoOp);
     let lines = vec![
-        kernel(60).on(1),
-        kernel(50).on(2).delayed(100),
+        build_kernel(60).on(1),
+        build_kernel(50).on(2).delayed(100),
         nothing.after(&[2]).delayed(25),
     ];
-    let (workload, machine) = (job(&[lines], &[]), ring_of(1));
+    let (workload, machine) = (build_rank_job(&[lines], &[]), ring_of(1));
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let (report, _) = report::replay_to_report(&prepared, None::<ObserverLog>).unwrap();
     let time = &report.rows[0].time;
@@ -105,11 +108,11 @@ fn delays_are_time_of_the_host() {
 fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
     let rank = |peer, ns| {
         vec![
-            receive(peer, 64).delayed(ns),
-            send(peer, 64).after(&[1]).delayed(50),
+            build_receive(peer, 64).delayed(ns),
+            build_send(peer, 64).after(&[1]).delayed(50),
         ]
     };
-    let workload = job(&[rank(1, 10), rank(0, 90)], &[]);
+    let workload = build_rank_job(&[rank(1, 10), rank(0, 90)], &[]);
     let machine = ring_of(2);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let Err(ReplayError::Stuck(stuck)) = prepared.run(ObserverLog::default()) else {
@@ -129,7 +132,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
 /// Time is limited to 213 days, even with delays.
 #[test]
 fn absurd_delays_are_an_error() {
-    let workload = job(&[vec![kernel(1).delayed(u64::MAX)]], &[]);
+    let workload = build_rank_job(&[vec![build_kernel(1).delayed(u64::MAX)]], &[]);
     let machine = ring_of(1);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let end = prepared
@@ -145,8 +148,8 @@ fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
     let after = prop::collection::btree_set(1..=before.max(1), 0..3);
     (times(), times(), 0_i64..3, 0_u32..3, after).prop_map(move |(ns, delay, lane, what, after)| {
         let line = match what {
-            0 => call(K::AllGather, 3000),
-            _ => kernel(ns).on(lane),
+            0 => build_collective(K::AllGather, 3000),
+            _ => build_kernel(ns).on(lane),
         };
         let after: Vec<_> = after.into_iter().filter(|&id| id <= before).collect();
         line.after(&after).delayed(delay)
@@ -154,18 +157,18 @@ fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(make_proptest_config(300))]
 
     #[test]
     fn the_same_events_in_the_same_order_and_by_messages_too(
         lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(any_line).collect::<Vec<_>>()),
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
-        let workload = job(&vec![lines.clone(); 3], &[]);
-        let machine = machine(&[dim(DimensionShape::FullyConnected, 3, algorithm)]);
-        let first = replay(&workload, &machine);
-        prop_assert_eq!(&first, &replay(&workload, &machine));
-        let stepped = replay_with(&workload, &machine, &stepwise());
+        let workload = build_rank_job(&vec![lines.clone(); 3], &[]);
+        let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 3, algorithm)]);
+        let first = replay_and_log(&workload, &machine);
+        prop_assert_eq!(&first, &replay_and_log(&workload, &machine));
+        let stepped = replay_with(&workload, &machine, &make_stepwise_options());
         for id in 1..=lines.len() as u32 {
             prop_assert_eq!(first.end(1, id), stepped.end(1, id), "node {}", id);
         }

@@ -1,7 +1,10 @@
 //! Tests that the same input gives the same output, and that unrelated work changes nothing.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{Dim, ObserverLog, cases, dim, job, machine, replay, replay_with, stepwise};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{
+    Dim, ObserverLog, build_machine_from_dims, build_rank_job, make_dim, make_proptest_config,
+    make_stepwise_options, replay_and_log, replay_with,
+};
 use chakram::engine::ReplayOptions;
 use chakram::generate::{
     CheckedWorkloadPattern, DataParallelPattern, P2pPattern, ParallelKernelChainsPattern,
@@ -25,13 +28,16 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
         WorkloadPattern::DataParallel(DataParallelPattern::new(8)),
     ];
     let dims = [
-        dim(DimensionShape::Ring, 4, Direct),
-        dim(DimensionShape::Switch, 2, Ring),
+        make_dim(DimensionShape::Ring, 4, Direct),
+        make_dim(DimensionShape::Switch, 2, Ring),
     ];
     for pattern in patterns {
         let once = || {
             let job = CheckedWorkloadPattern::new(pattern.clone()).unwrap();
-            replay(&job.build_workload().unwrap(), &machine(&dims))
+            replay_and_log(
+                &job.build_workload().unwrap(),
+                &build_machine_from_dims(&dims),
+            )
         };
         let first = once();
         // Every node is issued once and completed once.
@@ -53,9 +59,9 @@ const N: usize = 5;
 /// other row, run `others`.
 fn two_rows(late: &[u64], others: &[Vec<TestTraceNode>]) -> Vec<Vec<TestTraceNode>> {
     let member = |&ns: &u64| {
-        let first = call(K::AllReduce, 5000).group("row");
-        let second = call(K::AllToAll, 5000).group("row");
-        vec![kernel(ns), first.after(&[1]), second.after(&[2])]
+        let first = build_collective(K::AllReduce, 5000).group("row");
+        let second = build_collective(K::AllToAll, 5000).group("row");
+        vec![build_kernel(ns), first.after(&[1]), second.after(&[2])]
     };
     late.iter()
         .map(member)
@@ -63,40 +69,55 @@ fn two_rows(late: &[u64], others: &[Vec<TestTraceNode>]) -> Vec<Vec<TestTraceNod
         .collect()
 }
 
-fn row(dims: &[Dim], late: &[u64], others: &[Vec<TestTraceNode>]) -> Vec<(u64, bool, u32, u32)> {
+fn replay_first_row_events(
+    dims: &[Dim],
+    late: &[u64],
+    others: &[Vec<TestTraceNode>],
+) -> Vec<(u64, bool, u32, u32)> {
     let groups: [(&str, &[u32]); 2] = [("row", &[0, 1, 2, 3, 4]), ("other", &[5, 6, 7, 8, 9])];
-    let workload = job(&two_rows(late, others), &groups);
-    of_first(&replay(&workload, &machine(dims)).log, N as u32)
+    let workload = build_rank_job(&two_rows(late, others), &groups);
+    of_first(
+        &replay_and_log(&workload, &build_machine_from_dims(dims)).log,
+        N as u32,
+    )
 }
 
 /// Returns messages back and forth between pairs of the other row, and collectives of the whole
 /// row.
-fn others(delays: &[u64], rounds: u64) -> Vec<Vec<TestTraceNode>> {
+fn build_busy_second_row(delays: &[u64], rounds: u64) -> Vec<Vec<TestTraceNode>> {
     let rank = |r: usize| {
-        let mut lines = vec![kernel(delays[r])];
+        let mut lines = vec![build_kernel(delays[r])];
         // The pairs are 5-6 and 7-8, and 9 has no partner.
         let peer = [6, 5, 8, 7, 9][r];
         for round in 0..rounds {
             let last = lines.len() as u64;
             if peer != 9 {
                 let tag = round as i32;
-                lines.push(send(peer, 1000 * (round + 1)).tag(tag).after(&[last]));
-                lines.push(receive(peer, 1000 * (round + 1)).tag(tag).after(&[last]));
+                lines.push(build_send(peer, 1000 * (round + 1)).tag(tag).after(&[last]));
+                lines.push(
+                    build_receive(peer, 1000 * (round + 1))
+                        .tag(tag)
+                        .after(&[last]),
+                );
             }
             let last = lines.len() as u64;
-            lines.push(call(K::AllToAll, 5000).group("other").after(&[last]));
+            lines.push(
+                build_collective(K::AllToAll, 5000)
+                    .group("other")
+                    .after(&[last]),
+            );
         }
         lines
     };
     (0..N).map(rank).collect()
 }
 
-fn idle() -> Vec<Vec<TestTraceNode>> {
-    vec![vec![kernel(0)]; N]
+fn build_idle_second_row() -> Vec<Vec<TestTraceNode>> {
+    vec![vec![build_kernel(0)]; N]
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(make_proptest_config(300))]
 
     /// Contract 2 of the engine: an unrelated event never reorders other events. Many starts
     /// coincide. On a ring, the first bytes of different senders reach a port at the same instant.
@@ -108,9 +129,9 @@ proptest! {
         shape in prop::sample::select(vec![DimensionShape::Ring, DimensionShape::Switch]),
         algorithm in prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec()),
     ) {
-        let dims = [dim(shape, N as u32, algorithm), dim(DimensionShape::FullyConnected, 2, Ring)];
-        let alone = row(&dims, &late, &idle());
-        prop_assert_eq!(row(&dims, &late, &others(&delays, rounds)), alone);
+        let dims = [make_dim(shape, N as u32, algorithm), make_dim(DimensionShape::FullyConnected, 2, Ring)];
+        let alone = replay_first_row_events(&dims, &late, &build_idle_second_row());
+        prop_assert_eq!(replay_first_row_events(&dims, &late, &build_busy_second_row(&delays, rounds)), alone);
     }
 }
 
@@ -121,15 +142,15 @@ proptest! {
 #[test]
 fn a_closed_form_in_place_of_messages_reorders_nothing() {
     let rank = vec![
-        call(K::Barrier, 0),
-        kernel(500).on(1),
-        kernel(0).on(1).after(&[2]),
-        kernel(20).on(2).after(&[1]),
-        kernel(10).on(2).after(&[3]),
+        build_collective(K::Barrier, 0),
+        build_kernel(500).on(1),
+        build_kernel(0).on(1).after(&[2]),
+        build_kernel(20).on(2).after(&[1]),
+        build_kernel(10).on(2).after(&[3]),
     ];
-    let workload = job(&vec![rank; 2], &[]);
-    let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
-    for options in [ReplayOptions::default(), stepwise()] {
+    let workload = build_rank_job(&vec![rank; 2], &[]);
+    let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 2, Direct)]);
+    for options in [ReplayOptions::default(), make_stepwise_options()] {
         let replay = replay_with(&workload, &machine, &options);
         assert_eq!((replay.end(0, 4), replay.end(0, 5)), (520_000, 530_000));
     }
@@ -142,13 +163,15 @@ fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
         prop::sample::select(vec![0_u64, 20, 500, 520, 1040]),
         0_i64..3,
     )
-        .prop_map(|(ns, lane)| kernel(ns).on(lane));
+        .prop_map(|(ns, lane)| build_kernel(ns).on(lane));
     let kinds = vec![K::Barrier, K::AllReduce, K::AllGather, K::AllToAll];
     let call = (
         prop::sample::select(kinds),
         prop::sample::select(vec![0_u64, 3000]),
     )
-        .prop_map(|(kind, bytes)| call(kind, if kind == K::Barrier { 0 } else { bytes }));
+        .prop_map(|(kind, bytes)| {
+            build_collective(kind, if kind == K::Barrier { 0 } else { bytes })
+        });
     let after = prop::collection::btree_set(1..=before.max(1), 0..3);
     (prop_oneof![kernel, call], after).prop_map(move |(line, after)| {
         let after: Vec<_> = after.into_iter().filter(|&id| id <= before).collect();
@@ -157,17 +180,17 @@ fn any_line(before: u64) -> impl Strategy<Value = TestTraceNode> {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(make_proptest_config(300))]
 
     #[test]
     fn closed_forms_and_messages_agree_on_every_node(
         lines in (0_u64..14).prop_flat_map(|n| (0..=n).map(any_line).collect::<Vec<_>>()),
         algorithm in prop::sample::select(vec![Ring, Direct]),
     ) {
-        let workload = job(&vec![lines.clone(); 4], &[]);
-        let machine = machine(&[dim(DimensionShape::FullyConnected, 4, algorithm)]);
+        let workload = build_rank_job(&vec![lines.clone(); 4], &[]);
+        let machine = build_machine_from_dims(&[make_dim(DimensionShape::FullyConnected, 4, algorithm)]);
         let [closed, stepped] =
-            [ReplayOptions::default(), stepwise()].map(|o| replay_with(&workload, &machine, &o));
+            [ReplayOptions::default(), make_stepwise_options()].map(|o| replay_with(&workload, &machine, &o));
         for id in 1..=lines.len() as u32 {
             prop_assert_eq!(closed.end(1, id), stepped.end(1, id), "node {}", id);
         }

@@ -1,7 +1,7 @@
 //! Provides a machine file, and tests the effect of doubling one of its numbers.
 
 use super::lines::TestTraceNode;
-use super::rig::{ObserverLog, job};
+use super::rig::{ObserverLog, build_rank_job};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::machine::Machine;
 use chakram::workload::Workload;
@@ -47,7 +47,7 @@ capacity = "90 GB"
 "#;
 
 /// Returns the makespan in picoseconds, or the error message.
-fn run(workload: &Workload, text: &str) -> Result<u64, String> {
+fn replay_roofline_makespan(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
     let options = ReplayOptions::with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
@@ -66,7 +66,7 @@ pub struct ChangedMachineFileLines(pub BTreeSet<usize>);
 /// Replays `ranks` on the machine file, and again after replacing `old` by `new` in `old => new`.
 /// Expects these makespans; the first may be an error that contains this text.
 #[track_caller]
-pub fn doubled(
+pub fn assert_makespan_after_change(
     keys: &mut ChangedMachineFileLines,
     entry: &str,
     ranks: &[Vec<TestTraceNode>],
@@ -78,11 +78,15 @@ pub fn doubled(
     assert_eq!(MACHINE.matches(old).count(), 1, "{old}");
     let through = format!("{head}{old}");
     keys.0.insert(through.matches('\n').count());
-    let workload = job(ranks, &[]);
+    let workload = build_rank_job(ranks, &[]);
     let text = MACHINE.replace(old, new);
-    match (run(&workload, MACHINE), before) {
+    match (replay_roofline_makespan(&workload, MACHINE), before) {
         (Err(found), Err(expected)) => assert!(found.contains(expected), "{found}"),
         (found, expected) => assert_eq!(found, expected.map_err(str::to_owned), "{entry}"),
     }
-    assert_eq!(run(&workload, &text), Ok(after), "{entry}");
+    assert_eq!(
+        replay_roofline_makespan(&workload, &text),
+        Ok(after),
+        "{entry}"
+    );
 }

@@ -1,9 +1,12 @@
 //! Tests memories as endpoints of the network. Memories are attached to NPUs of any machine, in one or several places.
 //! Accesses share links with one another, with messages, and with collectives in closed form.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::loads::{self, access, load};
-use super::rig::{Dim, ReplayOutcomeAndLog, cases, dim, job, machine, replay_with, switched};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::loads::{self, build_memory_access, build_remote_load};
+use super::rig::{
+    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, build_switching_machine,
+    make_dim, make_proptest_config, replay_with,
+};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
     EventScheduler, MemoryLoadStoreTransfer, NetworkBackend, NetworkEvent, OpIndex,
@@ -30,7 +33,7 @@ const MODELS: [NetworkModel; 5] = [
 
 /// Returns four NPUs with links of 10 ps per byte and 100 ns between neighbours; `memories` have 5
 /// ps per byte and 50 ns.
-fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
+fn build_four_npu_machine(shape: &str, memories: &[(&str, &str)]) -> Machine {
     let keys = memories.iter().map(|(_, at)| {
         format!(
             "attachment = \"ports\"\nat = \"{at}\"\nbandwidth = \"200 GB/s\"\nlatency = \"50 ns\""
@@ -41,12 +44,16 @@ fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
     let tables: Vec<_> = tables
         .map(|((table, _), keys)| (*table, &keys[..]))
         .collect();
-    loads::machine(4, (shape, 200_000_000_000, 100, "ring"), &tables)
+    loads::build_memory_machine(4, (shape, 200_000_000_000, 100, "ring"), &tables)
 }
 
 /// Replays with closed forms and with messages, checks that both results are equal, and returns one of them.
 #[track_caller]
-fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> ReplayOutcomeAndLog {
+fn replay_and_check_closed_forms(
+    workload: &Workload,
+    machine: &Machine,
+    network: NetworkModel,
+) -> ReplayOutcomeAndLog {
     let replay = |stepwise| {
         let options = ReplayOptions::with_changes(|o| {
             o.network = Some(network);
@@ -66,7 +73,7 @@ fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> ReplayO
 /// each link. The memory's own NPU uses no link.
 #[test]
 fn memories_are_as_far_as_their_places() {
-    let machine = four(
+    let machine = build_four_npu_machine(
         "mesh",
         &[("remote_memories.near", "0"), ("remote_memories.far", "3")],
     );
@@ -78,19 +85,29 @@ fn memories_are_as_far_as_their_places() {
         ("far", 3, 250),
     ] {
         for store in [false, true] {
-            let mut ranks = vec![vec![kernel(0)]; 4];
-            ranks[npu] = vec![access(MemoryLocation::Named(place), store, 40_000)];
+            let mut ranks = vec![vec![build_kernel(0)]; 4];
+            ranks[npu] = vec![build_memory_access(
+                MemoryLocation::Named(place),
+                store,
+                40_000,
+            )];
             for network in MODELS {
-                let found = run(&job(&ranks, &[]), &machine, network).ps();
+                let found =
+                    replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, network)
+                        .ps();
                 assert_eq!(found, ns * 1000, "{place} {npu} {store} {network}");
             }
         }
     }
     // Each NPU uses the nearest of several ports: NPU 2 is as far from the port at NPU 3 as NPU 1 is from the port at
     // NPU 0.
-    let machine = four("mesh", &[("remote_memory", "0,3")]);
-    let ranks = vec![vec![load(40_000)]; 4];
-    let found = run(&job(&ranks, &[]), &machine, NetworkModel::ContentionFree);
+    let machine = build_four_npu_machine("mesh", &[("remote_memory", "0,3")]);
+    let ranks = vec![vec![build_remote_load(40_000)]; 4];
+    let found = replay_and_check_closed_forms(
+        &build_rank_job(&ranks, &[]),
+        &machine,
+        NetworkModel::ContentionFree,
+    );
     assert_eq!(found.ends(), [250_000, 550_000, 550_000, 250_000]);
 }
 
@@ -104,10 +121,13 @@ fn memories_are_as_far_as_their_places() {
 /// later.
 #[test]
 fn loads_share_memories_and_links() {
-    let machine = four("mesh", &[("remote_memory", "0")]);
-    let mut ranks = vec![vec![kernel(0)]; 4];
-    (ranks[1], ranks[2]) = (vec![load(40_000)], vec![load(40_000)]);
-    let workload = job(&ranks, &[]);
+    let machine = build_four_npu_machine("mesh", &[("remote_memory", "0")]);
+    let mut ranks = vec![vec![build_kernel(0)]; 4];
+    (ranks[1], ranks[2]) = (
+        vec![build_remote_load(40_000)],
+        vec![build_remote_load(40_000)],
+    );
+    let workload = build_rank_job(&ranks, &[]);
     for (network, first, second) in [
         (NetworkModel::ContentionFree, 550, 650),
         (NetworkModel::Links, 550, 1050),
@@ -115,7 +135,7 @@ fn loads_share_memories_and_links() {
         (NetworkModel::Exclusive, 550, 1200),
         (NetworkModel::FairSharing, 950, 1050),
     ] {
-        let ends = run(&workload, &machine, network).ends();
+        let ends = replay_and_check_closed_forms(&workload, &machine, network).ends();
         assert_eq!(ends[1..3], [first * 1000, second * 1000], "{network}");
     }
 }
@@ -127,14 +147,25 @@ fn loads_share_memories_and_links() {
 /// contend only in the memory.
 #[test]
 fn loads_and_messages_share_links_fairly() {
-    let machine = four("mesh", &[("remote_memory", "0")]);
-    let mut ranks = vec![vec![kernel(0)]; 4];
-    ranks[0] = vec![send(1, 40_000)];
-    ranks[1] = vec![receive(0, 40_000).on(1), load(20_000).on(2)];
-    let found = run(&job(&ranks, &[]), &machine, NetworkModel::FairSharing);
+    let machine = build_four_npu_machine("mesh", &[("remote_memory", "0")]);
+    let mut ranks = vec![vec![build_kernel(0)]; 4];
+    ranks[0] = vec![build_send(1, 40_000)];
+    ranks[1] = vec![
+        build_receive(0, 40_000).on(1),
+        build_remote_load(20_000).on(2),
+    ];
+    let found = replay_and_check_closed_forms(
+        &build_rank_job(&ranks, &[]),
+        &machine,
+        NetworkModel::FairSharing,
+    );
     assert_eq!((found.end(1, 2), found.end(1, 1)), (550_000, 700_000));
-    ranks[1][1] = access(MemoryLocation::Remote, true, 20_000).on(2);
-    let found = run(&job(&ranks, &[]), &machine, NetworkModel::FairSharing);
+    ranks[1][1] = build_memory_access(MemoryLocation::Remote, true, 20_000).on(2);
+    let found = replay_and_check_closed_forms(
+        &build_rank_job(&ranks, &[]),
+        &machine,
+        NetworkModel::FairSharing,
+    );
     assert_eq!((found.end(1, 2), found.end(1, 1)), (350_000, 500_000));
 }
 
@@ -143,13 +174,21 @@ fn loads_and_messages_share_links_fairly() {
 /// stores use the same memory.
 #[test]
 fn fair_shares_of_a_memory() {
-    let machine = four("mesh", &[("remote_memory", "1")]);
+    let machine = build_four_npu_machine("mesh", &[("remote_memory", "1")]);
     for store in [false, true] {
-        let one = access(MemoryLocation::Remote, store, 40_000);
-        let ranks = [vec![one], vec![load(40_000)], vec![load(40_000)]];
+        let one = build_memory_access(MemoryLocation::Remote, store, 40_000);
+        let ranks = [
+            vec![one],
+            vec![build_remote_load(40_000)],
+            vec![build_remote_load(40_000)],
+        ];
         let mut ranks = ranks.to_vec();
-        ranks.push(vec![kernel(0)]);
-        let found = run(&job(&ranks, &[]), &machine, NetworkModel::FairSharing);
+        ranks.push(vec![build_kernel(0)]);
+        let found = replay_and_check_closed_forms(
+            &build_rank_job(&ranks, &[]),
+            &machine,
+            NetworkModel::FairSharing,
+        );
         assert_eq!(found.ends()[..3], [750_000, 650_000, 750_000]);
     }
 }
@@ -163,15 +202,16 @@ fn fair_shares_of_a_memory() {
 /// at 1,100 ns, so NPU 3 ends at 1,250 ns.
 #[test]
 fn loads_take_closed_forms_back() {
-    let machine = four("ring", &[("remote_memory", "0")]);
-    let reduce = call(K::AllReduce, 40_000).on(1);
+    let machine = build_four_npu_machine("ring", &[("remote_memory", "0")]);
+    let reduce = build_collective(K::AllReduce, 40_000).on(1);
     let mut ranks = vec![vec![reduce.clone()]; 4];
     ranks[1] = vec![
         reduce.clone(),
-        kernel(350).on(2),
-        load(40_000).on(2).after(&[2]),
+        build_kernel(350).on(2),
+        build_remote_load(40_000).on(2).after(&[2]),
     ];
-    let found = run(&job(&ranks, &[]), &machine, NetworkModel::Links);
+    let found =
+        replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, NetworkModel::Links);
     assert_eq!(found.outcome.unfolded, 1);
     assert_eq!(found.end(1, 3), 900_000);
     let reduced = [0, 1, 2, 3].map(|rank| found.end(rank, 1));
@@ -179,13 +219,14 @@ fn loads_take_closed_forms_back() {
     // A load by NPU 0 from its own memory uses no link, so the closed form remains valid.
     ranks[0] = std::mem::take(&mut ranks[1]);
     ranks[1] = vec![reduce];
-    let found = run(&job(&ranks, &[]), &machine, NetworkModel::Links);
+    let found =
+        replay_and_check_closed_forms(&build_rank_job(&ranks, &[]), &machine, NetworkModel::Links);
     assert_eq!((found.outcome.closed, found.end(2, 1)), (1, 900_000));
 }
 
 /// Returns the bytes, in kB, that cross each link of four NPUs, with the link's dimension and ends. Also returns the
 /// rows of dimensions and memories: name, bytes over all links, and bytes per NPU.
-fn counted(
+fn replay_link_traffic(
     ranks: &[Vec<TestTraceNode>],
     machine: &Machine,
     network: NetworkModel,
@@ -194,7 +235,7 @@ fn counted(
         o.network = Some(network);
         o.links = true;
     });
-    let workload = job(ranks, &[]);
+    let workload = build_rank_job(ranks, &[]);
     let prepared = CompiledReplay::new(&workload, machine, &options).unwrap();
     let (report, ()) = report::replay_to_report(&prepared, ()).unwrap();
     let links = report.links.unwrap();
@@ -215,21 +256,25 @@ fn counted(
 /// kB over all links, of the shared memory's 90 kB, and of the 20 kB from an NPU's own memory.
 #[test]
 fn loads_and_stores_are_counted_on_links() {
-    let machine = four(
+    let machine = build_four_npu_machine(
         "mesh",
         &[("remote_memories.far", "3"), ("remote_memory", "0")],
     );
     let ranks = [
-        vec![load(50_000).on(1), send(1, 20_000).on(2)],
+        vec![build_remote_load(50_000).on(1), build_send(1, 20_000).on(2)],
         vec![
-            receive(0, 20_000).on(1),
-            access(MemoryLocation::Remote, true, 30_000).on(2),
+            build_receive(0, 20_000).on(1),
+            build_memory_access(MemoryLocation::Remote, true, 30_000).on(2),
         ],
-        vec![load(10_000)],
-        vec![access(MemoryLocation::Named("far"), false, 20_000)],
+        vec![build_remote_load(10_000)],
+        vec![build_memory_access(
+            MemoryLocation::Named("far"),
+            false,
+            20_000,
+        )],
     ];
     for network in MODELS {
-        let (links, rows) = counted(&ranks, &machine, network);
+        let (links, rows) = replay_link_traffic(&ranks, &machine, network);
         assert_eq!(
             links,
             [
@@ -252,12 +297,12 @@ fn loads_and_stores_are_counted_on_links() {
 fn loads_through_a_dimension_are_counted_on_its_links() {
     let pool = "attachment = \"pool\"\nbandwidth = \"100 GB/s\"\nlatency = \"0\"\nthrough = \"d\"\nchunk = \"1 kB\"";
     let dimension = ("switch", 200_000_000_000, 100, "ring");
-    let machine = loads::machine(4, dimension, &[("remote_memory", pool)]);
-    let mut ranks = vec![vec![kernel(1)]; 4];
-    ranks[1] = vec![load(10_000)];
-    ranks[2] = vec![access(MemoryLocation::Remote, true, 30_000)];
+    let machine = loads::build_memory_machine(4, dimension, &[("remote_memory", pool)]);
+    let mut ranks = vec![vec![build_kernel(1)]; 4];
+    ranks[1] = vec![build_remote_load(10_000)];
+    ranks[2] = vec![build_memory_access(MemoryLocation::Remote, true, 30_000)];
     for network in MODELS {
-        let (links, rows) = counted(&ranks, &machine, network);
+        let (links, rows) = replay_link_traffic(&ranks, &machine, network);
         assert_eq!(
             links,
             [
@@ -280,26 +325,26 @@ impl EventScheduler for EventRejectingScheduler {
 }
 
 /// Returns the dimensions of a random network.
-fn dimensions() -> impl Strategy<Value = Vec<Dim>> {
+fn dimensions_strategy() -> impl Strategy<Value = Vec<Dim>> {
     let shape = prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec());
     let one = (shape, 1_u32..6, 1_u64..8, 0_u64..900);
     let one = one.prop_map(|(shape, size, rate, link_ns)| Dim {
         ps_per_byte: 4 * rate,
         link_ns,
-        ..dim(shape, size, CollectiveAlgorithm::Ring)
+        ..make_dim(shape, size, CollectiveAlgorithm::Ring)
     });
     prop::collection::vec(one, 1..4)
 }
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(make_proptest_config(400))]
 
     /// Under every model, the time of a single access is a sum over its path: the latencies of all links and of the
     /// memory, one segment on each link except the slowest, and all bytes at the slowest rate. If devices store whole
     /// segments, each link rounds the time separately.
     #[test]
     fn alone_accesses_take_their_path(
-        dims in dimensions(),
+        dims in dimensions_strategy(),
         (npu, at) in (0_u32..216, 0_u32..216),
         (rate, ns) in (1_u64..40, 0_u64..900),
         bytes in 1_u64..100_000,
@@ -311,7 +356,7 @@ proptest! {
         } else {
             SwitchingMode::IDEAL
         };
-        let machine = switched(&dims, mode);
+        let machine = build_switching_machine(&dims, mode);
         let npus = machine.topology().npu_count();
         let topology = machine.topology().clone().with_memories(vec![MemorySiteAndLink {
             site: MemoryAtNpuOrFabric::Npu(Npu(at % npus)),
@@ -336,7 +381,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(60))]
+    #![proptest_config(make_proptest_config(60))]
 
     /// With any concurrent loads and stores, closed forms give the same result as messages.
     #[test]
@@ -346,23 +391,23 @@ proptest! {
         loads in prop::collection::vec((0_u32..4, 0_u64..4_000, 1_u64..60_000, any::<bool>()), 0..6),
         calls in prop::collection::vec((0_u64..1_000, 1_u64..60_000), 1..3),
     ) {
-        let machine = four(shape, &[("remote_memory", at)]);
+        let machine = build_four_npu_machine(shape, &[("remote_memory", at)]);
         let mut ranks: Vec<Vec<TestTraceNode>> = vec![Vec::new(); 4];
         for lines in &mut ranks {
             for &(ns, bytes) in &calls {
-                lines.push(kernel(ns).on(0));
-                lines.push(call(K::AllReduce, bytes).on(0));
+                lines.push(build_kernel(ns).on(0));
+                lines.push(build_collective(K::AllReduce, bytes).on(0));
             }
         }
         for &(rank, ns, bytes, store) in &loads {
             let lines = &mut ranks[rank as usize];
             let (lane, before) = (lines.len() as i64, lines.len() as u64 + 1);
-            lines.push(kernel(ns).on(lane));
-            lines.push(access(MemoryLocation::Remote, store, bytes).on(lane).after(&[before]));
+            lines.push(build_kernel(ns).on(lane));
+            lines.push(build_memory_access(MemoryLocation::Remote, store, bytes).on(lane).after(&[before]));
         }
-        let workload = job(&ranks, &[]);
+        let workload = build_rank_job(&ranks, &[]);
         for network in MODELS {
-            run(&workload, &machine, network);
+            replay_and_check_closed_forms(&workload, &machine, network);
         }
     }
 }
@@ -371,7 +416,8 @@ proptest! {
 /// them.
 #[test]
 fn npus_keep_their_numbers() {
-    let machine = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
+    let machine =
+        build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
     let topology = machine.topology();
     assert_eq!(
         topology.npus_of_endpoints((Npu(3).into(), Npu(1).into())),

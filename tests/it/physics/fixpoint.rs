@@ -4,8 +4,11 @@
 //! Jobs are random, but every collective depends on its group's previous one, and every node has its own lane. So
 //! neither the order of collectives nor lanes have an effect.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{cases, dim, machine, priced, released, replay_with};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{
+    build_machine_from_dims, load_released_traces, make_comm_timing_options, make_dim,
+    make_proptest_config, replay_with,
+};
 use chakram::engine::CommTiming;
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
@@ -26,7 +29,7 @@ struct OperationOfAllRanks {
     parts: Vec<(u64, u64, u64, bool, u32)>,
 }
 
-fn item() -> impl Strategy<Value = OperationOfAllRanks> {
+fn operation_strategy() -> impl Strategy<Value = OperationOfAllRanks> {
     // There are few distinct values, so that many events are at the same instant.
     let ns = || prop::sample::select(vec![0_u64, 0, 10, 20, 30, 500, 777]);
     let part = (ns(), ns(), ns(), prop::bool::weighted(0.3), 0_u32..8);
@@ -44,8 +47,8 @@ fn item() -> impl Strategy<Value = OperationOfAllRanks> {
 const PAIR: &str = "pair";
 
 /// Returns the lines of `n` ranks.
-fn lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
-    let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![kernel(0).on(-1)]; n];
+fn build_rank_lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
+    let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![build_kernel(0).on(-1)]; n];
     // For each rank, the last collective in the group of all and in the pair.
     let mut last = vec![[None; 2]; n];
     for (tag, item) in (0..).zip(items) {
@@ -73,10 +76,10 @@ fn lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
         let peer = (item.root + 1) % n;
         let root = item.root % n;
         match item.what {
-            0..=2 => (0..n).for_each(|rank| add(rank, kernel(0), None)),
+            0..=2 => (0..n).for_each(|rank| add(rank, build_kernel(0), None)),
             3..=5 => {
                 let bytes = if item.kind == K::Barrier { 0 } else { 64 };
-                let node = call(item.kind, bytes);
+                let node = build_collective(item.kind, bytes);
                 let node = if item.kind.has_root() {
                     node.root(root as u32)
                 } else {
@@ -85,7 +88,7 @@ fn lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
                 (0..n).for_each(|rank| add(rank, node.clone(), Some(0)));
             }
             6 => {
-                let node = call(item.kind, 0).group(PAIR);
+                let node = build_collective(item.kind, 0).group(PAIR);
                 let ends = [0, n - 1];
                 // In a job of two ranks, the pair is the group of all ranks.
                 let chain = usize::from(n > 2);
@@ -99,8 +102,8 @@ fn lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
                     .for_each(|&rank| add(rank, node.clone(), Some(chain)));
             }
             _ if peer != root => {
-                add(root, send(peer as u32, 8).tag(tag), None);
-                add(peer, receive(root as u32, 8).tag(tag), None);
+                add(root, build_send(peer as u32, 8).tag(tag), None);
+                add(peer, build_receive(root as u32, 8).tag(tag), None);
             }
             _ => {}
         }
@@ -112,7 +115,10 @@ fn lines(n: usize, items: &[OperationOfAllRanks]) -> Vec<Vec<TestTraceNode>> {
 type RankNodePosition = (usize, usize);
 
 /// Returns the nodes of the collective or message that `at` belongs to, including `at` itself.
-fn party(ranks: &[Vec<TestTraceNode>], at: RankNodePosition) -> Vec<RankNodePosition> {
+fn list_operation_nodes(
+    ranks: &[Vec<TestTraceNode>],
+    at: RankNodePosition,
+) -> Vec<RankNodePosition> {
     let nodes = || {
         let ranks = ranks.iter().enumerate();
         ranks.flat_map(|(r, lines)| (0..lines.len()).map(move |i| (r, i)))
@@ -143,7 +149,11 @@ fn party(ranks: &[Vec<TestTraceNode>], at: RankNodePosition) -> Vec<RankNodePosi
 }
 
 /// Returns the end of every node, in ns.
-fn ends(ranks: &[Vec<TestTraceNode>], release: &[u64], comm: CommTiming) -> Vec<Vec<u64>> {
+fn compute_node_ends(
+    ranks: &[Vec<TestTraceNode>],
+    release: &[u64],
+    comm: CommTiming,
+) -> Vec<Vec<u64>> {
     let shape = || ranks.iter().map(|lines| vec![0_u64; lines.len()]).collect();
     let (mut starts, mut ends): (Vec<Vec<u64>>, Vec<Vec<u64>>) = (shape(), shape());
     let nodes: Vec<RankNodePosition> = ranks
@@ -151,7 +161,10 @@ fn ends(ranks: &[Vec<TestTraceNode>], release: &[u64], comm: CommTiming) -> Vec<
         .enumerate()
         .flat_map(|(r, lines)| (0..lines.len()).map(move |i| (r, i)))
         .collect();
-    let parties: Vec<_> = nodes.iter().map(|&at| party(ranks, at)).collect();
+    let parties: Vec<_> = nodes
+        .iter()
+        .map(|&at| list_operation_nodes(ranks, at))
+        .collect();
     loop {
         let before = ends.clone();
         for (&(r, i), party) in nodes.iter().zip(&parties) {
@@ -191,20 +204,20 @@ fn ends(ranks: &[Vec<TestTraceNode>], release: &[u64], comm: CommTiming) -> Vec<
 }
 
 proptest! {
-    #![proptest_config(cases(500))]
+    #![proptest_config(make_proptest_config(500))]
 
     #[test]
     fn every_node_ends_when_the_rules_say(
         n in 2..=RANKS,
-        items in prop::collection::vec(item(), 1..16),
+        items in prop::collection::vec(operation_strategy(), 1..16),
         release in prop::collection::vec(prop::sample::select(vec![0_u64, 0, 10, 900]), RANKS),
     ) {
-        let ranks = lines(n, &items);
+        let ranks = build_rank_lines(n, &items);
         let traces = (0..).zip(ranks.iter().map(Vec::as_slice));
-        let mut builder = released(traces, |rank| release[rank as usize]);
+        let mut builder = load_released_traces(traces, |rank| release[rank as usize]);
         builder.declare_groups([(PAIR.to_owned(), vec![0, n as u32 - 1])].into());
         let workload = builder.finish_workload(Some(n as u32), MissingRankPolicy::Refuse).unwrap();
-        let machine = machine(&[dim(DimensionShape::Ring, n as u32, Ring)]);
+        let machine = build_machine_from_dims(&[make_dim(DimensionShape::Ring, n as u32, Ring)]);
         let communicates = |line: &TestTraceNode| !matches!(line.op, Op::Compute { .. });
         let all = ranks.iter().flatten().filter(|line| communicates(line));
         // Without any recorded time the replay is an error; another test checks this.
@@ -213,8 +226,8 @@ proptest! {
         let pair = |line: &&TestTraceNode| matches!(line.op, Op::Collective { group: GroupName::Text(_), .. });
         let calls = |of: &dyn Fn(&&TestTraceNode) -> bool| ranks[0].iter().filter(|line| of(line)).count();
         for comm in [CommTiming::Recorded, CommTiming::Captured] {
-            let replay = replay_with(&workload, &machine, &priced(comm));
-            for (r, want) in ends(&ranks, &release, comm).iter().enumerate() {
+            let replay = replay_with(&workload, &machine, &make_comm_timing_options(comm));
+            for (r, want) in compute_node_ends(&ranks, &release, comm).iter().enumerate() {
                 let found: Vec<_> =
                     (1..=want.len()).map(|id| replay.end(r as u32, id as u32) / 1000).collect();
                 prop_assert_eq!(&found, want, "rank {}, {:?}", r, comm);
@@ -223,7 +236,7 @@ proptest! {
             prop_assert_eq!((outcome.messages, outcome.closed, outcome.stepwise), (0, 0, 0));
             prop_assert_eq!(outcome.recorded as usize, calls(&world) + calls(&pair));
             prop_assert_eq!(replay.log.records.len() as u64, outcome.recorded);
-            prop_assert_eq!(&replay, &replay_with(&workload, &machine, &priced(comm)));
+            prop_assert_eq!(&replay, &replay_with(&workload, &machine, &make_comm_timing_options(comm)));
         }
     }
 }

@@ -1,10 +1,15 @@
 //! Tests chunks of different sizes, which balance the load across dimensions.
 
-use super::folding::both;
-use super::lines::{call, kernel, receive, send};
-use super::pipeline::{dims, job, pipeline, switch};
-use super::rig::{self, cases, machine, replay, replay_with, stepwise};
-use crate::commands::chakram;
+use super::folding::replay_and_check_closed_forms;
+use super::lines::{build_collective, build_kernel, build_receive, build_send};
+use super::pipeline::{
+    build_skewed_collective, dims_strategy, make_chunking_settings, make_switch_dim,
+};
+use super::rig::{
+    self, build_machine_from_dims, make_proptest_config, make_stepwise_options, replay_and_log,
+    replay_with,
+};
+use crate::commands::run_chakram;
 use chakram::engine::NetworkModel;
 use chakram::machine::{DimensionVisitOrder, Machine, WaitingChunkPriority};
 use chakram::trace::CollectiveKind as K;
@@ -13,41 +18,42 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 proptest! {
-    #![proptest_config(cases(200))]
+    #![proptest_config(make_proptest_config(200))]
 
     /// For any number of bytes on any machine, the closed form equals the result with messages. In
     /// one dimension chunks are equal.
     #[test]
     fn chunks_that_make_loads_equal_agree(
-        dims in dims(),
+        dims in dims_strategy(),
         intra in prop::sample::select(WaitingChunkPriority::ALL.map(|(intra, _)| intra).to_vec()),
         chunks in 1_u32..20,
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
         bytes in 1_u64..1_000_000,
     ) {
         let npus: u32 = dims.iter().map(|d| d.size).product();
-        let workload = job(kind, bytes, npus, 0);
-        let of = |inter| machine(&dims).with_chunking(pipeline(chunks, 1, inter, intra));
-        let closed = replay(&workload, &of(DimensionVisitOrder::ThemisFlex));
+        let workload = build_skewed_collective(kind, bytes, npus, 0);
+        let of = |inter| build_machine_from_dims(&dims).with_chunking(make_chunking_settings(chunks, 1, inter, intra));
+        let closed = replay_and_log(&workload, &of(DimensionVisitOrder::ThemisFlex));
         prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
-        let stepped = replay_with(&workload, &of(DimensionVisitOrder::ThemisFlex), &stepwise());
+        let stepped = replay_with(&workload, &of(DimensionVisitOrder::ThemisFlex), &make_stepwise_options());
         prop_assert_eq!(stepped.outcome.stepwise, 1);
         prop_assert_eq!(closed.ps(), stepped.ps());
         if dims.len() == 1 {
-            prop_assert_eq!(&stepped, &replay_with(&workload, &of(DimensionVisitOrder::Ascending), &stepwise()));
+            prop_assert_eq!(&stepped, &replay_with(&workload, &of(DimensionVisitOrder::Ascending), &make_stepwise_options()));
         }
     }
 }
 
 /// Returns a machine of 4 and 2 NPUs at 10 and 40 ps/B, with a base of two equal chunks.
-fn two() -> Machine {
-    let pipeline = pipeline(
+fn build_two_chunk_machine() -> Machine {
+    let pipeline = make_chunking_settings(
         2,
         1,
         DimensionVisitOrder::ThemisFlex,
         WaitingChunkPriority::Fifo,
     );
-    machine(&[switch(4, 10), switch(2, 40)]).with_chunking(pipeline)
+    build_machine_from_dims(&[make_switch_dim(4, 10), make_switch_dim(2, 40)])
+        .with_chunking(pipeline)
 }
 
 /// With direct algorithms, 4,096 B are in two equal chunks of 2,048 B. A chunk of s bytes loads dimension 0 with 3/4 s
@@ -68,9 +74,13 @@ fn two() -> Machine {
 /// dimension 0, chunk 0 goes back from 35,840 until 51,200, and chunk 2 from 58,880 until 72,320.
 #[test]
 fn three_chunks_that_make_loads_equal_by_hand() {
-    let workload = job(K::AllReduce, 4096, 8, 0);
-    let closed = replay(&workload, &two());
-    let stepped = replay_with(&workload, &two(), &stepwise());
+    let workload = build_skewed_collective(K::AllReduce, 4096, 8, 0);
+    let closed = replay_and_log(&workload, &build_two_chunk_machine());
+    let stepped = replay_with(
+        &workload,
+        &build_two_chunk_machine(),
+        &make_stepwise_options(),
+    );
     assert_eq!((closed.ps(), stepped.ps()), (72_320, 72_320));
     // For each of three chunks, each of the 8 members sends to 3 peers, then to 1, 1 and 3 peers, or in the reverse
     // order.
@@ -84,10 +94,18 @@ fn three_chunks_that_make_loads_equal_by_hand() {
 fn whatever_chunk_is_under_way_is_unfolded() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         for ns in (150..7500).step_by(150) {
-            let mut ranks = vec![vec![call(K::AllReduce, 409_600)]; 8];
-            ranks[0].extend([kernel(ns).on(1), send(1, 5000).after(&[2]).on(2)]);
-            ranks[1].push(receive(0, 5000));
-            let replay = both(&rig::job(&ranks, &[]), &two(), network, &ns.to_string());
+            let mut ranks = vec![vec![build_collective(K::AllReduce, 409_600)]; 8];
+            ranks[0].extend([
+                build_kernel(ns).on(1),
+                build_send(1, 5000).after(&[2]).on(2),
+            ]);
+            ranks[1].push(build_receive(0, 5000));
+            let replay = replay_and_check_closed_forms(
+                &rig::build_rank_job(&ranks, &[]),
+                &build_two_chunk_machine(),
+                network,
+                &ns.to_string(),
+            );
             let unfolded = u64::from(ns < 7232);
             let outcome = replay.outcome;
             assert_eq!((outcome.closed, outcome.unfolded), (1 - unfolded, unfolded));
@@ -105,17 +123,22 @@ fn late_members_and_others_meet() {
         NetworkModel::Links,
     ] {
         for ns in (100..4000).step_by(300) {
-            let late = |rank: u64| kernel(ns * (rank % 3)).on(1);
-            let all = call(K::AllReduce, 409_600);
+            let late = |rank: u64| build_kernel(ns * (rank % 3)).on(1);
+            let all = build_collective(K::AllReduce, 409_600);
             let ranks = (0..8).map(|rank| {
                 vec![
                     late(rank),
                     all.clone().after(&[1]).on(2),
-                    call(K::ReduceScatter, 40_960).on(3),
+                    build_collective(K::ReduceScatter, 40_960).on(3),
                 ]
             });
             let ranks: Vec<_> = ranks.collect();
-            let replay = both(&rig::job(&ranks, &[]), &two(), network, &ns.to_string());
+            let replay = replay_and_check_closed_forms(
+                &rig::build_rank_job(&ranks, &[]),
+                &build_two_chunk_machine(),
+                network,
+                &ns.to_string(),
+            );
             let ends = (0..8).map(|rank| replay.end(rank, 2));
             assert!(ends.min() > Some(2 * ns * 1000));
             assert_eq!(replay.outcome.nodes, 3 * 8);
@@ -141,7 +164,10 @@ fn figure_9a_comes_to_4_percent_of_what_is_possible() {
             machine.chunking_settings().inter,
             DimensionVisitOrder::ThemisFlex
         );
-        let found = replay(&job(K::AllReduce, 1_000_000_000, 512, 0), &machine);
+        let found = replay_and_log(
+            &build_skewed_collective(K::AllReduce, 1_000_000_000, 512, 0),
+            &machine,
+        );
         assert_eq!(found.outcome.closed, 1);
         let wafer = 1_000_000_000 * 511 / 512 * 2 * 1000 / rate;
         assert!((wafer..wafer * 104 / 100).contains(&found.ps()), "{name}");
@@ -161,13 +187,13 @@ fn people_are_told_how_many_chunks_there_are() {
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
     let job = "generate collective all-reduce --size 1GB --ranks 512 --format json --machine";
-    let output = chakram(&[job.split(' ').collect(), vec![file]].concat());
+    let output = run_chakram(&[job.split(' ').collect(), vec![file]].concat());
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         report["collectives"][0]["algorithm"],
         "direct 32 (wafer-1), direct 16 (wafer-2); 4 chunks, themis_flex, smallest_first"
     );
-    let shown = chakram(&["machine", "show", file, "--format", "json"]);
+    let shown = run_chakram(&["machine", "show", file, "--format", "json"]);
     let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
     let pipeline = &shown["machine"]["collectives"];
     assert_eq!(

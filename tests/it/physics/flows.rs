@@ -1,7 +1,7 @@
 //! Messages that are sent at given times, each on its own lane.
 
-use super::lines::{TestTraceNode, kernel, receive, send};
-use super::rig::{Dim, job, over, replay_with};
+use super::lines::{TestTraceNode, build_kernel, build_receive, build_send};
+use super::rig::{Dim, build_rank_job, make_stepwise_network_options, replay_with};
 use chakram::engine::NetworkModel;
 use chakram::machine::Machine;
 use chakram::topology::DimensionShape;
@@ -17,7 +17,7 @@ pub struct TimedMessageBetweenNpus {
     pub bytes: u64,
 }
 
-pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> TimedMessageBetweenNpus {
+pub fn build_flow(ns: u64, from: u32, to: u32, bytes: u64) -> TimedMessageBetweenNpus {
     TimedMessageBetweenNpus {
         ns,
         from,
@@ -28,13 +28,13 @@ pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> TimedMessageBetweenNpus 
 
 /// Replays `flows` on a machine. Returns the times in picoseconds at which each message has left
 /// and has arrived.
-pub fn ends(
+pub fn replay_flow_ends(
     machine: &Machine,
     model: NetworkModel,
     flows: &[TimedMessageBetweenNpus],
 ) -> Vec<[u64; 2]> {
     let npus = machine.topology().npu_count();
-    let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![kernel(0)]; npus as usize];
+    let mut ranks: Vec<Vec<TestTraceNode>> = vec![vec![build_kernel(0)]; npus as usize];
     let ids: Vec<_> = (0..)
         .zip(flows)
         .map(|(tag, flow)| {
@@ -43,34 +43,38 @@ pub fn ends(
                 lines.push(line.tag(tag).on(i64::from(tag)));
                 (rank, lines.len() as u32)
             };
-            let sent = add(flow.from, send(flow.to, flow.bytes).delayed(flow.ns));
-            [sent, add(flow.to, receive(flow.from, flow.bytes))]
+            let sent = add(flow.from, build_send(flow.to, flow.bytes).delayed(flow.ns));
+            [sent, add(flow.to, build_receive(flow.from, flow.bytes))]
         })
         .collect();
-    let replay = replay_with(&job(&ranks, &[]), machine, &over(model));
+    let replay = replay_with(
+        &build_rank_job(&ranks, &[]),
+        machine,
+        &make_stepwise_network_options(model),
+    );
     let end = |(rank, id)| replay.end(rank, id);
     ids.into_iter().map(|both| both.map(end)).collect()
 }
 
 /// Returns the arrival time of each message of `flows`, in picoseconds.
-pub fn arrivals(
+pub fn replay_flow_arrivals(
     machine: &Machine,
     model: NetworkModel,
     flows: &[TimedMessageBetweenNpus],
 ) -> Vec<u64> {
-    let ends = ends(machine, model, flows).into_iter();
+    let ends = replay_flow_ends(machine, model, flows).into_iter();
     ends.map(|[_, arrived]| arrived).collect()
 }
 
 /// Returns a random shape.
-pub fn shape() -> impl Strategy<Value = DimensionShape> {
+pub fn shape_strategy() -> impl Strategy<Value = DimensionShape> {
     prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec())
 }
 
 /// Returns a dimension of random shape, size and speed.
 pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
     let algorithm = chakram::machine::CollectiveAlgorithm::Ring;
-    (shape(), 2..=most, 1..50_u64, 1..900_u64).prop_map(
+    (shape_strategy(), 2..=most, 1..50_u64, 1..900_u64).prop_map(
         move |(shape, size, ps_per_byte, link_ns)| Dim {
             shape,
             size,
@@ -82,7 +86,7 @@ pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
 }
 
 /// Returns sizes from 1 B to 4 MB, uniform in the number of digits.
-pub fn bytes() -> impl Strategy<Value = u64> {
+pub fn message_bytes_strategy() -> impl Strategy<Value = u64> {
     (0..23_u32)
         .prop_flat_map(|bits| 1_u64 << bits..=1 << (bits + 1))
         .prop_map(|b| b.min(4_000_000))

@@ -1,8 +1,10 @@
 //! Tests closed forms with contending operations. When another operation touches a closed form, a simulation replaces
 //! it; the result must always equal the result with messages.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, replay_with};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{
+    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, make_dim, replay_with,
+};
 use crate::corpus::is_whole;
 use chakram::engine::{NetworkModel, ReplayOptions};
 use chakram::machine::{
@@ -13,7 +15,7 @@ use chakram::trace::CollectiveKind as K;
 use chakram::workload::Workload;
 use std::num::NonZeroU32;
 
-fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
+fn options_for_network(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
@@ -21,7 +23,7 @@ fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
 }
 
 /// Returns the completions and their times in an order that does not depend on the engine.
-fn events(replay: &ReplayOutcomeAndLog) -> Vec<(u64, bool, u32, u32)> {
+fn sort_events(replay: &ReplayOutcomeAndLog) -> Vec<(u64, bool, u32, u32)> {
     let mut events = replay.log.events.clone();
     events.sort_unstable();
     events
@@ -30,15 +32,15 @@ fn events(replay: &ReplayOutcomeAndLog) -> Vec<(u64, bool, u32, u32)> {
 /// Returns a replay with closed forms, after checking that its result equals the result without
 /// closed forms.
 #[track_caller]
-pub fn both(
+pub fn replay_and_check_closed_forms(
     workload: &Workload,
     machine: &Machine,
     network: NetworkModel,
     what: &str,
 ) -> ReplayOutcomeAndLog {
-    let folded = replay_with(workload, machine, &options(network, false));
-    let stepped = replay_with(workload, machine, &options(network, true));
-    let (a, b) = (events(&folded), events(&stepped));
+    let folded = replay_with(workload, machine, &options_for_network(network, false));
+    let stepped = replay_with(workload, machine, &options_for_network(network, true));
+    let (a, b) = (sort_events(&folded), sort_events(&stepped));
     let differ = a
         .iter()
         .filter(|e| !b.contains(e))
@@ -51,12 +53,16 @@ pub fn both(
 
 /// Returns four members of a switch with 20 ps/B and 500 ns per link. A ring all-reduce of 40,000 B
 /// takes 6 steps of 1,000 ns + 10,000 B · 20 ps = 1,200 ns, so 7,200 ns.
-fn four() -> Machine {
-    machine(&[dim(DimensionShape::Switch, 4, CollectiveAlgorithm::Ring)])
+fn build_four_npu_switch() -> Machine {
+    build_machine_from_dims(&[make_dim(
+        DimensionShape::Switch,
+        4,
+        CollectiveAlgorithm::Ring,
+    )])
 }
 
 fn all_reduce() -> TestTraceNode {
-    call(K::AllReduce, 40_000)
+    build_collective(K::AllReduce, 40_000)
 }
 
 const ALONE: u64 = 7_200_000;
@@ -65,7 +71,12 @@ const ALONE: u64 = 7_200_000;
 fn whoever_is_alone_is_answered_at_once() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         let ranks = vec![vec![all_reduce()]; 4];
-        let replay = both(&job(&ranks, &[]), &four(), network, "alone");
+        let replay = replay_and_check_closed_forms(
+            &build_rank_job(&ranks, &[]),
+            &build_four_npu_switch(),
+            network,
+            "alone",
+        );
         assert_eq!(replay.ends(), [ALONE; 4]);
         let outcome = &replay.outcome;
         assert_eq!(
@@ -89,9 +100,17 @@ fn a_message_unfolds_what_it_touches() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         let run = |ns| {
             let mut ranks = vec![vec![all_reduce()]; 4];
-            ranks[0].extend([kernel(ns).on(1), send(2, 5000).after(&[2]).on(2)]);
-            ranks[2].push(receive(0, 5000));
-            both(&job(&ranks, &[]), &four(), network, "touched")
+            ranks[0].extend([
+                build_kernel(ns).on(1),
+                build_send(2, 5000).after(&[2]).on(2),
+            ]);
+            ranks[2].push(build_receive(0, 5000));
+            replay_and_check_closed_forms(
+                &build_rank_job(&ranks, &[]),
+                &build_four_npu_switch(),
+                network,
+                "touched",
+            )
         };
         let early = run(2300);
         assert_eq!((early.outcome.closed, early.outcome.unfolded), (0, 1));
@@ -115,10 +134,15 @@ fn a_message_unfolds_what_it_touches() {
 fn what_follows_a_settlement_leaves_behind_it() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
         let mut ranks = vec![vec![all_reduce()]; 4];
-        let alone = call(K::AllReduce, 8).group("alone").on(1);
-        ranks[0].extend([alone, send(2, 5000).after(&[2]).on(2)]);
-        ranks[2].push(receive(0, 5000));
-        let replay = both(&job(&ranks, &[("alone", &[0])]), &four(), network, "behind");
+        let alone = build_collective(K::AllReduce, 8).group("alone").on(1);
+        ranks[0].extend([alone, build_send(2, 5000).after(&[2]).on(2)]);
+        ranks[2].push(build_receive(0, 5000));
+        let replay = replay_and_check_closed_forms(
+            &build_rank_job(&ranks, &[("alone", &[0])]),
+            &build_four_npu_switch(),
+            network,
+            "behind",
+        );
         let ends = [replay.end(0, 3), replay.end(2, 2)];
         assert_eq!(ends, [300_000, 1_300_000]);
         assert_eq!((0..4).map(|r| replay.end(r, 1)).max(), Some(ALONE));
@@ -135,13 +159,21 @@ fn what_is_settled_leaves_behind_the_rounds_before() {
         for small in ["a", "z"] {
             let mut ranks = vec![vec![all_reduce().group("m")]; 4];
             for rank in [0, 2] {
-                let begins = call(K::AllReduce, 5000).group(small).after(&[2]).on(2);
-                ranks[rank].extend([kernel(1200).on(1), begins]);
+                let begins = build_collective(K::AllReduce, 5000)
+                    .group(small)
+                    .after(&[2])
+                    .on(2);
+                ranks[rank].extend([build_kernel(1200).on(1), begins]);
             }
             let groups: [(&str, &[u32]); 2] = [(small, &[0, 2]), ("m", &[0, 1, 2, 3])];
             let mut groups = groups;
             groups.sort_unstable();
-            let replay = both(&job(&ranks, &groups), &four(), network, small);
+            let replay = replay_and_check_closed_forms(
+                &build_rank_job(&ranks, &groups),
+                &build_four_npu_switch(),
+                network,
+                small,
+            );
             assert_eq!(replay.outcome.unfolded, 1);
             assert_eq!([replay.end(0, 3), replay.end(2, 3)], [3_650_000; 2]);
             assert_eq!((0..4).map(|r| replay.end(r, 1)).max(), Some(ALONE));
@@ -153,9 +185,9 @@ fn what_is_settled_leaves_behind_the_rounds_before() {
 /// with the rows either.
 #[test]
 fn groups_that_share_no_link_stay_folded() {
-    let grid = machine(&[
-        dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring),
-        dim(DimensionShape::Switch, 2, CollectiveAlgorithm::Direct),
+    let grid = build_machine_from_dims(&[
+        make_dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring),
+        make_dim(DimensionShape::Switch, 2, CollectiveAlgorithm::Direct),
     ]);
     let rank = |r: u32| {
         let row = ["a", "b"][r as usize / 4];
@@ -172,18 +204,19 @@ fn groups_that_share_no_link_stay_folded() {
         ("e", &[2, 6]),
         ("f", &[3, 7]),
     ];
-    let workload = job(&ranks, &groups);
+    let workload = build_rank_job(&ranks, &groups);
     for network in [NetworkModel::Ports, NetworkModel::Links] {
-        let outcome = both(&workload, &grid, network, "apart").outcome;
+        let outcome = replay_and_check_closed_forms(&workload, &grid, network, "apart").outcome;
         assert_eq!(
             (outcome.closed, outcome.unfolded, outcome.stepwise),
             (6, 0, 0)
         );
     }
     // Half a ring has no closed form: the path from its last member to its first uses the other members' links.
-    let half = job(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
-    let ring = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
-    let outcome = both(&half, &ring, NetworkModel::Links, "half").outcome;
+    let half = build_rank_job(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
+    let ring =
+        build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
+    let outcome = replay_and_check_closed_forms(&half, &ring, NetworkModel::Links, "half").outcome;
     assert_eq!((outcome.closed, outcome.stepwise), (0, 1));
 }
 
@@ -205,7 +238,7 @@ impl Dice {
 
 /// Returns a job with collectives of rows, of columns and of all NPUs, and messages between any two
 /// NPUs, at times that often coincide.
-fn random(dice: &mut Dice) -> (Workload, Machine) {
+fn generate_random_job(dice: &mut Dice) -> (Workload, Machine) {
     let shapes = [
         DimensionShape::Ring,
         DimensionShape::Switch,
@@ -216,7 +249,7 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
         .map(|_| Dim {
             ps_per_byte: dice.one(&[1, 10, 20]),
             link_ns: dice.one(&[0, 100, 500]),
-            ..dim(
+            ..make_dim(
                 dice.one(&shapes),
                 2 + dice.below(3) as u32,
                 dice.one(&[CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct]),
@@ -229,7 +262,7 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
         inter: dice.one(&DimensionVisitOrder::ALL).0,
         ..ChunkCountOrderAndOverlap::default()
     };
-    let machine = machine(&dims).with_chunking(pipeline);
+    let machine = build_machine_from_dims(&dims).with_chunking(pipeline);
     let inner = dims[0].size;
     let names = [
         "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p",
@@ -245,9 +278,9 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
         let whole = rows.len() > 16 || dice.below(2) == 0;
         for (rank, lines) in (0_u32..).zip(&mut ranks) {
             let at = if apart { at + 50 * u64::from(rank) } else { at };
-            lines.push(kernel(at).on(20 + lane));
+            lines.push(build_kernel(at).on(20 + lane));
             let after = [lines.len() as u64];
-            let call = call(kind, bytes).after(&after).on(40 + lane);
+            let call = build_collective(kind, bytes).after(&after).on(40 + lane);
             lines.push(match whole {
                 true => call,
                 false => {
@@ -267,15 +300,15 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
         }
         let (at, bytes) = (100 * dice.below(60), 1 + dice.below(20_000));
         let lines = &mut ranks[from as usize];
-        lines.push(kernel(at).on(60 + tag as i64));
+        lines.push(build_kernel(at).on(60 + tag as i64));
         let after = [lines.len() as u64];
         lines.push(
-            send(to, bytes)
+            build_send(to, bytes)
                 .tag(tag as i32)
                 .after(&after)
                 .on(80 + tag as i64),
         );
-        ranks[to as usize].push(receive(from, bytes).tag(tag as i32));
+        ranks[to as usize].push(build_receive(from, bytes).tag(tag as i32));
     }
     let groups: Vec<(&str, &[u32])> = match rows.len() {
         0..=16 => names
@@ -285,7 +318,7 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
             .collect(),
         _ => Vec::new(),
     };
-    (job(&ranks, &groups), machine)
+    (build_rank_job(&ranks, &groups), machine)
 }
 
 #[test]
@@ -294,13 +327,15 @@ fn folding_changes_nothing() {
     let (mut closed, mut unfolded, mut stepwise) = (0, 0, 0);
     let cases = if is_whole() { 400 } else { 100 };
     for case in 0..cases {
-        let (workload, machine) = random(&mut dice);
+        let (workload, machine) = generate_random_job(&mut dice);
         for network in [
             NetworkModel::ContentionFree,
             NetworkModel::Ports,
             NetworkModel::Links,
         ] {
-            let outcome = both(&workload, &machine, network, &case.to_string()).outcome;
+            let outcome =
+                replay_and_check_closed_forms(&workload, &machine, network, &case.to_string())
+                    .outcome;
             if network != NetworkModel::ContentionFree {
                 closed += outcome.closed;
                 unfolded += outcome.unfolded;

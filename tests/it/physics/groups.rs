@@ -4,16 +4,18 @@
 //! ring), and outside is a switch of 3 (40 ps/B and 1,000 ns per link, algorithm direct). NPU n is
 //! at (n mod 4, n / 4).
 
-use super::lines::{TestTraceNode, call, kernel};
-use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, replay};
+use super::lines::{TestTraceNode, build_collective, build_kernel};
+use super::rig::{
+    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, make_dim, replay_and_log,
+};
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 
 pub fn four_by_three() -> [Dim; 2] {
     let [mut inner, mut outer] = [
-        dim(DimensionShape::Ring, 4, Ring),
-        dim(DimensionShape::Switch, 3, Direct),
+        make_dim(DimensionShape::Ring, 4, Ring),
+        make_dim(DimensionShape::Switch, 3, Direct),
     ];
     (inner.ps_per_byte, inner.link_ns) = (10, 100);
     (outer.ps_per_byte, outer.link_ns) = (40, 1000);
@@ -22,17 +24,23 @@ pub fn four_by_three() -> [Dim; 2] {
 
 /// Returns the lines of 12 ranks, and the members. The ranks in `members` run `node` as the group
 /// "g".
-pub fn among(members: &[u32], node: &TestTraceNode) -> (Vec<Vec<TestTraceNode>>, Vec<u32>) {
-    let mut ranks = vec![vec![kernel(0)]; 12];
+pub fn build_group_ranks(
+    members: &[u32],
+    node: &TestTraceNode,
+) -> (Vec<Vec<TestTraceNode>>, Vec<u32>) {
+    let mut ranks = vec![vec![build_kernel(0)]; 12];
     for &member in members {
         ranks[member as usize] = vec![node.clone().group("g")];
     }
     (ranks, members.to_vec())
 }
 
-fn run(members: &[u32], node: TestTraceNode) -> ReplayOutcomeAndLog {
-    let (ranks, members) = among(members, &node);
-    replay(&job(&ranks, &[("g", &members)]), &machine(&four_by_three()))
+fn replay_on_group(members: &[u32], node: TestTraceNode) -> ReplayOutcomeAndLog {
+    let (ranks, members) = build_group_ranks(members, &node);
+    replay_and_log(
+        &build_rank_job(&ranks, &[("g", &members)]),
+        &build_machine_from_dims(&four_by_three()),
+    )
 }
 
 /// The group has columns 1 and 3 of rows 0 and 2. Inside, 2 members are two links apart, and one
@@ -42,7 +50,7 @@ fn run(members: &[u32], node: TestTraceNode) -> ReplayOutcomeAndLog {
 #[test]
 fn a_sub_grid_uses_both_dimensions() {
     for members in [[1, 3, 9, 11], [11, 1, 9, 3]] {
-        let replay = run(&members, call(K::AllReduce, 120_000));
+        let replay = replay_on_group(&members, build_collective(K::AllReduce, 120_000));
         assert_eq!((replay.ps(), replay.outcome.closed), (8_000_000, 1));
     }
 }
@@ -53,11 +61,11 @@ fn a_sub_grid_uses_both_dimensions() {
 #[test]
 fn a_group_in_one_dimension_uses_that_one() {
     assert_eq!(
-        run(&[4, 5, 6, 7], call(K::AllReduce, 120_000)).ps(),
+        replay_on_group(&[4, 5, 6, 7], build_collective(K::AllReduce, 120_000)).ps(),
         1_500_000
     );
     assert_eq!(
-        run(&[2, 6, 10], call(K::AllReduce, 120_000)).ps(),
+        replay_on_group(&[2, 6, 10], build_collective(K::AllReduce, 120_000)).ps(),
         10_400_000
     );
 }
@@ -68,7 +76,7 @@ fn a_group_in_one_dimension_uses_that_one() {
 /// arrives at 1,000; 2 to 0 leaves at 500 and arrives at 1,100. All second messages have left by 1,000.
 #[test]
 fn a_part_of_a_ring_closes_over_more_links() {
-    let replay = run(&[0, 1, 2], call(K::ReduceScatter, 120_000));
+    let replay = replay_on_group(&[0, 1, 2], build_collective(K::ReduceScatter, 120_000));
     assert_eq!(replay.ends()[..3], [1_100_000, 1_100_000, 1_000_000]);
     assert_eq!(replay.outcome.stepwise, 1);
 }
@@ -86,7 +94,7 @@ fn a_part_of_a_ring_closes_over_more_links() {
 /// 3,700. 1 receives from 100 to 500 and from 3,600 to 5,200.
 #[test]
 fn an_irregular_group_is_one_line_over_real_paths() {
-    let replay = run(&[5, 0, 1], call(K::ReduceScatter, 120_000));
+    let replay = replay_on_group(&[5, 0, 1], build_collective(K::ReduceScatter, 120_000));
     let ends = replay.ends();
     assert_eq!(
         (ends[5], ends[0], ends[1]),
@@ -99,7 +107,7 @@ fn an_irregular_group_is_one_line_over_real_paths() {
 /// 100 + 1,200 ns. The second goes to 5, leaves from 1,200 to 6,000 ns, and arrives 2,100 ns later.
 #[test]
 fn a_root_inside_an_irregular_group_starts_at_its_place() {
-    let replay = run(&[5, 0, 1], call(K::Broadcast, 120_000).root(0));
+    let replay = replay_on_group(&[5, 0, 1], build_collective(K::Broadcast, 120_000).root(0));
     let ends = replay.ends();
     assert_eq!(
         (ends[0], ends[1], ends[5]),
@@ -111,7 +119,7 @@ fn a_root_inside_an_irregular_group_starts_at_its_place() {
 fn a_group_of_one_takes_no_time() {
     for (kind, ..) in K::ALL {
         let bytes = u64::from(kind != K::Barrier) * 1000;
-        let replay = run(&[7], call(kind, bytes).root(7));
+        let replay = replay_on_group(&[7], build_collective(kind, bytes).root(7));
         assert_eq!((replay.ps(), replay.outcome.messages), (0, 0), "{kind}");
         assert_eq!(replay.outcome.nodes, 12);
     }
@@ -127,8 +135,11 @@ fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
         (0b10, 4, 10_400_000),
         (0b11, 1, 7_100_000),
     ] {
-        let node = call(K::AllReduce, 120_000).dimensions(mask);
-        let replay = replay(&job(&vec![vec![node]; 12], &[]), &machine(&four_by_three()));
+        let node = build_collective(K::AllReduce, 120_000).dimensions(mask);
+        let replay = replay_and_log(
+            &build_rank_job(&vec![vec![node]; 12], &[]),
+            &build_machine_from_dims(&four_by_three()),
+        );
         assert_eq!(
             (replay.ps(), replay.outcome.closed),
             (ps, lines),
@@ -141,7 +152,10 @@ fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
 /// ns.
 #[test]
 fn a_mask_cuts_a_group_too() {
-    let replay = run(&[1, 3, 9, 11], call(K::AllReduce, 120_000).dimensions(0b01));
+    let replay = replay_on_group(
+        &[1, 3, 9, 11],
+        build_collective(K::AllReduce, 120_000).dimensions(0b01),
+    );
     assert_eq!((replay.ps(), replay.outcome.closed), (1_600_000, 2));
 }
 
@@ -151,16 +165,23 @@ fn a_mask_cuts_a_group_too() {
 fn dimensions_that_no_mask_can_name_stay_out() {
     let dims: Vec<Dim> = (0..36)
         .map(|d| {
-            dim(
+            make_dim(
                 DimensionShape::Ring,
                 if d == 31 || d == 35 { 2 } else { 1 },
                 Ring,
             )
         })
         .collect();
-    let crossing = call(K::AllReduce, 1000).dimensions(1 << 31);
-    let alone = call(K::AllReduce, 1000).dimensions(1);
+    let crossing = build_collective(K::AllReduce, 1000).dimensions(1 << 31);
+    let alone = build_collective(K::AllReduce, 1000).dimensions(1);
     let ranks = vec![vec![crossing, alone.after(&[1])]; 4];
     // Two members: 2 steps of 500 ns + 500 B x 20 ps.
-    assert_eq!(replay(&job(&ranks, &[]), &machine(&dims)).ps(), 2 * 510_000);
+    assert_eq!(
+        replay_and_log(
+            &build_rank_job(&ranks, &[]),
+            &build_machine_from_dims(&dims)
+        )
+        .ps(),
+        2 * 510_000
+    );
 }

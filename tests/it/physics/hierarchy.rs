@@ -1,7 +1,10 @@
 //! Tests collectives over several dimensions. A collective's time is the sum of its phases, whose buffers shrink from
 //! phase to phase.
 
-use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
+use super::rig::{
+    Dim, build_machine_from_dims, make_dim, make_proptest_config, make_stepwise_options,
+    replay_and_log, replay_with,
+};
 use super::{naive, oracle};
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
@@ -10,7 +13,7 @@ use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
-fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
+fn with_link_speed(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
     Dim {
         ps_per_byte,
         link_ns,
@@ -19,7 +22,7 @@ fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
 }
 
 /// Returns the times by closed form, if any, and with messages.
-fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
+fn replay_closed_and_stepwise(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
     let ranks = dims.iter().map(|dim| dim.size).product();
     let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.root = kind.has_root().then_some(root);
@@ -27,10 +30,10 @@ fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
         .unwrap()
         .build_workload()
         .unwrap();
-    let machine = machine(dims);
+    let machine = build_machine_from_dims(dims);
     [
-        replay(&workload, &machine).ps(),
-        replay_with(&workload, &machine, &stepwise()).ps(),
+        replay_and_log(&workload, &machine).ps(),
+        replay_with(&workload, &machine, &make_stepwise_options()).ps(),
     ]
 }
 
@@ -41,9 +44,9 @@ fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
 #[test]
 fn three_dimensions_by_hand() {
     let dims = [
-        faster(dim(DimensionShape::Ring, 4, Ring), 10, 100),
-        faster(dim(DimensionShape::FullyConnected, 2, Direct), 20, 500),
-        faster(dim(DimensionShape::Switch, 3, Ring), 40, 1000),
+        with_link_speed(make_dim(DimensionShape::Ring, 4, Ring), 10, 100),
+        with_link_speed(make_dim(DimensionShape::FullyConnected, 2, Direct), 20, 500),
+        with_link_speed(make_dim(DimensionShape::Switch, 3, Ring), 40, 1000),
     ];
     let table = [
         // Reduce-scatter: 3 x (100 + 60,000 x 0.01) = 2,100 ns; then with 60,000 B: 500 + 30,000 x
@@ -69,8 +72,16 @@ fn three_dimensions_by_hand() {
         (K::Barrier, 0, 4_800_000),
     ];
     for (kind, bytes, want) in table {
-        assert_eq!(times(&dims, kind, bytes, 17), [want, want], "{kind}");
-        assert_eq!(oracle::collective(&dims, kind, bytes, 17), want, "{kind}");
+        assert_eq!(
+            replay_closed_and_stepwise(&dims, kind, bytes, 17),
+            [want, want],
+            "{kind}"
+        );
+        assert_eq!(
+            oracle::compute_collective_time(&dims, kind, bytes, 17),
+            want,
+            "{kind}"
+        );
     }
 }
 
@@ -94,7 +105,7 @@ fn any_dim() -> impl Strategy<Value = Dim> {
 }
 
 proptest! {
-    #![proptest_config(cases(150))]
+    #![proptest_config(make_proptest_config(150))]
 
     /// If members start together, the sum over phases and the simulator of these tests are exact on any stack of
     /// dimensions. All products of dimension sizes divide 60^3 bytes.
@@ -108,9 +119,9 @@ proptest! {
         let ranks: u32 = dims.iter().map(|dim| dim.size).product();
         let bytes = u64::from(kind != K::Barrier) * units * 216_000;
         let root = root % ranks;
-        let want = oracle::collective(&dims, kind, bytes, root);
-        prop_assert_eq!(times(&dims, kind, bytes, root), [want, want]);
-        let naive = naive::ends(&dims, kind, bytes, root as usize, &vec![0; ranks as usize]);
+        let want = oracle::compute_collective_time(&dims, kind, bytes, root);
+        prop_assert_eq!(replay_closed_and_stepwise(&dims, kind, bytes, root), [want, want]);
+        let naive = naive::simulate_npu_ends(&dims, kind, bytes, root as usize, &vec![0; ranks as usize]);
         prop_assert_eq!(naive.into_iter().max(), Some(want));
     }
 }

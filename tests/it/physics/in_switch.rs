@@ -1,13 +1,13 @@
 //! Tests loads that switches gather and stores that they reduce, from traces: their times, and rejected jobs.
 
-use super::lines::{TestTraceNode, kernel, line};
-use super::rig::{job, replay};
+use super::lines::{TestTraceNode, build_kernel, build_node};
+use super::rig::{build_rank_job, replay_and_log};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
 
 /// Returns a machine of 4 NPUs in 2 nodes, with the given remote memory.
-fn machine(remote: &str) -> Machine {
+fn build_two_node_machine(remote: &str) -> Machine {
     let text = format!(
         r#"name = "four"
 [npu.a]
@@ -35,8 +35,8 @@ capacity = "1 GB"
 
 /// Returns a machine with 2 memory groups of 10 GB/s behind 2 switches. Nodes have 40 GB/s, NPUs
 /// have 8 GB/s, and chunks have 20 kB.
-fn pool() -> Machine {
-    machine(
+fn build_pool_machine() -> Machine {
+    build_two_node_machine(
         r#"attachment = "hierarchical"
 groups = 2
 group_bandwidth = "10 GB/s"
@@ -48,8 +48,8 @@ chunk = "20 kB""#,
     )
 }
 
-fn access(store: bool, bytes: u64, in_switch: bool) -> TestTraceNode {
-    line(Op::Memory {
+fn build_remote_access(store: bool, bytes: u64, in_switch: bool) -> TestTraceNode {
+    build_node(Op::Memory {
         store,
         place: MemoryLocation::Remote,
         bytes,
@@ -64,18 +64,24 @@ fn every_npu_gets_the_bytes_of_all() {
     // 80 kB. The round adds 4 us at the groups, 2 us at a node, and 0.3 us of latency, so the time
     // is 56.3 us.
     for store in [false, true] {
-        let ranks = vec![vec![access(store, 100_000, true)]; 4];
-        assert_eq!(replay(&job(&ranks, &[]), &pool()).ps(), 56_300_000);
+        let ranks = vec![vec![build_remote_access(store, 100_000, true)]; 4];
+        assert_eq!(
+            replay_and_log(&build_rank_job(&ranks, &[]), &build_pool_machine()).ps(),
+            56_300_000
+        );
     }
     // Separate loads of 100 kB take 20 us at the groups, 5 us at a node, and 12.5 us at a port. A
     // round brings 20 kB to each NPU, which takes 1 us at a node and 2.5 us at a port.
-    let ranks = vec![vec![access(false, 100_000, false)]; 4];
-    assert_eq!(replay(&job(&ranks, &[]), &pool()).ps(), 23_800_000);
+    let ranks = vec![vec![build_remote_access(false, 100_000, false)]; 4];
+    assert_eq!(
+        replay_and_log(&build_rank_job(&ranks, &[]), &build_pool_machine()).ps(),
+        23_800_000
+    );
 }
 
 #[track_caller]
-fn refused(ranks: &[Vec<TestTraceNode>], machine: &Machine, pieces: &[&str]) {
-    let workload = job(ranks, &[]);
+fn assert_replay_refused(ranks: &[Vec<TestTraceNode>], machine: &Machine, pieces: &[&str]) {
+    let workload = build_rank_job(ranks, &[]);
     let error = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap_err();
     let error = error.to_string();
     for piece in pieces {
@@ -85,11 +91,11 @@ fn refused(ranks: &[Vec<TestTraceNode>], machine: &Machine, pieces: &[&str]) {
 
 #[test]
 fn machines_without_switches_are_refused() {
-    let ranks = vec![vec![access(false, 100, true)]; 4];
+    let ranks = vec![vec![build_remote_access(false, 100, true)]; 4];
     let channel = "bandwidth = \"10 GB/s\"\nattachment = ";
     for name in ["per_npu", "pool"] {
-        let machine = machine(&format!("{channel}\"{name}\""));
-        refused(
+        let machine = build_two_node_machine(&format!("{channel}\"{name}\""));
+        assert_replay_refused(
             &ranks,
             &machine,
             &["rank 0 node 1", name, "has no switches"],
@@ -101,46 +107,76 @@ group_bandwidth = "10 GB/s"
 link_bandwidth = "10 GB/s"
 npu_bandwidth = "10 GB/s"
 chunk = "1 kB""#;
-    refused(&ranks, &machine(ring), &["`ring`", "has no switches"]);
+    assert_replay_refused(
+        &ranks,
+        &build_two_node_machine(ring),
+        &["`ring`", "has no switches"],
+    );
 }
 
 #[test]
 fn all_npus_must_do_the_same() {
-    let both = |bytes| vec![access(false, 100, true), access(true, bytes, true)];
+    let both = |bytes| {
+        vec![
+            build_remote_access(false, 100, true),
+            build_remote_access(true, bytes, true),
+        ]
+    };
     let mut ranks = vec![both(100); 4];
-    let workload = job(&ranks, &[]);
-    assert!(CompiledReplay::new(&workload, &pool(), &ReplayOptions::default()).is_ok());
+    let workload = build_rank_job(&ranks, &[]);
+    assert!(
+        CompiledReplay::new(&workload, &build_pool_machine(), &ReplayOptions::default()).is_ok()
+    );
     ranks[2] = both(200);
     let pieces = ["rank 0 node 2", "100 B", "rank 2 node 2", "200 B"];
-    refused(&ranks, &pool(), &pieces);
-    ranks[2] = vec![access(false, 100, true)];
-    refused(
+    assert_replay_refused(&ranks, &build_pool_machine(), &pieces);
+    ranks[2] = vec![build_remote_access(false, 100, true)];
+    assert_replay_refused(
         &ranks,
-        &pool(),
+        &build_pool_machine(),
         &["rank 0 node 2", "no further one on rank 2"],
     );
     // One rank loads while the others store.
-    ranks[2] = vec![access(false, 100, true), access(false, 100, true)];
-    refused(&ranks, &pool(), &["rank 0 node 2", "rank 2 node 2"]);
+    ranks[2] = vec![
+        build_remote_access(false, 100, true),
+        build_remote_access(false, 100, true),
+    ];
+    assert_replay_refused(
+        &ranks,
+        &build_pool_machine(),
+        &["rank 0 node 2", "rank 2 node 2"],
+    );
     // Other nodes between these accesses do not affect the result, but missing ranks do.
     ranks[2] = vec![
-        kernel(5),
+        build_kernel(5),
         both(100).remove(0),
-        kernel(5),
+        build_kernel(5),
         both(100).remove(1),
     ];
-    let workload = job(&ranks, &[]);
-    assert!(CompiledReplay::new(&workload, &pool(), &ReplayOptions::default()).is_ok());
+    let workload = build_rank_job(&ranks, &[]);
+    assert!(
+        CompiledReplay::new(&workload, &build_pool_machine(), &ReplayOptions::default()).is_ok()
+    );
     ranks.truncate(2);
-    refused(&ranks, &pool(), &["all 4 NPUs", "only 2 ranks"]);
+    assert_replay_refused(
+        &ranks,
+        &build_pool_machine(),
+        &["all 4 NPUs", "only 2 ranks"],
+    );
 }
 
 #[test]
 fn memory_must_hold_what_all_move() {
     // 300 MB for each of 4 NPUs are 1.2 GB in total.
-    let ranks = vec![vec![access(false, 300_000_000, true)]; 4];
-    refused(&ranks, &pool(), &["1.2 GB", "has a capacity of 1.0 GB"]);
-    let ranks = vec![vec![access(false, 300_000_000, false)]; 4];
-    let workload = job(&ranks, &[]);
-    assert!(CompiledReplay::new(&workload, &pool(), &ReplayOptions::default()).is_ok());
+    let ranks = vec![vec![build_remote_access(false, 300_000_000, true)]; 4];
+    assert_replay_refused(
+        &ranks,
+        &build_pool_machine(),
+        &["1.2 GB", "has a capacity of 1.0 GB"],
+    );
+    let ranks = vec![vec![build_remote_access(false, 300_000_000, false)]; 4];
+    let workload = build_rank_job(&ranks, &[]);
+    assert!(
+        CompiledReplay::new(&workload, &build_pool_machine(), &ReplayOptions::default()).is_ok()
+    );
 }

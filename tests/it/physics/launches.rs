@@ -1,8 +1,8 @@
 //! Tests launches and feeds: repeated steps, jobs that share a machine, requests over time, and
 //! core arrays that choose the next job.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{Dim, dim, job, machine};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{Dim, build_machine_from_dims, build_rank_job, make_dim};
 use chakram::engine::{
     BegunLaunchRecord, CompiledReplay, EnumeratedSetting, FeedLaunchAndRankStartRequests,
     InstanceId, LaunchFeed, LaunchKernelDurationAdjustment, LaunchRequest, NetworkModel,
@@ -55,7 +55,7 @@ impl Observer for LaunchLog {
     }
 }
 
-fn compiled<'a>(
+fn compile_replay<'a>(
     workload: &'a Workload,
     machine: &'a Machine,
     change: impl FnOnce(&mut ReplayOptions),
@@ -64,8 +64,8 @@ fn compiled<'a>(
 }
 
 /// Returns a ring with 20 ps per byte and 500 ns per link.
-fn ring(npus: u32) -> Dim {
-    dim(DimensionShape::Ring, npus, Ring)
+fn ring_dimension(npus: u32) -> Dim {
+    make_dim(DimensionShape::Ring, npus, Ring)
 }
 
 /// Rank 0 computes for 10 ns, and sends 100 bytes, which leave in 2 ns. The bytes arrive at rank 1
@@ -74,18 +74,18 @@ fn ring(npus: u32) -> Dim {
 /// the messages of later steps have arrived, so each step takes 30 ns more.
 #[test]
 fn steps_overlap_where_their_dependencies_allow() {
-    let workload = job(
+    let workload = build_rank_job(
         &[
-            vec![kernel(10), send(1, 100).after(&[1])],
-            vec![receive(0, 100), kernel(30).after(&[1])],
+            vec![build_kernel(10), build_send(1, 100).after(&[1])],
+            vec![build_receive(0, 100), build_kernel(30).after(&[1])],
         ],
         &[],
     );
-    let machine = machine(&[ring(2)]);
+    let machine = build_machine_from_dims(&[ring_dimension(2)]);
     // A send completes when its last byte has left; under `exclusive`, it completes when its route is free again.
     let models = NetworkModel::CHOICES.iter().map(|(network, ..)| *network);
     for network in models.filter(|one| *one != NetworkModel::Exclusive) {
-        let program = compiled(&workload, &machine, |o| o.network = Some(network));
+        let program = compile_replay(&workload, &machine, |o| o.network = Some(network));
         let mut feed = RepeatedLaunchFeed::new(0, 3);
         let mut log = LaunchLog::default();
         let outcome = run_launches(&[program], &mut [&mut feed], None, &mut log).unwrap();
@@ -109,12 +109,12 @@ fn steps_overlap_where_their_dependencies_allow() {
 /// With 10 ns before the ring, the time is 3022 ns.
 #[test]
 fn steps_that_end_together_follow_one_another() {
-    let call = call(CollectiveKind::AllReduce, 400).after(&[1]);
-    let workload = job(&vec![vec![kernel(10), call]; 4], &[]);
-    let machine = machine(&[ring(4)]);
+    let call = build_collective(CollectiveKind::AllReduce, 400).after(&[1]);
+    let workload = build_rank_job(&vec![vec![build_kernel(10), call]; 4], &[]);
+    let machine = build_machine_from_dims(&[ring_dimension(4)]);
     for stepwise in [false, true] {
         for &(network, ..) in NetworkModel::CHOICES {
-            let program = compiled(&workload, &machine, |o| {
+            let program = compile_replay(&workload, &machine, |o| {
                 (o.network, o.stepwise) = (Some(network), stepwise);
             });
             let once = program.run(()).unwrap().0;
@@ -132,14 +132,17 @@ fn steps_that_end_together_follow_one_another() {
 /// have 500 ns of latency. Each message alone takes 520 ns.
 #[test]
 fn jobs_that_share_a_port_wait_for_one_another() {
-    let workload = job(&[vec![send(1, 1000)], vec![receive(0, 1000)]], &[]);
-    let machine = machine(&[ring(2)]);
+    let workload = build_rank_job(
+        &[vec![build_send(1, 1000)], vec![build_receive(0, 1000)]],
+        &[],
+    );
+    let machine = build_machine_from_dims(&[ring_dimension(2)]);
     for (network, ends) in [
         (NetworkModel::ContentionFree, [520, 520]),
         (NetworkModel::Ports, [520, 540]),
         (NetworkModel::Links, [520, 540]),
     ] {
-        let program = || compiled(&workload, &machine, |o| o.network = Some(network));
+        let program = || compile_replay(&workload, &machine, |o| o.network = Some(network));
         assert_eq!(program().run(()).unwrap().0.makespan, Span(520 * NS));
         let programs = [program(), program()];
         let (mut first, mut second) = (
@@ -162,7 +165,7 @@ fn jobs_that_share_a_port_wait_for_one_another() {
 /// it does alone, 80 and 4000 ns, and they arrive 1000 and 500 ns later.
 #[test]
 fn jobs_that_share_a_link_wait_for_one_another() {
-    let machine = machine(&[ring(4)]);
+    let machine = build_machine_from_dims(&[ring_dimension(4)]);
     let (links, fair) = (NetworkModel::Links, NetworkModel::FairSharing);
     for (network, bytes, alone, ends) in [
         (links, 1000, [1040, 540], [540, 1040]),
@@ -170,9 +173,12 @@ fn jobs_that_share_a_link_wait_for_one_another() {
         (fair, 1000, [1040, 540], [580, 1080]),
         (fair, 50_000, [3000, 2500], [4500, 5000]),
     ] {
-        let workload = job(&[vec![send(1, bytes)], vec![receive(0, bytes)]], &[]);
+        let workload = build_rank_job(
+            &[vec![build_send(1, bytes)], vec![build_receive(0, bytes)]],
+            &[],
+        );
         let program = |npus: [u32; 2]| {
-            compiled(&workload, &machine, |o| {
+            compile_replay(&workload, &machine, |o| {
                 o.network = Some(network);
                 o.map = Some(npus.map(Npu).to_vec());
             })
@@ -200,12 +206,12 @@ fn jobs_that_share_a_link_wait_for_one_another() {
 #[test]
 fn launches_of_a_feed_cannot_deadlock_one_another() {
     let rank = |ns, lane| {
-        let call = call(CollectiveKind::AllReduce, 100);
-        vec![kernel(ns).on(lane), call.on(7).after(&[1])]
+        let call = build_collective(CollectiveKind::AllReduce, 100);
+        vec![build_kernel(ns).on(lane), call.on(7).after(&[1])]
     };
-    let first = job(&[rank(10, 1), rank(100, 1)], &[]);
-    let second = job(&[rank(50, 2), rank(50, 2)], &[]);
-    let machine = machine(&[ring(2)]);
+    let first = build_rank_job(&[rank(10, 1), rank(100, 1)], &[]);
+    let second = build_rank_job(&[rank(50, 2), rank(50, 2)], &[]);
+    let machine = build_machine_from_dims(&[ring_dimension(2)]);
     struct TwoLaunchesAtStartFeed(bool);
     impl LaunchFeed for TwoLaunchesAtStartFeed {
         fn wake_at(&self) -> Option<Time> {
@@ -222,8 +228,8 @@ fn launches_of_a_feed_cannot_deadlock_one_another() {
         }
     }
     let programs = [
-        compiled(&first, &machine, |_| {}),
-        compiled(&second, &machine, |_| {}),
+        compile_replay(&first, &machine, |_| {}),
+        compile_replay(&second, &machine, |_| {}),
     ];
     let mut log = LaunchLog::default();
     run_launches(
@@ -286,7 +292,7 @@ impl LaunchFeed for RandomRequestFeed {
     }
 }
 
-fn requests(count: u64, gap: u64, seed: u64) -> Vec<(Time, Span)> {
+fn generate_timed_requests(count: u64, gap: u64, seed: u64) -> Vec<(Time, Span)> {
     let mut random = Random(seed);
     let mut at = 0;
     let mut all: Vec<_> = (0..count)
@@ -304,10 +310,10 @@ fn requests(count: u64, gap: u64, seed: u64) -> Vec<(Time, Span)> {
 /// therefore busy for 0.8 of the time, and queues grow and become empty.
 #[test]
 fn requests_at_random_times_follow_lindley() {
-    let workload = job(&[vec![kernel(1)]], &[]);
-    let machine = machine(&[ring(2)]);
-    let program = compiled(&workload, &machine, |_| {});
-    let waiting = requests(100_000, 1_250_000, 1);
+    let workload = build_rank_job(&[vec![build_kernel(1)]], &[]);
+    let machine = build_machine_from_dims(&[ring_dimension(2)]);
+    let program = compile_replay(&workload, &machine, |_| {});
+    let waiting = generate_timed_requests(100_000, 1_250_000, 1);
     let mut last = 0;
     let mut queued = 0;
     let ends = waiting.iter().rev().map(|(at, service)| {
@@ -386,10 +392,10 @@ impl SelfSchedulingProcessorModel for ShortestJobFirstProcessor {
 /// 10-13), then launch 0 (13-18).
 #[test]
 fn a_processor_chooses_at_the_borders_of_jobs() {
-    let line: Vec<TestTraceNode> = vec![kernel(1), kernel(1).after(&[1])];
-    let workload = job(&[line], &[]);
-    let machine = machine(&[ring(2)]);
-    let program = compiled(&workload, &machine, |_| {});
+    let line: Vec<TestTraceNode> = vec![build_kernel(1), build_kernel(1).after(&[1])];
+    let workload = build_rank_job(&[line], &[]);
+    let machine = build_machine_from_dims(&[ring_dimension(2)]);
+    let program = compile_replay(&workload, &machine, |_| {});
     struct ThreeLaunchFeed(u64);
     impl LaunchFeed for ThreeLaunchFeed {
         fn wake_at(&self) -> Option<Time> {
@@ -432,9 +438,9 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
 /// launch.
 #[test]
 fn stuck_launches_are_named() {
-    let workload = job(&[vec![send(1, 64)], vec![receive(0, 64)]], &[]);
-    let machine = machine(&[ring(2)]);
-    let program = compiled(&workload, &machine, |_| {});
+    let workload = build_rank_job(&[vec![build_send(1, 64)], vec![build_receive(0, 64)]], &[]);
+    let machine = build_machine_from_dims(&[ring_dimension(2)]);
+    let program = compile_replay(&workload, &machine, |_| {});
     struct NeverReleasedRankFeed(bool);
     impl LaunchFeed for NeverReleasedRankFeed {
         fn wake_at(&self) -> Option<Time> {
@@ -471,9 +477,9 @@ fn stuck_launches_are_named() {
 /// concurrent, change nothing if the jobs share no resource.
 #[test]
 fn launches_at_given_times() {
-    let workload = job(&[vec![kernel(10)]], &[]);
-    let machine = machine(&[ring(4)]);
-    let at = |npu: u32| compiled(&workload, &machine, |o| o.map = Some(vec![Npu(npu)]));
+    let workload = build_rank_job(&[vec![build_kernel(10)]], &[]);
+    let machine = build_machine_from_dims(&[ring_dimension(4)]);
+    let at = |npu: u32| compile_replay(&workload, &machine, |o| o.map = Some(vec![Npu(npu)]));
     let times = || vec![Time(30 * NS), Time(0), Time(15 * NS), Time(16 * NS)];
     let mut log = LaunchLog::default();
     let mut feed = TimedLaunchFeed::new(0, times());

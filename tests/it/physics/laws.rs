@@ -22,8 +22,8 @@
 //! includes and another does not. These are Graham's anomalies of list schedules (1969): a schedule with less work or
 //! less contention may end later.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{self, Dim, ReplayOutcomeAndLog, job, machine_of, replay_with};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{self, Dim, ReplayOutcomeAndLog, build_rank_job, machine_of, replay_with};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
     EventScheduler, LineSendPattern, MessageProgressNotice, NetworkBackend, NetworkEvent,
@@ -76,7 +76,7 @@ impl SplitMixRandom {
 }
 
 /// Returns one to three dimensions with at most 16 NPUs.
-fn machine(draw: &mut SplitMixRandom) -> (Vec<Dim>, Machine) {
+fn generate_machine(draw: &mut SplitMixRandom) -> (Vec<Dim>, Machine) {
     let mut dims = Vec::new();
     let mut npus = 1;
     for _ in 0..1 + draw.below(3) {
@@ -116,9 +116,13 @@ const BYTES: [u64; 5] = [1, 5_000, 40_000, 1_000_000, 8_000_000];
 /// Names of the groups that a job declares.
 const GROUPS: [&str; 2] = ["1", "2"];
 
-fn called(draw: &mut SplitMixRandom, group: usize, members: &[u32]) -> TestTraceNode {
+fn generate_collective_call(
+    draw: &mut SplitMixRandom,
+    group: usize,
+    members: &[u32],
+) -> TestTraceNode {
     let kind = draw.one(&CollectiveKind::ALL).0;
-    let line = call(kind, draw.one(&BYTES)).group(GROUPS[group]);
+    let line = build_collective(kind, draw.one(&BYTES)).group(GROUPS[group]);
     match kind.has_root() {
         true => line.root(draw.one(members)),
         false => line,
@@ -163,12 +167,12 @@ impl RandomJob {
             match draw.below(4) {
                 0 => {
                     let ns = draw.one(&[100, 5_000, 90_000]);
-                    add(draw.below(ranks as usize) as u32, kernel(ns), false);
+                    add(draw.below(ranks as usize) as u32, build_kernel(ns), false);
                 }
                 1 => {
                     let group = draw.below(2);
                     let members = job.groups[group].clone();
-                    let line = called(draw, group, &members);
+                    let line = generate_collective_call(draw, group, &members);
                     for rank in members {
                         add(rank, line.clone(), false);
                     }
@@ -181,8 +185,8 @@ impl RandomJob {
                     };
                     let bytes = draw.one(&BYTES);
                     let early = draw.below(3) == 0;
-                    add(to, receive(from, bytes), early);
-                    add(from, send(to, bytes), false);
+                    add(to, build_receive(from, bytes), early);
+                    add(from, build_send(to, bytes), false);
                 }
             }
         }
@@ -194,11 +198,11 @@ impl RandomJob {
         let groups: Vec<_> = groups
             .map(|(name, members)| (*name, &members[..]))
             .collect();
-        job(&self.ranks, &groups)
+        build_rank_job(&self.ranks, &groups)
     }
 }
 
-fn over(model: NetworkModel) -> ReplayOptions {
+fn options_for_network(model: NetworkModel) -> ReplayOptions {
     ReplayOptions::with_changes(|o| o.network = Some(model))
 }
 
@@ -347,7 +351,7 @@ fn port_order(
     machine: &Machine,
     model: NetworkModel,
 ) -> (MessageOrderByPort, u64) {
-    fn run<N: NetworkBackend>(
+    fn replay_with_port_order<N: NetworkBackend>(
         prepared: &CompiledReplay<'_>,
         topology: &Topology,
         network: N,
@@ -356,14 +360,23 @@ fn port_order(
         let outcome = prepared.run_on_network(&mut (), &mut noted).unwrap();
         (noted.order(), outcome.makespan.0)
     }
-    let of = CompiledReplay::new(workload, machine, &rig::over(model)).unwrap();
+    let of = CompiledReplay::new(
+        workload,
+        machine,
+        &rig::make_stepwise_network_options(model),
+    )
+    .unwrap();
     let t = machine.topology();
     match model {
-        NetworkModel::ContentionFree => run(&of, t, ContentionFreeNetwork::new(t)),
-        NetworkModel::Ports => run(&of, t, PortContentionNetwork::new(t)),
-        NetworkModel::Links => run(&of, t, LinkContentionNetwork::new(t)),
-        NetworkModel::Exclusive => run(&of, t, ExclusiveNetwork::new(t)),
-        NetworkModel::FairSharing => run(&of, t, FairSharingNetwork::new(t).unwrap()),
+        NetworkModel::ContentionFree => {
+            replay_with_port_order(&of, t, ContentionFreeNetwork::new(t))
+        }
+        NetworkModel::Ports => replay_with_port_order(&of, t, PortContentionNetwork::new(t)),
+        NetworkModel::Links => replay_with_port_order(&of, t, LinkContentionNetwork::new(t)),
+        NetworkModel::Exclusive => replay_with_port_order(&of, t, ExclusiveNetwork::new(t)),
+        NetworkModel::FairSharing => {
+            replay_with_port_order(&of, t, FairSharingNetwork::new(t).unwrap())
+        }
     }
 }
 
@@ -371,7 +384,7 @@ fn port_order(
 /// contention in ps. Shared rates are rounded to the picosecond whenever rates change. If messages of several chunks or
 /// operations meet, ports may serve them in another order and end earlier. In 10,000 single operations and 10,000 jobs,
 /// they end earlier by at most a third.
-fn least(free: u64, found: &ReplayOutcomeAndLog, may_reorder: bool) -> u64 {
+fn least_allowed_makespan(free: u64, found: &ReplayOutcomeAndLog, may_reorder: bool) -> u64 {
     let rounding = 8 + found.outcome.messages * 2;
     let least = if may_reorder { free / 4 * 3 } else { free };
     least.saturating_sub(rounding)
@@ -392,7 +405,11 @@ fn check_models(
     let ideal = topology.switching_mode() == SwitchingMode::IDEAL;
     let mut shapes = topology.dimensions().iter().map(|of| of.shape);
     let meets = shapes.any(|shape| shape == DimensionShape::Mesh);
-    let free = replay_with(workload, machine, &over(NetworkModel::ContentionFree));
+    let free = replay_with(
+        workload,
+        machine,
+        &options_for_network(NetworkModel::ContentionFree),
+    );
     let stepwise = ReplayOptions::with_changes(|o| {
         o.network = Some(NetworkModel::ContentionFree);
         o.stepwise = true;
@@ -407,7 +424,7 @@ fn check_models(
         ));
     }
     for model in CONTENDED {
-        let found = replay_with(workload, machine, &over(model));
+        let found = replay_with(workload, machine, &options_for_network(model));
         let message = alone && free.log.records.is_empty();
         // On a mesh, messages of a group also contend on links between other members.
         let in_order = match model {
@@ -416,7 +433,7 @@ fn check_models(
             _ => !meets,
         };
         let may_reorder = !in_order || chunks > 1 || !(alone || ideal);
-        let is_faster = found.ps() < least(free.ps(), &found, false);
+        let is_faster = found.ps() < least_allowed_makespan(free.ps(), &found, false);
         // Streams that share a port occupy it when they leave, whatever their paths' latency.
         let explained = || {
             // With ideal switching, a message does not identify its chunk, so swapped chunks are
@@ -429,7 +446,7 @@ fn check_models(
             assert_eq!(again, found.ps(), "{model}: {told}");
             own != other
         };
-        if found.ps() < least(free.ps(), &found, may_reorder && !message)
+        if found.ps() < least_allowed_makespan(free.ps(), &found, may_reorder && !message)
             || is_faster && !explained()
         {
             broken.push(format!(
@@ -454,24 +471,24 @@ fn dims_text(dims: &[Dim]) -> String {
 }
 
 /// Returns one collective of any group, or one message.
-fn single(seed: u64) -> Vec<String> {
+fn check_single_operation(seed: u64) -> Vec<String> {
     let mut draw = SplitMixRandom(seed);
-    let (dims, machine) = machine(&mut draw);
+    let (dims, machine) = generate_machine(&mut draw);
     let npus = machine.topology().npu_count();
     let count = 2 + draw.below(npus as usize - 1);
     let members = draw.members(npus, count);
-    let mut ranks = vec![vec![kernel(0)]; npus as usize];
+    let mut ranks = vec![vec![build_kernel(0)]; npus as usize];
     if draw.below(5) == 0 {
         let bytes = draw.one(&BYTES);
-        ranks[members[0] as usize] = vec![send(members[1], bytes)];
-        ranks[members[1] as usize] = vec![receive(members[0], bytes)];
+        ranks[members[0] as usize] = vec![build_send(members[1], bytes)];
+        ranks[members[1] as usize] = vec![build_receive(members[0], bytes)];
     } else {
-        let line = called(&mut draw, 0, &members);
+        let line = generate_collective_call(&mut draw, 0, &members);
         for &member in &members {
             ranks[member as usize] = vec![line.clone()];
         }
     }
-    let workload = job(&ranks, &[(GROUPS[0], &members)]);
+    let workload = build_rank_job(&ranks, &[(GROUPS[0], &members)]);
     let op = ranks[members[0] as usize][0].op;
     let told = format!(
         "{op:?} of {members:?} on {}; {}, {}",
@@ -485,7 +502,7 @@ fn single(seed: u64) -> Vec<String> {
 /// Returns a job of several operations, in the same order under every model.
 fn to_ordered_bits(seed: u64) -> Vec<String> {
     let mut draw = SplitMixRandom(seed);
-    let (dims, machine) = machine(&mut draw);
+    let (dims, machine) = generate_machine(&mut draw);
     let steps = 2 + draw.below(12);
     let job = RandomJob::new(&mut draw, machine.topology().npu_count(), steps);
     let told = format!(
@@ -506,7 +523,7 @@ type RankNode = (u32, u32);
 
 /// Returns the attribution of each rank's time, computed only from the issue and the end of its
 /// nodes.
-fn swept(job: &RandomJob, replay: &ReplayOutcomeAndLog) -> Vec<NpuTimeParts> {
+fn sum_time_parts_by_sweep(job: &RandomJob, replay: &ReplayOutcomeAndLog) -> Vec<NpuTimeParts> {
     let events = &replay.log.events;
     let mut times: BTreeMap<(u32, u32), [u64; 2]> = BTreeMap::new();
     for &(at, completed, rank, node) in events {
@@ -597,14 +614,14 @@ fn swept(job: &RandomJob, replay: &ReplayOutcomeAndLog) -> Vec<NpuTimeParts> {
 }
 
 /// Compares the parts of every NPU's time with the sweep.
-fn attributed(seed: u64) -> Vec<String> {
+fn check_time_attribution(seed: u64) -> Vec<String> {
     let mut draw = SplitMixRandom(seed);
-    let (_, machine) = machine(&mut draw);
+    let (_, machine) = generate_machine(&mut draw);
     let steps = 2 + draw.below(14);
     let job = RandomJob::new(&mut draw, machine.topology().npu_count(), steps);
     let workload = job.workload();
-    let options = over(draw.one(&MODELS));
-    let swept = swept(&job, &replay_with(&workload, &machine, &options));
+    let options = options_for_network(draw.one(&MODELS));
+    let swept = sum_time_parts_by_sweep(&job, &replay_with(&workload, &machine, &options));
     let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
     let (report, ()) = report::replay_to_report(&prepared, ()).unwrap();
     let mut broken = Vec::new();
@@ -643,7 +660,7 @@ fn attributed(seed: u64) -> Vec<String> {
 }
 
 #[track_caller]
-fn hold(law: fn(u64) -> Vec<String>, seeds: std::ops::Range<u64>) {
+fn assert_law_holds(law: fn(u64) -> Vec<String>, seeds: std::ops::Range<u64>) {
     let count = seeds.end - seeds.start;
     let broken: Vec<String> = seeds.flat_map(law).collect();
     let shown = broken
@@ -678,11 +695,16 @@ fn a_message_waits_for_its_segment_in_every_model() {
         vec![DimensionAlgorithmChoice::Named(ring.algorithm)],
         segment,
     );
-    let mut ranks = vec![vec![kernel(0)]; 4];
-    ranks[1] = vec![send(3, 5_000)];
-    ranks[3] = vec![receive(1, 5_000)];
+    let mut ranks = vec![vec![build_kernel(0)]; 4];
+    ranks[1] = vec![build_send(3, 5_000)];
+    ranks[3] = vec![build_receive(1, 5_000)];
     for model in MODELS {
-        let found = replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
+        let found = replay_with(
+            &build_rank_job(&ranks, &[]),
+            &machine,
+            &options_for_network(model),
+        )
+        .ps();
         assert_eq!(found, 5_000 * 6 + 4_096 * 6 + 20_000, "{model}");
     }
 }
@@ -724,13 +746,13 @@ fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
             3,
         ),
     ] {
-        let machine = rig::machine(&dims);
+        let machine = rig::build_machine_from_dims(&dims);
         let npus = machine.topology().npu_count();
-        let mut ranks = vec![vec![kernel(0)]; npus as usize];
+        let mut ranks = vec![vec![build_kernel(0)]; npus as usize];
         for &member in members {
-            ranks[member as usize] = vec![call(kind, bytes).group("1").root(root)];
+            ranks[member as usize] = vec![build_collective(kind, bytes).group("1").root(root)];
         }
-        let workload = job(&ranks, &[("1", members)]);
+        let workload = build_rank_job(&ranks, &[("1", members)]);
         let broken = check_models((0, true), &machine, &workload, "");
         assert!(broken.is_empty(), "{broken:?}");
     }
@@ -738,33 +760,33 @@ fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
 
 #[test]
 fn single_operations_are_never_faster_with_contention() {
-    hold(single, 0..300);
+    assert_law_holds(check_single_operation, 0..300);
 }
 
 #[test]
 fn ordered_jobs_are_never_faster_with_contention() {
-    hold(to_ordered_bits, 0..100);
+    assert_law_holds(to_ordered_bits, 0..100);
 }
 
 #[test]
 fn time_goes_where_a_sweep_over_the_nodes_finds_it() {
-    hold(attributed, 0..300);
+    assert_law_holds(check_time_attribution, 0..300);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
 fn ten_thousand_single_operations() {
-    hold(single, 0..10_000);
+    assert_law_holds(check_single_operation, 0..10_000);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
 fn ten_thousand_ordered_jobs() {
-    hold(to_ordered_bits, 0..10_000);
+    assert_law_holds(to_ordered_bits, 0..10_000);
 }
 
 #[test]
 #[ignore = "minutes: cargo test --release --test it physics::laws -- --ignored"]
 fn ten_thousand_attributions() {
-    hold(attributed, 0..10_000);
+    assert_law_holds(check_time_attribution, 0..10_000);
 }

@@ -17,7 +17,7 @@ pub struct TestTraceNode {
     pub after: Vec<u64>,
 }
 
-pub fn line(op: Op<'static>) -> TestTraceNode {
+pub fn build_node(op: Op<'static>) -> TestTraceNode {
     TestTraceNode {
         op,
         shape: None,
@@ -32,17 +32,20 @@ pub fn line(op: Op<'static>) -> TestTraceNode {
 }
 
 /// Returns a kernel with a recorded duration of `ns`.
-pub fn kernel(ns: u64) -> TestTraceNode {
+pub fn build_kernel(ns: u64) -> TestTraceNode {
     let op = Op::Compute {
         flops: 0,
         bytes: 0,
         dtype: None,
     };
-    TestTraceNode { ns, ..line(op) }
+    TestTraceNode {
+        ns,
+        ..build_node(op)
+    }
 }
 
 /// Returns a kernel in BF16 with this shape.
-pub fn shaped(shape: KernelShape, flops: u64, bytes: u64) -> TestTraceNode {
+pub fn build_shaped_kernel(shape: KernelShape, flops: u64, bytes: u64) -> TestTraceNode {
     let op = Op::Compute {
         flops,
         bytes,
@@ -50,12 +53,12 @@ pub fn shaped(shape: KernelShape, flops: u64, bytes: u64) -> TestTraceNode {
     };
     TestTraceNode {
         shape: Some(shape),
-        ..line(op)
+        ..build_node(op)
     }
 }
 
-fn message(receive: bool, peer: u32, bytes: u64) -> TestTraceNode {
-    line(Op::Message {
+fn build_message(receive: bool, peer: u32, bytes: u64) -> TestTraceNode {
+    build_node(Op::Message {
         receive,
         peer,
         tag: 0,
@@ -65,17 +68,17 @@ fn message(receive: bool, peer: u32, bytes: u64) -> TestTraceNode {
     })
 }
 
-pub fn send(peer: u32, bytes: u64) -> TestTraceNode {
-    message(false, peer, bytes)
+pub fn build_send(peer: u32, bytes: u64) -> TestTraceNode {
+    build_message(false, peer, bytes)
 }
 
-pub fn receive(peer: u32, bytes: u64) -> TestTraceNode {
-    message(true, peer, bytes)
+pub fn build_receive(peer: u32, bytes: u64) -> TestTraceNode {
+    build_message(true, peer, bytes)
 }
 
 /// Returns a collective of all ranks; if it has a root, this is rank 0.
-pub fn call(kind: CollectiveKind, bytes: u64) -> TestTraceNode {
-    line(Op::Collective {
+pub fn build_collective(kind: CollectiveKind, bytes: u64) -> TestTraceNode {
+    build_node(Op::Collective {
         kind,
         bytes,
         group: GroupName::World,

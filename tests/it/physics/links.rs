@@ -1,9 +1,15 @@
 //! Tests links that all operations share. Times are compared with sums by hand, with packets, and
 //! with times without contention.
 
-use super::flows::{TimedMessageBetweenNpus, any_dim, arrivals, bytes, ends, flow};
-use super::lines::{call, kernel, receive, send};
-use super::rig::{Dim, cases, dim, job, machine, over, replay_with, switched};
+use super::flows::{
+    TimedMessageBetweenNpus, any_dim, build_flow, message_bytes_strategy, replay_flow_arrivals,
+    replay_flow_ends,
+};
+use super::lines::{build_collective, build_kernel, build_receive, build_send};
+use super::rig::{
+    Dim, build_machine_from_dims, build_rank_job, build_switching_machine, make_dim,
+    make_proptest_config, make_stepwise_network_options, replay_with,
+};
 use super::trains;
 use chakram::engine::NetworkModel::{ContentionFree, Links, Ports};
 use chakram::machine::CollectiveAlgorithm;
@@ -13,7 +19,7 @@ use chakram::trace::CollectiveKind as K;
 use chakram::units::Bytes;
 use proptest::prelude::*;
 
-fn by(segment: Option<u64>) -> SwitchingMode {
+fn switching_mode_from_segment(segment: Option<u64>) -> SwitchingMode {
     match segment {
         Some(segment) => SwitchingMode::CutThrough {
             segment: Bytes(segment),
@@ -23,8 +29,8 @@ fn by(segment: Option<u64>) -> SwitchingMode {
 }
 
 /// Returns a dimension with 20 ps per byte and 500 ns per link, so 10,000 B take 200 ns.
-fn one(shape: DimensionShape, size: u32) -> Dim {
-    dim(shape, size, Ring).of_links()
+fn link_dimension(shape: DimensionShape, size: u32) -> Dim {
+    make_dim(shape, size, Ring).of_links()
 }
 
 /// The message from 0 to 2 reaches 1 at 500 ns. If 1 sends a message at 0, it has left by then. A
@@ -33,20 +39,23 @@ fn one(shape: DimensionShape, size: u32) -> Dim {
 #[test]
 fn who_passes_through_and_who_sends_take_turns() {
     for shape in [DimensionShape::Ring, DimensionShape::Mesh] {
-        let machine = machine(&[one(shape, 6)]);
+        let machine = build_machine_from_dims(&[link_dimension(shape, 6)]);
         let found = |ns| {
-            let flows = [flow(0, 0, 2, 10_000), flow(ns, 1, 2, 10_000)];
-            arrivals(&machine, Links, &flows)
+            let flows = [build_flow(0, 0, 2, 10_000), build_flow(ns, 1, 2, 10_000)];
+            replay_flow_arrivals(&machine, Links, &flows)
         };
         assert_eq!(found(0), [1_200_000, 700_000]);
         assert_eq!(found(400), [1_300_000, 1_100_000]);
         assert_eq!(found(550), [1_200_000, 1_400_000]);
         // With ports, both messages enter at 2: one from 1,000 ns, and the other 500 ns after it
         // begins to leave.
-        let flows = [flow(0, 0, 2, 10_000), flow(550, 1, 2, 10_000)];
-        assert_eq!(arrivals(&machine, Ports, &flows), [1_200_000, 1_400_000]);
+        let flows = [build_flow(0, 0, 2, 10_000), build_flow(550, 1, 2, 10_000)];
         assert_eq!(
-            arrivals(&machine, ContentionFree, &flows),
+            replay_flow_arrivals(&machine, Ports, &flows),
+            [1_200_000, 1_400_000]
+        );
+        assert_eq!(
+            replay_flow_arrivals(&machine, ContentionFree, &flows),
             [1_200_000, 1_250_000]
         );
     }
@@ -55,11 +64,11 @@ fn who_passes_through_and_who_sends_take_turns() {
 /// A send completes when the message has passed its first link, even if the message waits later.
 #[test]
 fn a_send_is_over_when_its_first_link_is_free_of_it() {
-    let machine = machine(&[one(DimensionShape::Ring, 6)]);
+    let machine = build_machine_from_dims(&[link_dimension(DimensionShape::Ring, 6)]);
     let flows = [
-        flow(0, 1, 2, 50_000),
-        flow(0, 0, 2, 10_000),
-        flow(0, 0, 5, 10_000),
+        build_flow(0, 1, 2, 50_000),
+        build_flow(0, 0, 2, 10_000),
+        build_flow(0, 0, 5, 10_000),
     ];
     // The message from 1 to 2 occupies its link for 1,000 ns, and 0's message waits there from 500.
     // The downward direction is a separate link.
@@ -68,7 +77,7 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
         [200_000, 1_700_000],
         [200_000, 700_000],
     ];
-    assert_eq!(ends(&machine, Links, &flows), expected);
+    assert_eq!(replay_flow_ends(&machine, Links, &flows), expected);
 }
 
 /// A broadcast runs over one switch, and its root sends a message to an NPU outside the group.
@@ -78,7 +87,7 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
 /// meantime therefore goes first.
 #[test]
 fn a_message_and_a_collective_meet() {
-    let dims = [dim(DimensionShape::Switch, 4, Direct)];
+    let dims = [make_dim(DimensionShape::Switch, 4, Direct)];
     for (model, sent_ns, all, one) in [
         // The message goes first, and then the broadcast takes 2 x 1,600 ns.
         (Links, 0, 4_400_000, 1_200_000),
@@ -89,12 +98,16 @@ fn a_message_and_a_collective_meet() {
         // Nothing contends.
         (ContentionFree, 100, 4_200_000, 1_300_000),
     ] {
-        let broadcast = call(K::Broadcast, 80_000).group("three").on(0);
+        let broadcast = build_collective(K::Broadcast, 80_000).group("three").on(0);
         let mut ranks = vec![vec![broadcast]; 3];
-        ranks[0].push(send(3, 10_000).delayed(sent_ns).on(1));
-        ranks.push(vec![receive(0, 10_000)]);
-        let workload = job(&ranks, &[("three", &[0, 1, 2])]);
-        let replay = replay_with(&workload, &machine(&dims), &over(model));
+        ranks[0].push(build_send(3, 10_000).delayed(sent_ns).on(1));
+        ranks.push(vec![build_receive(0, 10_000)]);
+        let workload = build_rank_job(&ranks, &[("three", &[0, 1, 2])]);
+        let replay = replay_with(
+            &workload,
+            &build_machine_from_dims(&dims),
+            &make_stepwise_network_options(model),
+        );
         assert_eq!((replay.ps(), replay.end(3, 1)), (all, one), "{model}");
     }
 }
@@ -104,20 +117,20 @@ fn a_message_and_a_collective_meet() {
 fn two_collectives_meet_on_a_member_s_link() {
     // A ring all-gather of 3 x 40,000 B has 2 rounds of 800 + 1,000 ns.
     let shared = |kernel_ns| {
-        let gather = |name| call(K::AllGather, 40_000).group(name);
+        let gather = |name| build_collective(K::AllGather, 40_000).group(name);
         let first = vec![gather("a").on(0)];
-        let second = vec![kernel(kernel_ns).on(2), gather("b").after(&[1]).on(1)];
+        let second = vec![build_kernel(kernel_ns).on(2), gather("b").after(&[1]).on(1)];
         let both = vec![
             gather("a").on(0),
-            kernel(kernel_ns).on(2),
+            build_kernel(kernel_ns).on(2),
             gather("b").after(&[2]).on(1),
         ];
         let ranks = [first.clone(), first, both, second.clone(), second];
-        let workload = job(&ranks, &[("a", &[0, 1, 2]), ("b", &[2, 3, 4])]);
+        let workload = build_rank_job(&ranks, &[("a", &[0, 1, 2]), ("b", &[2, 3, 4])]);
         let replay = replay_with(
             &workload,
-            &machine(&[one(DimensionShape::Switch, 5)]),
-            &over(Links),
+            &build_machine_from_dims(&[link_dimension(DimensionShape::Switch, 5)]),
+            &make_stepwise_network_options(Links),
         );
         [replay.end(0, 1), replay.end(4, 2)]
     };
@@ -131,18 +144,26 @@ fn two_collectives_meet_on_a_member_s_link() {
 /// The result depends neither on unrelated messages nor on how these change the message ids.
 #[test]
 fn traffic_elsewhere_changes_nothing() {
-    let machine = machine(&[one(DimensionShape::Switch, 8)]);
+    let machine = build_machine_from_dims(&[link_dimension(DimensionShape::Switch, 8)]);
     // Both messages reach 0 at the same time, or 0's downward link 500 ns later. Message 1 is the
     // first.
-    let two = [flow(10_000, 2, 0, 20_000), flow(10_000, 1, 0, 10_000)];
+    let two = [
+        build_flow(10_000, 2, 0, 20_000),
+        build_flow(10_000, 1, 0, 10_000),
+    ];
     let expected = [11_600_000, 11_200_000];
-    assert_eq!(arrivals(&machine, Links, &two), expected);
+    assert_eq!(replay_flow_arrivals(&machine, Links, &two), expected);
     // The unrelated messages end earlier, in either order, and then their ids are reused.
     for elsewhere in [[10, 10], [10, 1000], [1000, 10]] {
         let [one, other] = elsewhere;
-        let flows = [flow(0, 4, 5, one), flow(0, 6, 7, other), two[0], two[1]];
+        let flows = [
+            build_flow(0, 4, 5, one),
+            build_flow(0, 6, 7, other),
+            two[0],
+            two[1],
+        ];
         for model in [Links, Ports] {
-            let all = arrivals(&machine, model, &flows);
+            let all = replay_flow_arrivals(&machine, model, &flows);
             assert_eq!(all[2..], expected, "{model}");
         }
     }
@@ -163,12 +184,26 @@ fn collectives_whose_members_keep_apart_take_as_long() {
         (DimensionShape::FullyConnected, Direct),
     ];
     for (shape, algorithm) in rings.into_iter().chain(direct) {
-        let dims = [dim(shape, 5, algorithm), dim(DimensionShape::Ring, 3, Ring)];
+        let dims = [
+            make_dim(shape, 5, algorithm),
+            make_dim(DimensionShape::Ring, 3, Ring),
+        ];
         for kind in [K::AllReduce, K::AllToAll, K::AllGather, K::Barrier] {
-            let ranks = vec![vec![call(kind, 75_000)]; 15];
-            for switching in [SwitchingMode::IDEAL, by(Some(1000)), by(None)] {
-                let machine = switched(&dims, switching);
-                let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
+            let ranks = vec![vec![build_collective(kind, 75_000)]; 15];
+            for switching in [
+                SwitchingMode::IDEAL,
+                switching_mode_from_segment(Some(1000)),
+                switching_mode_from_segment(None),
+            ] {
+                let machine = build_switching_machine(&dims, switching);
+                let ps = |model| {
+                    replay_with(
+                        &build_rank_job(&ranks, &[]),
+                        &machine,
+                        &make_stepwise_network_options(model),
+                    )
+                    .ps()
+                };
                 let free = ps(ContentionFree);
                 assert_eq!(
                     [ps(Ports), ps(Links)],
@@ -187,28 +222,42 @@ fn collectives_whose_members_keep_apart_take_as_long() {
 /// link is free by then, so the message arrives from 1,200 to 1,400. The message that goes down arrives at 1,100.
 #[test]
 fn direct_on_a_ring_meets_where_routes_do() {
-    let machine = machine(&[dim(DimensionShape::Ring, 4, Direct).of_links()]);
-    let ranks = vec![vec![call(K::AllToAll, 40_000)]; 4];
-    let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
+    let machine = build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, Direct).of_links()]);
+    let ranks = vec![vec![build_collective(K::AllToAll, 40_000)]; 4];
+    let ps = |model| {
+        replay_with(
+            &build_rank_job(&ranks, &[]),
+            &machine,
+            &make_stepwise_network_options(model),
+        )
+        .ps()
+    };
     assert_eq!(ps(Links), 1_400_000);
     // With 50,000 B, a message takes 1,000 ns. The message to +2 leaves from 1,000 to 2,000, and
     // reaches the neighbour at 1,500. The neighbour sends its own message to +2 until 2,000, so the
     // first message leaves the neighbour by 3,000, and arrives at 3,500.
-    let ranks = vec![vec![call(K::AllToAll, 200_000)]; 4];
-    let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
+    let ranks = vec![vec![build_collective(K::AllToAll, 200_000)]; 4];
+    let ps = |model| {
+        replay_with(
+            &build_rank_job(&ranks, &[]),
+            &machine,
+            &make_stepwise_network_options(model),
+        )
+        .ps()
+    };
     assert_eq!(ps(Links), 3_500_000);
 }
 
-fn segment() -> impl Strategy<Value = Option<u64>> {
+fn segment_strategy() -> impl Strategy<Value = Option<u64>> {
     prop_oneof![Just(Some(0)), (1..100_000_u64).prop_map(Some), Just(None)]
 }
 
 /// Returns a stack of up to three dimensions with at most 64 NPUs.
-fn stack() -> impl Strategy<Value = Vec<Dim>> {
+fn dimensions_strategy() -> impl Strategy<Value = Vec<Dim>> {
     prop::collection::vec(any_dim(4), 1..=3)
 }
 
-fn npus(dims: &[Dim]) -> u32 {
+fn count_npus(dims: &[Dim]) -> u32 {
     dims.iter().map(|dim| dim.size).product()
 }
 
@@ -229,18 +278,18 @@ fn other_side(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(make_proptest_config(300))]
 
     /// A single message leaves and arrives at the same picosecond under every model.
     #[test]
     fn alone_all_models_agree(
-        dims in stack(), segment in segment(), bytes in bytes(), pick in any::<(u32, u32)>(),
+        dims in dimensions_strategy(), segment in segment_strategy(), bytes in message_bytes_strategy(), pick in any::<(u32, u32)>(),
     ) {
-        let n = npus(&dims);
+        let n = count_npus(&dims);
         let (from, apart) = (pick.0 % n, 1 + pick.1 % (n - 1));
-        let flows = [flow(0, from, (from + apart) % n, bytes)];
-        let machine = switched(&dims, by(segment));
-        let found = [ContentionFree, Ports, Links].map(|model| ends(&machine, model, &flows));
+        let flows = [build_flow(0, from, (from + apart) % n, bytes)];
+        let machine = build_switching_machine(&dims, switching_mode_from_segment(segment));
+        let found = [ContentionFree, Ports, Links].map(|model| replay_flow_ends(&machine, model, &flows));
         prop_assert_eq!(&found[0], &found[1]);
         prop_assert_eq!(&found[0], &found[2]);
     }
@@ -248,14 +297,14 @@ proptest! {
     /// Messages that do not contend leave and arrive at the same picosecond under every model, too.
     #[test]
     fn permutations_that_do_not_meet_agree(
-        dims in stack(), segment in segment(), pick in any::<(usize, u32)>(),
-        sizes in prop::collection::vec(bytes(), 64),
+        dims in dimensions_strategy(), segment in segment_strategy(), pick in any::<(usize, u32)>(),
+        sizes in prop::collection::vec(message_bytes_strategy(), 64),
     ) {
         let d = pick.0 % dims.len();
-        let pairs = (0..npus(&dims)).filter_map(|npu| Some((npu, other_side(&dims, d, pick.1, npu)?)));
-        let flows: Vec<_> = pairs.zip(&sizes).map(|((from, to), &b)| flow(0, from, to, b)).collect();
-        let machine = switched(&dims, by(segment));
-        let found = [ContentionFree, Ports, Links].map(|model| ends(&machine, model, &flows));
+        let pairs = (0..count_npus(&dims)).filter_map(|npu| Some((npu, other_side(&dims, d, pick.1, npu)?)));
+        let flows: Vec<_> = pairs.zip(&sizes).map(|((from, to), &b)| build_flow(0, from, to, b)).collect();
+        let machine = build_switching_machine(&dims, switching_mode_from_segment(segment));
+        let found = [ContentionFree, Ports, Links].map(|model| replay_flow_ends(&machine, model, &flows));
         prop_assert_eq!(&found[0], &found[1]);
         prop_assert_eq!(&found[0], &found[2]);
     }
@@ -280,11 +329,19 @@ struct RandomFlowTraffic {
 }
 
 /// Returns traffic over these shapes.
-fn traffic(
+fn traffic_strategy(
     shapes: &'static [&'static [DimensionShape]],
 ) -> impl Strategy<Value = RandomFlowTraffic> {
     let pattern = prop::sample::select(vec![Pattern::Permutation, Pattern::Incast, Pattern::Any]);
-    let drawn = prop::collection::vec((0..3000_u64, any::<u32>(), any::<u32>(), bytes()), 1..40);
+    let drawn = prop::collection::vec(
+        (
+            0..3000_u64,
+            any::<u32>(),
+            any::<u32>(),
+            message_bytes_strategy(),
+        ),
+        1..40,
+    );
     let dims = prop::collection::vec(any_dim(5), 3);
     let segment = prop_oneof![4 => (4096..100_000_u64).prop_map(Some), 1 => Just(None)];
     (
@@ -305,7 +362,7 @@ fn traffic(
             if let [a, b, c] = &mut dims[..] {
                 b.ps_per_byte = b.ps_per_byte.max(a.link_ps().min(c.link_ps()));
             }
-            let n = npus(&dims);
+            let n = count_npus(&dims);
             let faster_after = dims.windows(2).any(|w| w[1].link_ps() < w[0].link_ps());
             let shift = 1 + drawn[0].1 % (n - 1);
             let flows = (0..n).zip(drawn).filter_map(|(i, (ns, a, b, bytes))| {
@@ -320,7 +377,7 @@ fn traffic(
                     _ => bytes,
                 };
                 let ns = if together { 0 } else { ns };
-                (from != to).then_some(flow(ns, from, to, bytes))
+                (from != to).then_some(build_flow(ns, from, to, bytes))
             });
             RandomFlowTraffic {
                 flows: flows.collect(),
@@ -343,7 +400,7 @@ const SHAPES: &[&[DimensionShape]] = &[
 ];
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(make_proptest_config(400))]
 
     /// Single packets arrive at the same times as trains.
     ///
@@ -354,24 +411,24 @@ proptest! {
     /// than an earlier one, because then the head determines the time. If there are segments, messages therefore
     /// consist of whole segments here, and the allowed difference is 0.
     #[test]
-    fn trains_come_when_their_packets_do(traffic in traffic(SHAPES)) {
+    fn trains_come_when_their_packets_do(traffic in traffic_strategy(SHAPES)) {
         let RandomFlowTraffic { dims, segment, flows } = &traffic;
-        let machine = switched(dims, by(*segment));
-        let expected = trains::arrivals(dims, *segment, flows);
-        prop_assert_eq!(arrivals(&machine, Links, flows), expected);
+        let machine = build_switching_machine(dims, switching_mode_from_segment(*segment));
+        let expected = trains::compute_arrival_times(dims, *segment, flows);
+        prop_assert_eq!(replay_flow_arrivals(&machine, Links, flows), expected);
     }
 
     /// For single messages of any size, a train may wait for a short last packet as long as for a
     /// full packet, once on each link that is faster than an earlier link.
     #[test]
-    fn a_short_last_packet_costs_at_most_a_segment_on_each_link(traffic in traffic(SHAPES), odd in bytes()) {
+    fn a_short_last_packet_costs_at_most_a_segment_on_each_link(traffic in traffic_strategy(SHAPES), odd in message_bytes_strategy()) {
         let RandomFlowTraffic { dims, segment, .. } = &traffic;
-        let machine = switched(dims, by(*segment));
-        let flows = [flow(0, 0, npus(dims) - 1, odd)];
-        let trains = arrivals(&machine, Links, &flows)[0];
-        let packets = trains::arrivals(dims, *segment, &flows)[0];
+        let machine = build_switching_machine(dims, switching_mode_from_segment(*segment));
+        let flows = [build_flow(0, 0, count_npus(dims) - 1, odd)];
+        let trains = replay_flow_arrivals(&machine, Links, &flows)[0];
+        let packets = trains::compute_arrival_times(dims, *segment, &flows)[0];
         let segment = segment.map_or(odd, |segment| segment.min(odd));
-        let most = trains::packet_times(dims, 0, npus(dims) - 1, segment);
+        let most = trains::packet_times(dims, 0, count_npus(dims) - 1, segment);
         prop_assert!((packets..=packets + most).contains(&trains), "{trains} for {packets}, {most}");
     }
 }
@@ -382,13 +439,17 @@ fn every_algorithm_ends_on_every_shape() {
     for (shape, _) in DimensionShape::ALL {
         for (algorithm, _) in CollectiveAlgorithm::ALL {
             let dims = [
-                dim(shape, 4, algorithm),
-                dim(DimensionShape::Mesh, 3, algorithm),
+                make_dim(shape, 4, algorithm),
+                make_dim(DimensionShape::Mesh, 3, algorithm),
             ];
             for (kind, ..) in K::ALL {
-                let ranks = vec![vec![call(kind, 60_000)]; 12];
+                let ranks = vec![vec![build_collective(kind, 60_000)]; 12];
                 for model in [Ports, Links] {
-                    let replay = replay_with(&job(&ranks, &[]), &machine(&dims), &over(model));
+                    let replay = replay_with(
+                        &build_rank_job(&ranks, &[]),
+                        &build_machine_from_dims(&dims),
+                        &make_stepwise_network_options(model),
+                    );
                     assert_eq!(
                         replay.outcome.stepwise, 1,
                         "{shape} {algorithm} {kind} {model}"

@@ -1,7 +1,7 @@
 //! Creates loads from and stores to memory outside the NPU, and one-dimensional machines with
 //! memories.
 
-use super::lines::{TestTraceNode, line};
+use super::lines::{TestTraceNode, build_node};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
 
@@ -10,7 +10,7 @@ pub type DimensionParameters<'a> = (&'a str, u64, u64, &'a str);
 
 /// Returns a machine of `npus` NPUs along one dimension. Each entry of `memories` is a table that gives the memory's
 /// name and all its keys except the capacity.
-pub fn machine(
+pub fn build_memory_machine(
     npus: u32,
     dimension: DimensionParameters<'_>,
     memories: &[(&str, &str)],
@@ -42,8 +42,12 @@ algorithm = "{algorithm}"
 }
 
 /// Returns a load from or store to `place`.
-pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> TestTraceNode {
-    line(Op::Memory {
+pub fn build_memory_access(
+    place: MemoryLocation<'static>,
+    store: bool,
+    bytes: u64,
+) -> TestTraceNode {
+    build_node(Op::Memory {
         store,
         place,
         bytes,
@@ -52,6 +56,6 @@ pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> TestTr
 }
 
 /// Returns a load from the unnamed memory outside the NPU.
-pub fn load(bytes: u64) -> TestTraceNode {
-    access(MemoryLocation::Remote, false, bytes)
+pub fn build_remote_load(bytes: u64) -> TestTraceNode {
+    build_memory_access(MemoryLocation::Remote, false, bytes)
 }

@@ -1,18 +1,18 @@
 //! Tests that sends are eager: a send completes when its last byte has left, and a receive
 //! completes when the last byte has arrived.
 
-use super::lines::{kernel, receive, send};
-use super::rig::{dim, job, machine, replay};
+use super::lines::{build_kernel, build_receive, build_send};
+use super::rig::{build_machine_from_dims, build_rank_job, make_dim, replay_and_log};
 use chakram::generate::{CheckedWorkloadPattern, P2pPattern, TrafficPattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 
 /// Returns a ring of `n` NPUs with 20 ps per byte and 500 ns per link.
 fn ring_of(n: u32) -> chakram::machine::Machine {
-    machine(&[dim(DimensionShape::Ring, n, Ring).of_links()])
+    build_machine_from_dims(&[make_dim(DimensionShape::Ring, n, Ring).of_links()])
 }
 
-fn traffic(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u64> {
+fn replay_traffic_ends(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u64> {
     let options = P2pPattern {
         count,
         ..P2pPattern::new(traffic, bytes, ranks)
@@ -21,7 +21,7 @@ fn traffic(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u
         .unwrap()
         .build_workload()
         .unwrap();
-    replay(&workload, &ring_of(ranks)).ends()
+    replay_and_log(&workload, &ring_of(ranks)).ends()
 }
 
 /// For 10,000 B, s = 200 ns. There are two links from 0 to 2, so the latency is 1,000 ns.
@@ -31,11 +31,14 @@ fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
     // bytes have arrived.
     for (posted_ns, ends) in [(0, 1_200_000), (1199, 1_200_000), (3000, 3_000_000)] {
         let ranks = [
-            vec![send(2, 10_000)],
-            vec![kernel(0)],
-            vec![kernel(posted_ns), receive(0, 10_000).after(&[1])],
+            vec![build_send(2, 10_000)],
+            vec![build_kernel(0)],
+            vec![
+                build_kernel(posted_ns),
+                build_receive(0, 10_000).after(&[1]),
+            ],
         ];
-        let replay = replay(&job(&ranks, &[]), &ring_of(8));
+        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(8));
         assert_eq!(replay.end(0, 1), 200_000);
         assert_eq!(replay.end(2, 2), ends);
         assert_eq!((replay.ps(), replay.outcome.messages), (ends, 1));
@@ -47,15 +50,20 @@ fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
 #[test]
 fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
     let to = |peers: [u32; 2]| {
-        let sends = [send(peers[0], 10_000).tag(1), send(peers[1], 10_000).tag(2)];
+        let sends = [
+            build_send(peers[0], 10_000).tag(1),
+            build_send(peers[1], 10_000).tag(2),
+        ];
         let receives = |rank| {
             let tagged = peers.iter().zip(1..).filter(move |(p, _)| **p == rank);
-            let mut lines: Vec<_> = tagged.map(|(_, t)| receive(0, 10_000).tag(t)).collect();
-            lines.push(kernel(0));
+            let mut lines: Vec<_> = tagged
+                .map(|(_, t)| build_receive(0, 10_000).tag(t))
+                .collect();
+            lines.push(build_kernel(0));
             lines
         };
         let ranks = [sends.to_vec(), receives(1), receives(2)];
-        let replay = replay(&job(&ranks, &[]), &ring_of(8));
+        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(8));
         [
             replay.end(0, 1),
             replay.end(0, 2),
@@ -75,13 +83,13 @@ fn the_kth_send_meets_the_kth_receive() {
     let ranks = [
         // The first send waits for a kernel of 5,000 ns, and the second waits for no node.
         vec![
-            kernel(5000),
-            send(1, 10_000).after(&[1]).on(1),
-            send(1, 10_000).on(2),
+            build_kernel(5000),
+            build_send(1, 10_000).after(&[1]).on(1),
+            build_send(1, 10_000).on(2),
         ],
-        vec![receive(0, 10_000), receive(0, 10_000)],
+        vec![build_receive(0, 10_000), build_receive(0, 10_000)],
     ];
-    let replay = replay(&job(&ranks, &[]), &ring_of(8));
+    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(8));
     // 5,000 + 500 + 200 and 500 + 200 ns.
     assert_eq!((replay.end(1, 1), replay.end(1, 2)), (5_700_000, 700_000));
 }
@@ -90,7 +98,7 @@ fn the_kth_send_meets_the_kth_receive() {
 /// transfers. Rank 3's last send completes 500 ns before the message is received.
 #[test]
 fn a_ping_pong_takes_two_ways_a_round() {
-    let ends = traffic(TrafficPattern::PingPong, 10_000, 4, 3);
+    let ends = replay_traffic_ends(TrafficPattern::PingPong, 10_000, 4, 3);
     assert_eq!(ends, [4_200_000, 0, 0, 3_700_000]);
 }
 
@@ -99,14 +107,14 @@ fn a_ping_pong_takes_two_ways_a_round() {
 #[test]
 fn a_ring_shift_takes_one_way_a_round() {
     for ranks in [2, 5, 8] {
-        let ends = traffic(TrafficPattern::Ring, 10_000, ranks, 3);
+        let ends = replay_traffic_ends(TrafficPattern::Ring, 10_000, ranks, 3);
         assert_eq!(ends, vec![2_100_000; ranks as usize]);
     }
     // 3 positions apart on a ring of 8 means 3 links, which take 1,500 + 200 ns.
-    let ends = traffic(TrafficPattern::Stride(3), 10_000, 8, 1);
+    let ends = replay_traffic_ends(TrafficPattern::Stride(3), 10_000, 8, 1);
     assert_eq!(ends, vec![1_700_000; 8]);
     // 6 positions ahead are 2 positions in the other direction.
-    let ends = traffic(TrafficPattern::Stride(6), 10_000, 8, 1);
+    let ends = replay_traffic_ends(TrafficPattern::Stride(6), 10_000, 8, 1);
     assert_eq!(ends, vec![1_200_000; 8]);
 }
 
@@ -118,7 +126,10 @@ fn a_ring_shift_takes_one_way_a_round() {
 fn an_incast_meets_no_contention_between_operations() {
     let mut want = vec![400_000; 8];
     want[0] = 2_400_000;
-    assert_eq!(traffic(TrafficPattern::Incast, 10_000, 8, 2), want);
+    assert_eq!(
+        replay_traffic_ends(TrafficPattern::Incast, 10_000, 8, 2),
+        want
+    );
 }
 
 /// A message crosses dimensions one after another. Latencies add up, and the slowest rate
@@ -126,12 +137,15 @@ fn an_incast_meets_no_contention_between_operations() {
 /// ring link of 500 ns and two switch links of 1,000 ns. 10,000 B at 40 ps/B take 400 ns.
 #[test]
 fn a_message_across_dimensions_adds_latencies_at_the_slowest_rate() {
-    let mut outer = dim(DimensionShape::Switch, 2, Ring);
+    let mut outer = make_dim(DimensionShape::Switch, 2, Ring);
     (outer.ps_per_byte, outer.link_ns) = (40, 1000);
-    let dims = [dim(DimensionShape::Ring, 4, Ring), outer];
-    let mut ranks = vec![vec![kernel(0)]; 8];
-    ranks[0] = vec![send(7, 10_000)];
-    ranks[7] = vec![receive(0, 10_000)];
-    let replay = replay(&job(&ranks, &[]), &machine(&dims));
+    let dims = [make_dim(DimensionShape::Ring, 4, Ring), outer];
+    let mut ranks = vec![vec![build_kernel(0)]; 8];
+    ranks[0] = vec![build_send(7, 10_000)];
+    ranks[7] = vec![build_receive(0, 10_000)];
+    let replay = replay_and_log(
+        &build_rank_job(&ranks, &[]),
+        &build_machine_from_dims(&dims),
+    );
     assert_eq!((replay.end(0, 1), replay.end(7, 1)), (400_000, 2_900_000));
 }

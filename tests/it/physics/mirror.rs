@@ -1,20 +1,22 @@
 //! Tests ranks without a trace: an absent member arrives with the last present member.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::naive;
-use super::rig::{ReplayOutcomeAndLog, dim, machine, replay, traces};
+use super::rig::{
+    ReplayOutcomeAndLog, build_machine_from_dims, load_rank_traces, make_dim, replay_and_log,
+};
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, WorkloadError};
 
 /// Returns a job of `ranks` ranks on a ring or a switch of this size; only the ranks in `present` have traces.
-fn run(
+fn replay_with_mirrored_ranks(
     ranks: u32,
     present: &[(u32, Vec<TestTraceNode>)],
     shape: DimensionShape,
 ) -> ReplayOutcomeAndLog {
-    let builder = traces(present.iter().map(|(rank, lines)| (*rank, &lines[..])));
+    let builder = load_rank_traces(present.iter().map(|(rank, lines)| (*rank, &lines[..])));
     let workload = builder
         .finish_workload(Some(ranks), MissingRankPolicy::Mirror)
         .unwrap();
@@ -23,16 +25,22 @@ fn run(
     } else {
         Direct
     };
-    replay(&workload, &machine(&[dim(shape, ranks, algorithm)]))
+    replay_and_log(
+        &workload,
+        &build_machine_from_dims(&[make_dim(shape, ranks, algorithm)]),
+    )
 }
 
 /// One rank of 8 is present, and arrives after 300 ns. An all-reduce of 80,000 B takes 14 steps of
 /// 500 + 200 ns, as if all eight ranks had arrived at 300 ns.
 #[test]
 fn one_rank_of_eight_takes_the_time_of_all() {
-    let lines = vec![kernel(300), call(K::AllReduce, 80_000).after(&[1])];
+    let lines = vec![
+        build_kernel(300),
+        build_collective(K::AllReduce, 80_000).after(&[1]),
+    ];
     for rank in [0, 5] {
-        let replay = run(8, &[(rank, lines.clone())], DimensionShape::Ring);
+        let replay = replay_with_mirrored_ranks(8, &[(rank, lines.clone())], DimensionShape::Ring);
         assert_eq!((replay.ps(), replay.outcome.nodes), (10_100_000, 2));
         assert_eq!(replay.outcome.closed, 1);
     }
@@ -41,15 +49,20 @@ fn one_rank_of_eight_takes_the_time_of_all() {
 /// Two ranks of 6 are present, and arrive at 100 and 900 ns. The other ranks arrive at 900 ns.
 #[test]
 fn the_missing_come_with_the_last() {
-    let member = |ns| vec![kernel(ns), call(K::AllGather, 1000).after(&[1])];
-    let replay = run(
+    let member = |ns| {
+        vec![
+            build_kernel(ns),
+            build_collective(K::AllGather, 1000).after(&[1]),
+        ]
+    };
+    let replay = replay_with_mirrored_ranks(
         6,
         &[(1, member(900)), (4, member(100))],
         DimensionShape::Ring,
     );
     let starts = [900, 900, 900, 900, 100, 900].map(|ns| ns * 1000);
-    let dims = [dim(DimensionShape::Ring, 6, Ring)];
-    let want = naive::ends(&dims, K::AllGather, 1000, 0, &starts);
+    let dims = [make_dim(DimensionShape::Ring, 6, Ring)];
+    let want = naive::simulate_npu_ends(&dims, K::AllGather, 1000, 0, &starts);
     assert_eq!(replay.ends(), [want[1], want[4]]);
 }
 
@@ -57,9 +70,9 @@ fn the_missing_come_with_the_last() {
 /// ns and two switch links of 500 ns.
 #[test]
 fn a_missing_root_sends_as_soon_as_it_is_wanted() {
-    let replay = run(
+    let replay = replay_with_mirrored_ranks(
         4,
-        &[(1, vec![call(K::Broadcast, 80_000)])],
+        &[(1, vec![build_collective(K::Broadcast, 80_000)])],
         DimensionShape::Switch,
     );
     assert_eq!(replay.ends(), [2_600_000]);
@@ -69,15 +82,15 @@ fn a_missing_root_sends_as_soon_as_it_is_wanted() {
 /// ns later.
 #[test]
 fn a_missing_sender_sends_when_its_receiver_is_ready() {
-    let lines = vec![kernel(300), receive(1, 10_000).after(&[1])];
-    let replay = run(2, &[(0, lines)], DimensionShape::Ring);
+    let lines = vec![build_kernel(300), build_receive(1, 10_000).after(&[1])];
+    let replay = replay_with_mirrored_ranks(2, &[(0, lines)], DimensionShape::Ring);
     assert_eq!(replay.ps(), 1_000_000);
 }
 
 #[test]
 fn without_mirror_a_missing_rank_is_named() {
-    let lines = [call(K::AllReduce, 1000)];
-    let builder = traces([(0, &lines[..]), (2, &lines[..])]);
+    let lines = [build_collective(K::AllReduce, 1000)];
+    let builder = load_rank_traces([(0, &lines[..]), (2, &lines[..])]);
     let error = builder
         .finish_workload(Some(4), MissingRankPolicy::Refuse)
         .unwrap_err();
@@ -91,13 +104,14 @@ fn without_mirror_a_missing_rank_is_named() {
 /// so the makespan is the time when the last node completes.
 #[test]
 fn the_makespan_is_that_of_nodes_that_exist() {
-    let replay = run(
+    let replay = replay_with_mirrored_ranks(
         4,
-        &[(1, vec![call(K::Broadcast, 80_000)])],
+        &[(1, vec![build_collective(K::Broadcast, 80_000)])],
         DimensionShape::Switch,
     );
     assert_eq!(replay.ps(), 2_600_000);
     // 10,000 B leave in 200 ns.
-    let replay = run(2, &[(0, vec![send(1, 10_000)])], DimensionShape::Ring);
+    let replay =
+        replay_with_mirrored_ranks(2, &[(0, vec![build_send(1, 10_000)])], DimensionShape::Ring);
     assert_eq!((replay.ends(), replay.ps()), (vec![200_000], 200_000));
 }

@@ -1,6 +1,6 @@
 //! Tests that better hardware never makes a single collective slower.
 
-use super::rig::{Dim, cases, machine, replay};
+use super::rig::{Dim, build_machine_from_dims, make_proptest_config, replay_and_log};
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
@@ -25,7 +25,7 @@ fn any_dim() -> impl Strategy<Value = Dim> {
     )
 }
 
-fn time(dims: &[Dim], kind: K, bytes: u64) -> u64 {
+fn replay_collective_time(dims: &[Dim], kind: K, bytes: u64) -> u64 {
     let ranks = dims.iter().map(|dim| dim.size).product();
     let bytes = if kind == K::Barrier { 0 } else { bytes };
     let options = CollectivePattern::new(kind, bytes, ranks);
@@ -33,11 +33,11 @@ fn time(dims: &[Dim], kind: K, bytes: u64) -> u64 {
         .unwrap()
         .build_workload()
         .unwrap();
-    replay(&workload, &machine(dims)).ps()
+    replay_and_log(&workload, &build_machine_from_dims(dims)).ps()
 }
 
 proptest! {
-    #![proptest_config(cases(250))]
+    #![proptest_config(make_proptest_config(250))]
 
     #[test]
     fn more_bandwidth_or_less_latency_is_never_slower(
@@ -47,15 +47,15 @@ proptest! {
         bytes in 0_u64..10_000_000,
         factor in 2_u64..5,
     ) {
-        let base = time(&dims, kind, bytes);
+        let base = replay_collective_time(&dims, kind, bytes);
         let which = which.index(dims.len());
         // The first machine is slower by the factor, so that the faster machine is the base.
         let mut narrow = dims.clone();
         narrow[which].ps_per_byte *= factor;
-        prop_assert!(time(&narrow, kind, bytes) >= base);
+        prop_assert!(replay_collective_time(&narrow, kind, bytes) >= base);
         let mut far = dims.clone();
         far[which].link_ns *= factor;
-        prop_assert!(time(&far, kind, bytes) >= base);
+        prop_assert!(replay_collective_time(&far, kind, bytes) >= base);
         // If both numbers become slower, the result is bounded: apart from rounding, no collective slows down by more
         // than the factor. Rounding adds at most half a picosecond, times the factor, in each of fewer than 1,000
         // successive messages.
@@ -63,7 +63,7 @@ proptest! {
         for dim in &mut both {
             (dim.ps_per_byte, dim.link_ns) = (dim.ps_per_byte * factor, dim.link_ns * factor);
         }
-        let slow = time(&both, kind, bytes);
+        let slow = replay_collective_time(&both, kind, bytes);
         prop_assert!(slow.abs_diff(base * factor) <= 1000 * factor, "{slow} {base}");
     }
 
@@ -75,6 +75,6 @@ proptest! {
         bytes in 0_u64..10_000_000,
         more in 0_u64..1_000_000,
     ) {
-        prop_assert!(time(&dims, kind, bytes + more) >= time(&dims, kind, bytes));
+        prop_assert!(replay_collective_time(&dims, kind, bytes + more) >= replay_collective_time(&dims, kind, bytes));
     }
 }

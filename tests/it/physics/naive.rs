@@ -6,7 +6,7 @@
 //! All three follow from the times of earlier messages, so applying the rules repeatedly converges from any guess;
 //! earlier times settle first.
 
-use super::oracle::{phases, pipeline_pass};
+use super::oracle::{list_collective_phases, pipeline_pass};
 use super::programs;
 use super::rig::Dim;
 use chakram::extend::CollectiveStagePrimitive;
@@ -28,7 +28,7 @@ pub enum AwaitedMessageCountOrSenders {
 pub type MemberProgramMessage = (u32, AwaitedMessageCountOrSenders, (u64, u64));
 
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
-fn program(
+fn list_member_messages(
     algorithm: CollectiveAlgorithm,
     what: CollectiveStagePrimitive,
     n: u32,
@@ -40,13 +40,13 @@ fn program(
         algorithm,
         CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct
     ) {
-        return programs::program(algorithm, what, n, index, root);
+        return programs::list_member_messages(algorithm, what, n, index, root);
     }
     let split = match (algorithm, what) {
         (CollectiveAlgorithm::Direct, P::Broadcast | P::Reduce) => 1,
         _ => u64::from(n),
     };
-    let posts = counted(algorithm, what, n, index, root).into_iter();
+    let posts = list_ring_and_direct_sends(algorithm, what, n, index, root).into_iter();
     posts
         .map(|(to, count)| (to, AwaitedMessageCountOrSenders::Count(count), (1, split)))
         .collect()
@@ -54,7 +54,7 @@ fn program(
 
 /// Returns the messages of rings and direct exchanges: the receiver's index, and how many messages must be received
 /// before each is sent.
-fn counted(
+fn list_ring_and_direct_sends(
     algorithm: CollectiveAlgorithm,
     what: CollectiveStagePrimitive,
     n: u32,
@@ -110,19 +110,19 @@ struct MessageWithGuessedTimes {
 }
 
 /// Returns the time when each NPU's part ends on a machine of `dims`, for the start times `starts`.
-pub fn ends(
+pub fn simulate_npu_ends(
     dims: &[Dim],
     kind: CollectiveKind,
     comm_size: u64,
     root: usize,
     starts: &[u64],
 ) -> Vec<u64> {
-    let stages = phases(dims, kind, comm_size);
-    run(dims, &stages, root, starts)
+    let stages = list_collective_phases(dims, kind, comm_size);
+    simulate_stage_ends(dims, &stages, root, starts)
 }
 
 /// Returns the time of a stage on a line of all NPUs of `dim`, if these NPUs start together.
-pub fn line(
+pub fn simulate_line_time(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectiveStagePrimitive, u64, u64),
     root: u32,
@@ -130,20 +130,25 @@ pub fn line(
     let (algorithm, what, bytes, parts) = stage;
     let stages = [(0, algorithm, what, bytes, parts)];
     let starts = vec![0; dim.size as usize];
-    let ends = run(&[*dim], &stages, root as usize, &starts);
+    let ends = simulate_stage_ends(&[*dim], &stages, root as usize, &starts);
     ends.into_iter().max().unwrap_or(0)
 }
 
 /// Returns the messages of a collective over all NPUs of `dims`, each with its sender, its receiver, and its bytes as a
 /// fraction.
-pub fn sent(
+pub fn list_collective_messages(
     dims: &[Dim],
     kind: CollectiveKind,
     comm_size: u64,
     root: usize,
 ) -> Vec<SenderReceiverAndFraction> {
     let npus = dims.iter().map(|dim| dim.size as usize).product();
-    let messages = messages(dims, &phases(dims, kind, comm_size), root, npus);
+    let messages = build_stage_messages(
+        dims,
+        &list_collective_phases(dims, kind, comm_size),
+        root,
+        npus,
+    );
     let sent = |m: MessageWithGuessedTimes| (m.from as u32, m.to as u32, m.bytes);
     messages.into_iter().map(sent).collect()
 }
@@ -151,7 +156,7 @@ pub fn sent(
 pub type SenderReceiverAndFraction = (u32, u32, (u64, u64));
 
 /// Returns all messages of `stages`, without their times.
-fn messages(
+fn build_stage_messages(
     dims: &[Dim],
     stages: &[(
         usize,
@@ -191,7 +196,7 @@ fn messages(
                 // its end.
                 let seen = |x: u32| if strand == 0 { x } else { n - 1 - x };
                 for (to, needs, (numerator, denominator)) in
-                    program(algorithm, what, n, seen(index), seen(root))
+                    list_member_messages(algorithm, what, n, seen(index), seen(root))
                 {
                     let to = seen(to);
                     messages.push(MessageWithGuessedTimes {
@@ -217,7 +222,7 @@ fn messages(
 }
 
 /// Returns the times when all NPUs' parts of a list of stages end.
-fn run(
+fn simulate_stage_ends(
     dims: &[Dim],
     stages: &[(
         usize,
@@ -229,7 +234,7 @@ fn run(
     root: usize,
     starts: &[u64],
 ) -> Vec<u64> {
-    let mut messages = messages(dims, stages, root, starts.len());
+    let mut messages = build_stage_messages(dims, stages, root, starts.len());
     for m in &mut messages {
         let dim = &dims[m.dimension];
         m.latency = dim.latency(m.to_index.abs_diff(m.index));
@@ -240,12 +245,13 @@ fn run(
             .iter()
             .map(|m| (m.first_byte, m.delivered))
             .collect();
-        let ends = (0..starts.len()).map(|npu| send(&mut messages, npu, starts[npu], stages.len()));
+        let ends = (0..starts.len())
+            .map(|npu| compute_npu_sends(&mut messages, npu, starts[npu], stages.len()));
         let ends: Vec<_> = ends.collect();
         for npu in 0..starts.len() {
             for (d, dim) in dims.iter().enumerate() {
                 for from_above in [false, true] {
-                    receive(&mut messages, npu, dim, (d, from_above));
+                    compute_port_receives(&mut messages, npu, dim, (d, from_above));
                 }
             }
         }
@@ -260,7 +266,12 @@ fn run(
 
 /// Computes the sends of `npu`. Each leaves as early as the guessed receives allow. Returns the time when the NPU's
 /// part ends.
-fn send(messages: &mut [MessageWithGuessedTimes], npu: usize, start: u64, stages: usize) -> u64 {
+fn compute_npu_sends(
+    messages: &mut [MessageWithGuessedTimes],
+    npu: usize,
+    start: u64,
+    stages: usize,
+) -> u64 {
     let mut now = start;
     for stage in 0..stages {
         let strands = [0, 1].map(|strand| send_strand(messages, npu, now, (stage, strand)));
@@ -301,7 +312,7 @@ fn send_strand(
 /// Computes the receives at the port of `npu` in a dimension (on a ring, from one side), in the order of first bytes.
 /// Of messages that arrive at the same time, the one of the earlier stage goes first; within a stage, the one from the
 /// lower sender does.
-fn receive(
+fn compute_port_receives(
     messages: &mut [MessageWithGuessedTimes],
     npu: usize,
     dim: &Dim,

@@ -1,9 +1,12 @@
 //! Tests several memories outside the NPUs, named in traces, each with its own channels, links and ports. Results are
 //! compared with sums by hand, and with machines that have only one of the memories.
 
-use super::lines::{TestTraceNode, line, receive, send};
-use super::rig::{ReplayOutcomeAndLog, cases, job, released, replay, replay_with};
-use crate::commands::chakram;
+use super::lines::{TestTraceNode, build_node, build_receive, build_send};
+use super::rig::{
+    ReplayOutcomeAndLog, build_rank_job, load_released_traces, make_proptest_config,
+    replay_and_log, replay_with,
+};
+use crate::commands::run_chakram;
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
@@ -11,7 +14,7 @@ use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
 /// Returns a machine file for four NPUs on a switch of 10 ps per byte, with these memory tables.
-fn text(memories: &str) -> String {
+fn format_machine_toml(memories: &str) -> String {
     format!(
         r#"name = "m"
 [npu.a]
@@ -33,12 +36,12 @@ algorithm = "direct"
     )
 }
 
-fn machine(memories: &str) -> Machine {
-    Machine::parse(&text(memories), "m.toml").unwrap()
+fn parse_machine(memories: &str) -> Machine {
+    Machine::parse(&format_machine_toml(memories), "m.toml").unwrap()
 }
 
-fn load(place: MemoryLocation<'static>, bytes: u64) -> TestTraceNode {
-    line(Op::Memory {
+fn make_load_node(place: MemoryLocation<'static>, bytes: u64) -> TestTraceNode {
+    build_node(Op::Memory {
         store: false,
         place,
         bytes,
@@ -64,25 +67,25 @@ capacity = "1 TB""#;
 /// drive takes 10 + 200 us.
 #[test]
 fn each_memory_has_channels_of_its_own() {
-    let machine = machine(&format!(
+    let machine = parse_machine(&format!(
         "[remote_memory]\n{HOST}\n[remote_memories.cxl]\n{CXL}\n[remote_memories.nvme]\n{NVME}"
     ));
     let mb = 1_000_000;
     let rank = || {
         vec![
-            load(MemoryLocation::Remote, mb).on(0),
-            load(MemoryLocation::Named("cxl"), mb).on(1),
-            load(MemoryLocation::Named("nvme"), mb).on(2),
+            make_load_node(MemoryLocation::Remote, mb).on(0),
+            make_load_node(MemoryLocation::Named("cxl"), mb).on(1),
+            make_load_node(MemoryLocation::Named("nvme"), mb).on(2),
         ]
     };
-    let found = replay(&job(&[rank(), rank()], &[]), &machine);
+    let found = replay_and_log(&build_rank_job(&[rank(), rank()], &[]), &machine);
     let ends = |rank| [1, 2, 3].map(|id| found.end(rank, id));
     assert_eq!(ends(0), [100_000_000, 20_200_000, 210_000_000]);
     assert_eq!(ends(1), [200_000_000, 40_400_000, 210_000_000]);
 }
 
 /// Returns a pool with its own network and with this number of groups.
-fn hierarchical(groups: u32, rate: u32) -> String {
+fn format_hierarchical_pool(groups: u32, rate: u32) -> String {
     format!(
         r#"attachment = "hierarchical"
 groups = {groups}
@@ -105,21 +108,25 @@ fn of_one(
 ) -> Vec<Vec<TestTraceNode>> {
     let ranks = loads.iter();
     ranks
-        .map(|&(_, bytes)| vec![load(place, bytes).on(lane)])
+        .map(|&(_, bytes)| vec![make_load_node(place, bytes).on(lane)])
         .collect()
 }
 
-fn run(ranks: &[Vec<TestTraceNode>], at: &[u64], machine: &Machine) -> ReplayOutcomeAndLog {
+fn replay_released_ranks(
+    ranks: &[Vec<TestTraceNode>],
+    at: &[u64],
+    machine: &Machine,
+) -> ReplayOutcomeAndLog {
     let lines = (0..).zip(ranks.iter().map(Vec::as_slice));
-    let workload = released(lines, |rank| at[rank as usize]);
+    let workload = load_released_traces(lines, |rank| at[rank as usize]);
     let workload = workload
         .finish_workload(Some(4), MissingRankPolicy::Refuse)
         .unwrap();
-    replay(&workload, machine)
+    replay_and_log(&workload, machine)
 }
 
 proptest! {
-    #![proptest_config(cases(100))]
+    #![proptest_config(make_proptest_config(100))]
 
     /// Loads from two pools that share links with messages end at the same time as on machines with only one of the
     /// pools, named or unnamed.
@@ -128,17 +135,17 @@ proptest! {
         loads in prop::collection::vec((0_u64..5_000, 1_u64..100_000), 8),
         rates in (1_u32..50, 1_u32..50),
     ) {
-        let (a, b) = (hierarchical(1, rates.0), hierarchical(2, rates.1));
-        let both = machine(&format!("[remote_memories.a]\n{a}\n[remote_memories.b]\n{b}"));
+        let (a, b) = (format_hierarchical_pool(1, rates.0), format_hierarchical_pool(2, rates.1));
+        let both = parse_machine(&format!("[remote_memories.a]\n{a}\n[remote_memories.b]\n{b}"));
         let at: Vec<u64> = loads.iter().map(|&(at, _)| at).take(4).collect();
         let of_a = of_one(MemoryLocation::Named("a"), &loads[..4], 0);
         let of_b = of_one(MemoryLocation::Named("b"), &loads[4..], 1);
         let together: Vec<_> = of_a.iter().zip(&of_b).map(|(a, b)| [&a[..], b].concat()).collect();
-        let together = run(&together, &at, &both);
-        let only_a = run(&of_a, &at, &both);
+        let together = replay_released_ranks(&together, &at, &both);
+        let only_a = replay_released_ranks(&of_a, &at, &both);
         let unnamed_a = of_one(MemoryLocation::Remote, &loads[..4], 0);
-        let unnamed_a = run(&unnamed_a, &at, &machine(&format!("[remote_memory]\n{a}")));
-        let only_b = run(&of_b, &at, &machine(&format!("[remote_memories.b]\n{b}")));
+        let unnamed_a = replay_released_ranks(&unnamed_a, &at, &parse_machine(&format!("[remote_memory]\n{a}")));
+        let only_b = replay_released_ranks(&of_b, &at, &parse_machine(&format!("[remote_memories.b]\n{b}")));
         for rank in 0..4 {
             prop_assert_eq!(together.end(rank, 1), only_a.end(rank, 1));
             prop_assert_eq!(together.end(rank, 1), unnamed_a.end(rank, 1));
@@ -158,13 +165,16 @@ chunk = "10 kB"
 latency = "0"
 capacity = "1 TB""#;
     let ends = |place, table: &str| {
-        let machine = machine(&format!("[{table}]\n{memory}"));
+        let machine = parse_machine(&format!("[{table}]\n{memory}"));
         let ranks = [
-            vec![send(1, 400_000)],
-            vec![receive(0, 400_000), load(place, 400_000).on(1)],
+            vec![build_send(1, 400_000)],
+            vec![
+                build_receive(0, 400_000),
+                make_load_node(place, 400_000).on(1),
+            ],
         ];
         let options = ReplayOptions::with_changes(|o| o.network = Some(NetworkModel::Ports));
-        let found = replay_with(&job(&ranks, &[]), &machine, &options);
+        let found = replay_with(&build_rank_job(&ranks, &[]), &machine, &options);
         [found.end(1, 1), found.end(1, 2)]
     };
     let named = ends(MemoryLocation::Named("x"), "remote_memories.x");
@@ -179,8 +189,8 @@ capacity = "1 TB""#;
 #[test]
 fn memories_that_do_not_exist_are_refused_by_name() {
     let refused = |memories: &str, place| {
-        let (machine, ranks) = (machine(memories), [vec![load(place, 8)]]);
-        let workload = job(&ranks, &[]);
+        let (machine, ranks) = (parse_machine(memories), [vec![make_load_node(place, 8)]]);
+        let workload = build_rank_job(&ranks, &[]);
         let why = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap_err();
         why.to_string()
     };
@@ -203,7 +213,8 @@ fn memories_that_do_not_exist_are_refused_by_name() {
         text.contains("add [remote_memories.nvm] to the machine"),
         "{text}"
     );
-    let file = |memories: &str| Machine::parse(&self::text(memories), "m.toml").unwrap_err();
+    let file =
+        |memories: &str| Machine::parse(&format_machine_toml(memories), "m.toml").unwrap_err();
     for (memories, found) in [
         ("[remote_memories]", "remote_memories"),
         ("[remote_memories.x]\nattachment = \"pol\"", "pol"),
@@ -222,9 +233,9 @@ fn names_of_memories_go_through_files_to_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let tables = format!("[remote_memory]\n{HOST}\n[remote_memories.nvme]\n{NVME}");
-    std::fs::write(path("m.toml"), text(&tables)).unwrap();
+    std::fs::write(path("m.toml"), format_machine_toml(&tables)).unwrap();
     let ran = |arguments: &[&str]| {
-        let output = chakram(arguments);
+        let output = run_chakram(arguments);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{arguments:?}: {error}");
         String::from_utf8(output.stdout).unwrap()

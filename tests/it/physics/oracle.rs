@@ -40,7 +40,7 @@ impl Dim {
 
 /// Returns the time when a port has received all messages, whose first bytes arrive at `first_bytes`. Each message
 /// takes `s`.
-pub fn received(mut first_bytes: Vec<u64>, s: u64) -> u64 {
+pub fn compute_receive_end(mut first_bytes: Vec<u64>, s: u64) -> u64 {
     first_bytes.sort_unstable();
     let serve = |free: u64, first: u64| free.max(first) + s;
     first_bytes.into_iter().fold(0, serve)
@@ -56,12 +56,12 @@ fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64)
             false => below.push(first),
         }
     }
-    received(below, s).max(received(above, s))
+    compute_receive_end(below, s).max(compute_receive_end(above, s))
 }
 
 /// Returns the algorithm that runs `primitive` among `n` members on a dimension with this
 /// algorithm: the algorithm itself, or the documented substitute.
-pub fn used(
+pub fn resolve_stage_algorithm(
     algorithm: CollectiveAlgorithm,
     primitive: CollectiveStagePrimitive,
     n: u32,
@@ -85,7 +85,7 @@ pub fn used(
 }
 
 /// Returns `true` if an all-reduce among `n` members is a single stage.
-fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
+fn is_single_stage_all_reduce(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     match algorithm {
         CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree => true,
         CollectiveAlgorithm::RecursiveDoubling => n.count_ones() == 1,
@@ -141,7 +141,7 @@ pub fn phase_name(
             | CollectiveAlgorithm::DoubleBinaryTree
             | CollectiveAlgorithm::Pairwise,
             _,
-        ) => naive::line(dim, stage, root),
+        ) => naive::simulate_line_time(dim, stage, root),
         // There are n - 1 steps to the neighbour, with one share each.
         (CollectiveAlgorithm::Ring, P::ReduceScatter | P::AllGather) => (n - 1) * (next + share),
         // A share for distance k takes k steps, so the sum is 1 + 2 + … + (n - 1).
@@ -183,7 +183,7 @@ pub fn phase_name(
 
 /// Returns the phases of `kind` over all of `dims`, as (dimension, algorithm, primitive, bytes,
 /// parts).
-pub fn phases(
+pub fn list_collective_phases(
     dims: &[Dim],
     kind: CollectiveKind,
     comm_size: u64,
@@ -223,7 +223,9 @@ pub fn phases(
             // The last phase on the way out and the first phase on the way back use the same dimension, one right after
             // the other.
             let last = dims.iter().rposition(|dim| dim.size > 1);
-            if let Some(last) = last.filter(|&d| fused(dims[d].algorithm, dims[d].size)) {
+            if let Some(last) =
+                last.filter(|&d| is_single_stage_all_reduce(dims[d].algorithm, dims[d].size))
+            {
                 let out = both.iter().position(|stage| stage.0 == last).unwrap();
                 both.remove(out + 1);
                 both[out].1 = CollectiveStagePrimitive::AllReduce;
@@ -240,7 +242,7 @@ pub fn phases(
     };
     all.retain(|(i, ..)| dims[*i].size > 1);
     let how = |(i, what, bytes, parts): (usize, CollectiveStagePrimitive, u64, u64)| {
-        let algorithm = used(dims[i].algorithm, what, dims[i].size);
+        let algorithm = resolve_stage_algorithm(dims[i].algorithm, what, dims[i].size);
         (i, algorithm, what, bytes, parts)
     };
     all.into_iter().map(how).collect()
@@ -248,8 +250,13 @@ pub fn phases(
 
 /// Returns the time of `kind` over all of `dims` if all members start together: the phases run one after another, and
 /// all members of a line begin each phase together.
-pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32) -> u64 {
-    let phases = phases(dims, kind, comm_size);
+pub fn compute_collective_time(
+    dims: &[Dim],
+    kind: CollectiveKind,
+    comm_size: u64,
+    root: u32,
+) -> u64 {
+    let phases = list_collective_phases(dims, kind, comm_size);
     // On a ring, the partner at index XOR k is not equally far from every member.
     let apart = |(d, how, ..): &(
         usize,
@@ -266,7 +273,7 @@ pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32)
     };
     if phases.iter().any(apart) {
         let starts = vec![0; dims.iter().map(|dim| dim.size as usize).product()];
-        let ends = naive::ends(dims, kind, comm_size, root as usize, &starts);
+        let ends = naive::simulate_npu_ends(dims, kind, comm_size, root as usize, &starts);
         return ends.into_iter().max().unwrap_or(0);
     }
     let stride = |i: usize| dims[..i].iter().map(|dim| dim.size).product::<u32>();

@@ -1,6 +1,9 @@
 //! Compares collectives in chunks, in closed form and with messages, with a plain pipeline.
 
-use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
+use super::rig::{
+    Dim, build_machine_from_dims, make_dim, make_proptest_config, make_stepwise_options,
+    replay_and_log, replay_with,
+};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::{
@@ -14,25 +17,25 @@ use chakram::workload::Workload;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
-fn count(n: u32) -> NonZeroU32 {
+fn make_nonzero_u32(n: u32) -> NonZeroU32 {
     NonZeroU32::new(n).unwrap()
 }
 
-pub fn pipeline(
+pub fn make_chunking_settings(
     chunks: u32,
     active: u32,
     inter: DimensionVisitOrder,
     intra: WaitingChunkPriority,
 ) -> ChunkCountOrderAndOverlap {
     ChunkCountOrderAndOverlap {
-        chunks: Some(count(chunks)),
-        active: count(active),
+        chunks: Some(make_nonzero_u32(chunks)),
+        active: make_nonzero_u32(active),
         inter,
         intra,
     }
 }
 
-pub fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
+pub fn build_skewed_collective(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
     let mut options = CollectivePattern::new(kind, bytes, ranks);
     options.skew = Span::from_ns(skew_ns);
     let job = CheckedWorkloadPattern::new(WorkloadPattern::Collective(options)).unwrap();
@@ -40,18 +43,18 @@ pub fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
 }
 
 /// Returns a switch of `size` NPUs without latency.
-pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
+pub fn make_switch_dim(size: u32, ps_per_byte: u64) -> Dim {
     Dim {
         ps_per_byte,
         link_ns: 0,
-        ..dim(DimensionShape::Switch, size, CollectiveAlgorithm::Direct)
+        ..make_dim(DimensionShape::Switch, size, CollectiveAlgorithm::Direct)
     }
 }
 
 /// Returns the visits of a chunk of `bytes`, each with its dimension and its time in picoseconds. Every share is a
 /// whole number of bytes. A ring takes n - 1 times the latency plus the time of a share; a direct exchange takes the
 /// latency only once.
-fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
+fn list_chunk_visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
     let stage = |d: usize, bytes: u64| {
         let Dim { size, .. } = dims[d];
         let hops = if dims[d].shape == DimensionShape::Switch {
@@ -86,7 +89,7 @@ fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64
 /// Returns the orders that Themis's greedy rule chooses, in exact fractions over a common
 /// denominator, and the size of each chunk in 256ths of an equal chunk. The sizes differ only if
 /// `equal` asks for chunks that make the loads equal.
-fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
+fn plan_themis_orders(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     let product: u64 = dims.iter().map(|d| u64::from(d.size)).product();
     let mut loads = vec![0_u64; dims.len()];
     let mut all = Vec::new();
@@ -128,7 +131,12 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
 
 /// Returns the end of the last chunk if each dimension takes one chunk at a time. Whenever a visit ends, searches the
 /// list of chunks for the next one.
-fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: WaitingChunkPriority) -> u64 {
+fn compute_last_chunk_end(
+    visits: &[Vec<(usize, u64)>],
+    dims: usize,
+    kind: K,
+    intra: WaitingChunkPriority,
+) -> u64 {
     // `true` if a chunk's current or next visit is an all-gather. Also keeps the direction that began last.
     let back = |done: usize, all: usize| match kind {
         K::AllReduce => 2 * done >= all,
@@ -176,7 +184,7 @@ fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: WaitingChunk
     }
 }
 
-pub fn dims() -> impl Strategy<Value = Vec<Dim>> {
+pub fn dims_strategy() -> impl Strategy<Value = Vec<Dim>> {
     let one = (
         prop::sample::select(vec![
             DimensionShape::Ring,
@@ -191,7 +199,7 @@ pub fn dims() -> impl Strategy<Value = Vec<Dim>> {
     let one = one.prop_map(|(shape, size, ps_per_byte, link_ns, ring)| Dim {
         ps_per_byte: [1, 2, 4, 5, 8, 10, 20, 25, 40, 50][ps_per_byte as usize % 10],
         link_ns: 100 * link_ns,
-        ..dim(
+        ..make_dim(
             shape,
             size,
             match ring || shape == DimensionShape::Ring {
@@ -203,7 +211,7 @@ pub fn dims() -> impl Strategy<Value = Vec<Dim>> {
     prop::collection::vec(one, 1..4)
 }
 
-fn policies() -> impl Strategy<Value = (DimensionVisitOrder, WaitingChunkPriority)> {
+fn chunk_policy_strategy() -> impl Strategy<Value = (DimensionVisitOrder, WaitingChunkPriority)> {
     (
         prop::sample::select(DimensionVisitOrder::ALL.map(|(inter, _)| inter).to_vec()),
         prop::sample::select(WaitingChunkPriority::ALL.map(|(intra, _)| intra).to_vec()),
@@ -211,7 +219,7 @@ fn policies() -> impl Strategy<Value = (DimensionVisitOrder, WaitingChunkPriorit
 }
 
 /// Returns the buffer size for `kind` at which each of `chunks` chunks is `chunk` bytes of the whole buffer.
-fn bytes(kind: K, chunk: u64, chunks: u32, npus: u32) -> u64 {
+fn compute_buffer_size(kind: K, chunk: u64, chunks: u32, npus: u32) -> u64 {
     let whole = chunk * u64::from(chunks);
     match kind {
         K::AllGather | K::Gather => whole / u64::from(npus),
@@ -229,15 +237,15 @@ const KINDS: [K; 6] = [
 ];
 
 proptest! {
-    #![proptest_config(cases(200))]
+    #![proptest_config(make_proptest_config(200))]
 
     /// If all members start together, the closed form is used, and both the closed form and the
     /// messages agree with a plain pipeline. Chunks that balance loads lead to near ties, so all
     /// their loads are exact in binary.
     #[test]
     fn chunks_are_a_pipeline(
-        dims in dims(),
-        (inter, intra) in policies(),
+        dims in dims_strategy(),
+        (inter, intra) in chunk_policy_strategy(),
         chunks in 2_u32..12,
         kind in prop::sample::select(vec![K::AllReduce, K::ReduceScatter, K::AllGather]),
         factor in 1_u64..50,
@@ -251,21 +259,21 @@ proptest! {
         let dims: Vec<Dim> = dims.into_iter().map(binary).collect();
         let npus: u32 = dims.iter().map(|d| d.size).product();
         let chunk = 256 * u64::from(npus) * factor;
-        let workload = job(kind, bytes(kind, chunk, chunks, npus), npus, 0);
-        let machine = machine(&dims).with_chunking(pipeline(chunks, 1, inter, intra));
+        let workload = build_skewed_collective(kind, compute_buffer_size(kind, chunk, chunks, npus), npus, 0);
+        let machine = build_machine_from_dims(&dims).with_chunking(make_chunking_settings(chunks, 1, inter, intra));
         let orders = match inter {
-            DimensionVisitOrder::Themis | DimensionVisitOrder::ThemisFlex => balanced(&dims, chunks, flexible),
+            DimensionVisitOrder::Themis | DimensionVisitOrder::ThemisFlex => plan_themis_orders(&dims, chunks, flexible),
             _ => (0..chunks as usize).map(|c| {
                 let turn = if inter == DimensionVisitOrder::RoundRobin { c } else { 0 };
                 (256, (0..dims.len()).map(|d| (d + turn) % dims.len()).collect())
             }).collect(),
         };
-        let visits = orders.iter().map(|(grains, order)| visits(&dims, kind, chunk / 256 * grains, order));
+        let visits = orders.iter().map(|(grains, order)| list_chunk_visits(&dims, kind, chunk / 256 * grains, order));
         let visits: Vec<_> = visits.collect();
-        let want = plain(&visits, dims.len(), kind, intra);
-        let closed = replay(&workload, &machine);
+        let want = compute_last_chunk_end(&visits, dims.len(), kind, intra);
+        let closed = replay_and_log(&workload, &machine);
         prop_assert_eq!((closed.outcome.closed, closed.outcome.messages), (1, 0));
-        let stepped = replay_with(&workload, &machine, &stepwise());
+        let stepped = replay_with(&workload, &machine, &make_stepwise_options());
         prop_assert_eq!(stepped.outcome.stepwise, 1);
         prop_assert_eq!((closed.ps(), stepped.ps()), (want, want));
     }
@@ -274,8 +282,8 @@ proptest! {
     /// are never later than if all had started with the last member.
     #[test]
     fn late_members_keep_to_the_order(
-        dims in dims(),
-        (inter, intra) in policies(),
+        dims in dims_strategy(),
+        (inter, intra) in chunk_policy_strategy(),
         chunks in 2_u32..9,
         active in 1_u32..4,
         kind in prop::sample::select(KINDS.to_vec()),
@@ -285,10 +293,10 @@ proptest! {
         let (algorithm, _) = algorithm;
         let dims: Vec<Dim> = dims.into_iter().map(|d| Dim { algorithm, ..d }).collect();
         let npus: u32 = dims.iter().map(|d| d.size).product();
-        let bytes = bytes(kind, 48 * u64::from(npus), chunks, npus);
-        let machine = machine(&dims).with_chunking(pipeline(chunks, active, inter, intra));
-        let together = replay_with(&job(kind, bytes, npus, 0), &machine, &stepwise()).ps();
-        let late = replay(&job(kind, bytes, npus, skew), &machine);
+        let bytes = compute_buffer_size(kind, 48 * u64::from(npus), chunks, npus);
+        let machine = build_machine_from_dims(&dims).with_chunking(make_chunking_settings(chunks, active, inter, intra));
+        let together = replay_with(&build_skewed_collective(kind, bytes, npus, 0), &machine, &make_stepwise_options()).ps();
+        let late = replay_and_log(&build_skewed_collective(kind, bytes, npus, skew), &machine);
         prop_assert_eq!((late.outcome.closed, late.outcome.stepwise), (0, 1));
         prop_assert_eq!(late.outcome.nodes, 2 * u64::from(npus) - 1);
         let last = u64::from(npus - 1) * skew * 1000;
@@ -304,9 +312,9 @@ proptest! {
 /// Returns two dimensions of size 2 with 10 and 20 ps/B, without latency, with direct exchanges.
 /// The tests send 8,000 B in 4 chunks of 2,000 B. The reduce-scatter of a chunk takes 1,000 B · 10
 /// = 10 ns, then 500 B · 20 = 10 ns, and the all-gather takes the same.
-fn small(chunks: u32, active: u32) -> Machine {
-    let dims = [10, 20].map(|ps_per_byte| switch(2, ps_per_byte));
-    machine(&dims).with_chunking(pipeline(
+fn build_two_dim_machine(chunks: u32, active: u32) -> Machine {
+    let dims = [10, 20].map(|ps_per_byte| make_switch_dim(2, ps_per_byte));
+    build_machine_from_dims(&dims).with_chunking(make_chunking_settings(
         chunks,
         active,
         DimensionVisitOrder::Ascending,
@@ -316,23 +324,34 @@ fn small(chunks: u32, active: u32) -> Machine {
 
 #[test]
 fn four_chunks_by_hand() {
-    let workload = job(K::AllReduce, 8000, 4, 0);
+    let workload = build_skewed_collective(K::AllReduce, 8000, 4, 0);
     // One chunk takes 40 + 40 + 40 + 40 ns.
-    assert_eq!(replay(&workload, &small(1, 1)).ps(), 160_000);
+    assert_eq!(
+        replay_and_log(&workload, &build_two_dim_machine(1, 1)).ps(),
+        160_000
+    );
     // Dimension 0 sends the chunks out at 0-10, 10-20, 20-30 and 30-40. Dimension 1 serves first
     // come, first served. Chunk 0 goes out at 10-20. Chunk 0's way back and chunk 1's way out both
     // arrive at 20, and the chunk that began earlier goes first: 0 back 20-30, 1 out 30-40, 2 out
     // 40-50, 1 back 50-60, 3 out 60-70, 2 back 70-80, 3 back 80-90, or an equivalent order. These
     // are 8 stages of 10 ns without a gap, 10-90. The last chunk goes back in dimension 0 at
     // 90-100.
-    assert_eq!(replay(&workload, &small(4, 1)).ps(), 100_000);
     assert_eq!(
-        replay_with(&workload, &small(4, 1), &stepwise()).ps(),
+        replay_and_log(&workload, &build_two_dim_machine(4, 1)).ps(),
+        100_000
+    );
+    assert_eq!(
+        replay_with(
+            &workload,
+            &build_two_dim_machine(4, 1),
+            &make_stepwise_options()
+        )
+        .ps(),
         100_000
     );
     // Two concurrent chunks share a port's rate: each dimension has 8 stages of 10 ns, plus at least 10 ns while the
     // pipeline fills and drains.
-    let two = replay(&workload, &small(4, 2));
+    let two = replay_and_log(&workload, &build_two_dim_machine(4, 2));
     assert_eq!(two.outcome.stepwise, 1);
     assert!((100_000..=120_000).contains(&two.ps()), "{}", two.ps());
 }
@@ -341,10 +360,20 @@ fn four_chunks_by_hand() {
 fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
     // 3 bytes in 3 chunks of 1 B over two dimensions of size 2 move halves and quarters of bytes: 1/2 · 10 and 1/4 · 20
     // = 5 ps each way. From 5 ps on, dimension 1 is busy for 6 stages, and then the last chunk goes back: 5 + 30 + 5.
-    let workload = job(K::AllReduce, 3, 4, 0);
-    assert_eq!(replay(&workload, &small(64, 1)).ps(), 40);
+    let workload = build_skewed_collective(K::AllReduce, 3, 4, 0);
+    assert_eq!(
+        replay_and_log(&workload, &build_two_dim_machine(64, 1)).ps(),
+        40
+    );
     // An empty buffer is one chunk.
-    assert_eq!(replay(&job(K::Barrier, 0, 4, 0), &small(64, 1)).ps(), 0);
+    assert_eq!(
+        replay_and_log(
+            &build_skewed_collective(K::Barrier, 0, 4, 0),
+            &build_two_dim_machine(64, 1)
+        )
+        .ps(),
+        0
+    );
 }
 
 /// Eight members are on a switch without latency, and S = 640,000 B at 20 ps/B takes t = 12,800 ns. In one tree, an
@@ -359,16 +388,19 @@ fn trees_live_by_chunks() {
     let time = |algorithm, chunks| {
         let flat = Dim {
             link_ns: 0,
-            ..dim(DimensionShape::Switch, 8, algorithm)
+            ..make_dim(DimensionShape::Switch, 8, algorithm)
         };
-        let machine = machine(&[flat]);
-        let machine = machine.with_chunking(pipeline(
+        let machine = build_machine_from_dims(&[flat]);
+        let machine = machine.with_chunking(make_chunking_settings(
             chunks,
             1,
             DimensionVisitOrder::Ascending,
             WaitingChunkPriority::Fifo,
         ));
-        let replay = replay(&job(K::AllReduce, 640_000, 8, 0), &machine);
+        let replay = replay_and_log(
+            &build_skewed_collective(K::AllReduce, 640_000, 8, 0),
+            &machine,
+        );
         assert_eq!(replay.outcome.stepwise, 1);
         replay.ps()
     };
@@ -384,10 +416,11 @@ fn trees_live_by_chunks() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let ranks = 1 << 17;
-    let workload = job(K::AllReduce, 1 << 30, ranks, 0);
+    let workload = build_skewed_collective(K::AllReduce, 1 << 30, ranks, 0);
     let flat = |algorithm| {
-        let machine = machine(&[dim(DimensionShape::Switch, ranks, algorithm)]);
-        machine.with_chunking(pipeline(
+        let machine =
+            build_machine_from_dims(&[make_dim(DimensionShape::Switch, ranks, algorithm)]);
+        machine.with_chunking(make_chunking_settings(
             4096,
             1,
             DimensionVisitOrder::Ascending,
@@ -395,7 +428,7 @@ fn what_does_not_fit_is_refused() {
         ))
     };
     assert_eq!(
-        replay(&workload, &flat(CollectiveAlgorithm::Direct))
+        replay_and_log(&workload, &flat(CollectiveAlgorithm::Direct))
             .outcome
             .closed,
         1

@@ -1,13 +1,13 @@
 //! Tests that a map from ranks to NPUs moves groups and messages to other dimensions.
 
-use super::groups::{among, four_by_three};
-use super::lines::{call, kernel, receive, send};
-use super::rig::{job, machine, replay_with};
+use super::groups::{build_group_ranks, four_by_three};
+use super::lines::{build_collective, build_kernel, build_receive, build_send};
+use super::rig::{build_machine_from_dims, build_rank_job, replay_with};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::ids::Npu;
 use chakram::trace::CollectiveKind as K;
 
-fn map(npus: impl IntoIterator<Item = u32>) -> ReplayOptions {
+fn make_placement_options(npus: impl IntoIterator<Item = u32>) -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
         o.map = Some(npus.into_iter().map(Npu).collect());
     })
@@ -15,17 +15,18 @@ fn map(npus: impl IntoIterator<Item = u32>) -> ReplayOptions {
 
 /// Returns a placement in which the ranks fill columns of three: rank 3 x + y sits at (x, y), on
 /// NPU x + 4 y.
-fn transposed() -> ReplayOptions {
-    map([0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11])
+fn make_transposed_placement() -> ReplayOptions {
+    make_placement_options([0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11])
 }
 
 /// Ranks 0, 1 and 2 are in a row, three NPUs of a ring of 4. Mapped to NPUs 0, 4 and 8, they are a
 /// column.
 #[test]
 fn a_map_moves_a_group_to_another_dimension() {
-    let (ranks, members) = among(&[0, 1, 2], &call(K::ReduceScatter, 120_000));
-    let workload = job(&ranks, &[("g", &members)]);
-    let machine = machine(&four_by_three());
+    let (ranks, members) =
+        build_group_ranks(&[0, 1, 2], &build_collective(K::ReduceScatter, 120_000));
+    let workload = build_rank_job(&ranks, &[("g", &members)]);
+    let machine = build_machine_from_dims(&four_by_three());
     // As in `groups`, two steps over a ring with a gap end at 1,100 ns.
     assert_eq!(
         replay_with(&workload, &machine, &ReplayOptions::default()).ps(),
@@ -33,11 +34,11 @@ fn a_map_moves_a_group_to_another_dimension() {
     );
     // On the switch, the steps take 2,000 ns plus two messages of 40,000 B at 40 ps/B, 3,200 ns.
     assert_eq!(
-        replay_with(&workload, &machine, &transposed()).ps(),
+        replay_with(&workload, &machine, &make_transposed_placement()).ps(),
         5_200_000
     );
     // A reversed row is still a row: the long path is between other ranks, so the time is the same.
-    let reversed = map((0..12).rev());
+    let reversed = make_placement_options((0..12).rev());
     assert_eq!(replay_with(&workload, &machine, &reversed).ps(), 1_100_000);
 }
 
@@ -45,9 +46,20 @@ fn a_map_moves_a_group_to_another_dimension() {
 /// (2,000 + 2 x 400) ns.
 #[test]
 fn a_map_leaves_the_world_as_it_was() {
-    let workload = job(&vec![vec![call(K::AllReduce, 120_000)]; 12], &[]);
-    for options in [ReplayOptions::default(), transposed(), map((0..12).rev())] {
-        let replay = replay_with(&workload, &machine(&four_by_three()), &options);
+    let workload = build_rank_job(
+        &vec![vec![build_collective(K::AllReduce, 120_000)]; 12],
+        &[],
+    );
+    for options in [
+        ReplayOptions::default(),
+        make_transposed_placement(),
+        make_placement_options((0..12).rev()),
+    ] {
+        let replay = replay_with(
+            &workload,
+            &build_machine_from_dims(&four_by_three()),
+            &options,
+        );
         assert_eq!((replay.ps(), replay.outcome.closed), (7_100_000, 1));
     }
 }
@@ -56,14 +68,17 @@ fn a_map_leaves_the_world_as_it_was() {
 /// ps/B.
 #[test]
 fn a_map_moves_messages() {
-    let mut ranks = vec![vec![kernel(0)]; 12];
-    ranks[0] = vec![send(1, 10_000)];
-    ranks[1] = vec![receive(0, 10_000)];
-    let (workload, machine) = (job(&ranks, &[]), machine(&four_by_three()));
+    let mut ranks = vec![vec![build_kernel(0)]; 12];
+    ranks[0] = vec![build_send(1, 10_000)];
+    ranks[1] = vec![build_receive(0, 10_000)];
+    let (workload, machine) = (
+        build_rank_job(&ranks, &[]),
+        build_machine_from_dims(&four_by_three()),
+    );
     // The ring takes 100 + 100 ns, and the switch 2,000 + 400 ns.
     for (options, ps) in [
         (ReplayOptions::default(), 200_000),
-        (transposed(), 2_400_000),
+        (make_transposed_placement(), 2_400_000),
     ] {
         assert_eq!(replay_with(&workload, &machine, &options).ps(), ps);
     }
@@ -72,20 +87,23 @@ fn a_map_moves_messages() {
 /// Two ranks may be placed anywhere on a larger machine: (3, 2) and (0, 2) are one link apart.
 #[test]
 fn a_small_job_is_placed_on_a_large_machine() {
-    let workload = job(&[vec![send(1, 10_000)], vec![receive(0, 10_000)]], &[]);
-    let machine = machine(&four_by_three());
+    let workload = build_rank_job(
+        &[vec![build_send(1, 10_000)], vec![build_receive(0, 10_000)]],
+        &[],
+    );
+    let machine = build_machine_from_dims(&four_by_three());
     assert_eq!(
-        replay_with(&workload, &machine, &map([11, 8])).ps(),
+        replay_with(&workload, &machine, &make_placement_options([11, 8])).ps(),
         200_000
     );
 }
 
 #[test]
 fn maps_that_place_nobody_or_two_on_one_are_refused() {
-    let workload = job(&[vec![kernel(1)], vec![kernel(1)]], &[]);
-    let machine = machine(&four_by_three());
+    let workload = build_rank_job(&[vec![build_kernel(1)], vec![build_kernel(1)]], &[]);
+    let machine = build_machine_from_dims(&four_by_three());
     let why = |npus: &[u32]| {
-        let options = map(npus.iter().copied());
+        let options = make_placement_options(npus.iter().copied());
         CompiledReplay::new(&workload, &machine, &options)
             .unwrap_err()
             .to_string()

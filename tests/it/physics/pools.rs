@@ -1,9 +1,9 @@
 //! Tests memory pools that NPUs share: compares loads of any size at any time with a plain simulator, and doubles every
 //! number of each design.
 
-use super::lines::{TestTraceNode, line};
-use super::loads::{self, load};
-use super::rig::{cases, job, released, replay};
+use super::lines::{TestTraceNode, build_node};
+use super::loads::{self, build_remote_load};
+use super::rig::{build_rank_job, load_released_traces, make_proptest_config, replay_and_log};
 use chakram::machine::Machine;
 use chakram::trace::Op;
 use chakram::workload::MissingRankPolicy;
@@ -11,13 +11,13 @@ use proptest::prelude::*;
 use testkit::switch_pool::{self, MemoryLoad, SwitchMemoryPool};
 
 /// Returns a machine of `npus` NPUs with this remote memory.
-fn machine(npus: u32, remote: &str) -> Machine {
+fn build_remote_memory_machine(npus: u32, remote: &str) -> Machine {
     let dimension = ("switch", 100_000_000_000, 0, "direct");
-    loads::machine(npus, dimension, &[("remote_memory", remote)])
+    loads::build_memory_machine(npus, dimension, &[("remote_memory", remote)])
 }
 
 /// Returns the machine file's text for `tree`, with a latency.
-fn hierarchical(tree: &SwitchMemoryPool, switches: u64) -> String {
+fn format_hierarchical_pool(tree: &SwitchMemoryPool, switches: u64) -> String {
     format!(
         r#"attachment = "hierarchical"
 groups = {}
@@ -38,7 +38,7 @@ latency = "100 ns""#,
 }
 
 proptest! {
-    #![proptest_config(cases(150))]
+    #![proptest_config(make_proptest_config(150))]
 
     #[test]
     fn loads_share_as_a_plain_simulator_has_it(
@@ -55,16 +55,16 @@ proptest! {
         let (group, node, port) = rates;
         let links_chunk = chunk * 100 * switches;
         let tree = SwitchMemoryPool { groups, group, npus_per_node, node, port, npus, links_chunk };
-        let machine = machine(npus, &hierarchical(&tree, switches));
+        let machine = build_remote_memory_machine(npus, &format_hierarchical_pool(&tree, switches));
         // Each rank starts at its own time and runs two concurrent loads.
         let at = |rank: u32| if skewed { loads[rank as usize % 20].0 } else { 0 };
         let bytes = |rank: u32, lane: u32| loads[(rank * 2 + lane) as usize % 20].1;
         let ranks: Vec<Vec<TestTraceNode>> = (0..npus)
-            .map(|rank| (0..2).map(|lane| load(bytes(rank, lane)).on(lane.into())).collect())
+            .map(|rank| (0..2).map(|lane| build_remote_load(bytes(rank, lane)).on(lane.into())).collect())
             .collect();
         let lines = (0..).zip(ranks.iter().map(Vec::as_slice));
-        let workload = released(lines, at).finish_workload(Some(npus), MissingRankPolicy::Refuse).unwrap();
-        let replay = replay(&workload, &machine);
+        let workload = load_released_traces(lines, at).finish_workload(Some(npus), MissingRankPolicy::Refuse).unwrap();
+        let replay = replay_and_log(&workload, &machine);
         let begins = (0..npus).flat_map(|rank| (0..2).map(move |lane| (rank, lane)));
         let begins: Vec<MemoryLoad> = begins
             .map(|(npu, lane)| MemoryLoad { npu, at: at(npu) as f64 * 1000.0, bytes: bytes(npu, lane) as f64 })
@@ -92,10 +92,13 @@ latency = "0""#;
     // The second rank loads after a node that takes no time. 200 kB at 4 GB/s take 50 us. Each rank has 40 kB of a
     // round of 80 kB: 4 us at the memories, and 0.2 us for a quarter of 40 kB on each link into a station.
     let ranks = [
-        vec![line(Op::NoOp), load(200_000)],
-        vec![line(Op::NoOp), load(200_000).after(&[1])],
+        vec![build_node(Op::NoOp), build_remote_load(200_000)],
+        vec![build_node(Op::NoOp), build_remote_load(200_000).after(&[1])],
     ];
-    let replay = replay(&job(&ranks, &[]), &machine(2, remote));
+    let replay = replay_and_log(
+        &build_rank_job(&ranks, &[]),
+        &build_remote_memory_machine(2, remote),
+    );
     assert_eq!([replay.end(0, 2), replay.end(1, 2)], [54_200_000; 2]);
 }
 
@@ -105,16 +108,16 @@ const BYTES: u64 = 1_200_000;
 /// Doubles the value of `key` in `remote` for 8 NPUs that load [`BYTES`] each, and expects these
 /// makespans in nanoseconds.
 #[track_caller]
-fn doubled(remote: &str, key: &str, before: u64, after: u64) {
+fn check_doubled_setting(remote: &str, key: &str, before: u64, after: u64) {
     let at = remote.find(&format!("{key} =")).expect(key) + key.len() + 2;
     let digits = at + remote[at..].find(|c: char| c.is_ascii_digit()).unwrap();
     let rest = remote[digits..].find(|c: char| !c.is_ascii_digit());
     let end = rest.map_or(remote.len(), |rest| digits + rest);
     let number: u64 = remote[digits..end].parse().unwrap();
     let changed = format!("{}{}{}", &remote[..digits], 2 * number, &remote[end..]);
-    let workload = job(&vec![vec![load(BYTES)]; 8], &[]);
+    let workload = build_rank_job(&vec![vec![build_remote_load(BYTES)]; 8], &[]);
     for (text, expected) in [(remote, before), (&changed, after)] {
-        let found = replay(&workload, &machine(8, text)).ps();
+        let found = replay_and_log(&workload, &build_remote_memory_machine(8, text)).ps();
         assert_eq!(found, expected * 1000, "{key} in {text}");
     }
 }
@@ -136,15 +139,15 @@ latency = "5000 ns""#;
     let before = 208_500;
     // The memories take 100 us, and a node's 4.8 MB at 60 GB/s take 80 us. A round is twice as
     // large and takes 4 and 3 us.
-    doubled(remote, "groups", before, 112_000);
-    doubled(remote, "group_bandwidth", before, 108_500);
-    doubled(remote, "out_switches", before, 212_000);
+    check_doubled_setting(remote, "groups", before, 112_000);
+    check_doubled_setting(remote, "group_bandwidth", before, 108_500);
+    check_doubled_setting(remote, "out_switches", before, 212_000);
     // All 8 NPUs are in one node: 9.6 MB / 60 GB/s = 160 us, and 240 kB take 4 us.
-    doubled(remote, "npus_per_node", before, 210_500);
-    doubled(remote, "node_bandwidth", before, 207_500);
-    doubled(remote, "in_node_bandwidth", before, 207_750);
-    doubled(remote, "chunk", before, 212_000);
-    doubled(remote, "latency", before, 213_500);
+    check_doubled_setting(remote, "npus_per_node", before, 210_500);
+    check_doubled_setting(remote, "node_bandwidth", before, 207_500);
+    check_doubled_setting(remote, "in_node_bandwidth", before, 207_750);
+    check_doubled_setting(remote, "chunk", before, 212_000);
+    check_doubled_setting(remote, "latency", before, 213_500);
 }
 
 #[test]
@@ -161,16 +164,16 @@ latency = "5000 ns""#;
     // 1.5 us at a port. The sum is 150 + 3.5 + 5.
     let before = 158_500;
     // 4.8 MB / 16 GB/s take 300 us on each of 2 uplinks.
-    doubled(remote, "fan_in", before, 308_500);
+    check_doubled_setting(remote, "fan_in", before, 308_500);
     // The uplinks take 75 us, so the memories' 80 us are the longest: 80 + 60 kB / 32 GB/s + 1.5 +
     // 5.
-    doubled(remote, " bandwidth", before, 88_375);
+    check_doubled_setting(remote, " bandwidth", before, 88_375);
     // A round is 480 kB and still takes 2 us at the memories, but 3 us at a port.
-    doubled(remote, "groups", before, 160_000);
-    doubled(remote, "group_bandwidth", before, 157_500);
-    doubled(remote, "npu_bandwidth", before, 157_750);
-    doubled(remote, "chunk", before, 162_000);
-    doubled(remote, "latency", before, 163_500);
+    check_doubled_setting(remote, "groups", before, 160_000);
+    check_doubled_setting(remote, "group_bandwidth", before, 157_500);
+    check_doubled_setting(remote, "npu_bandwidth", before, 157_750);
+    check_doubled_setting(remote, "chunk", before, 162_000);
+    check_doubled_setting(remote, "latency", before, 163_500);
 }
 
 #[test]
@@ -188,14 +191,14 @@ latency = "5000 ns""#;
     let before = 128_500;
     // Each link still carries an eighth. A round has 480 kB: 2 us at the memories, and 3 us at a
     // port.
-    doubled(remote, "groups", before, 130_000);
-    doubled(remote, "group_bandwidth", before, 127_500);
+    check_doubled_setting(remote, "groups", before, 130_000);
+    check_doubled_setting(remote, "group_bandwidth", before, 127_500);
     // The links take 60 us, so the memories' 80 us are the longest: 80 + 240 kB / 8 / 20 GB/s + 1.5
     // + 5.
-    doubled(remote, "link_bandwidth", before, 88_000);
-    doubled(remote, "npu_bandwidth", before, 127_750);
-    doubled(remote, "chunk", before, 132_000);
-    doubled(remote, "latency", before, 133_500);
+    check_doubled_setting(remote, "link_bandwidth", before, 88_000);
+    check_doubled_setting(remote, "npu_bandwidth", before, 127_750);
+    check_doubled_setting(remote, "chunk", before, 132_000);
+    check_doubled_setting(remote, "latency", before, 133_500);
 }
 
 #[test]
@@ -214,13 +217,13 @@ latency = "5000 ns""#;
     let before = 128_500;
     // With 4 x 2, 9.6 MB x 4 / (4 x 4 x 2) / 10 GB/s = 120 us on the links, 40 us at the memories,
     // and 480 kB in a round.
-    doubled(remote, "columns", before, 130_000);
-    doubled(remote, "rows", before, 130_000);
-    doubled(remote, "group_bandwidth", before, 127_500);
+    check_doubled_setting(remote, "columns", before, 130_000);
+    check_doubled_setting(remote, "rows", before, 130_000);
+    check_doubled_setting(remote, "group_bandwidth", before, 127_500);
     // The links take 60 us, so the memories' 80 us are the longest: 80 + 240 kB / 8 / 20 GB/s + 1.5
     // + 5.
-    doubled(remote, "link_bandwidth", before, 88_000);
-    doubled(remote, "npu_bandwidth", before, 127_750);
-    doubled(remote, "chunk", before, 132_000);
-    doubled(remote, "latency", before, 133_500);
+    check_doubled_setting(remote, "link_bandwidth", before, 88_000);
+    check_doubled_setting(remote, "npu_bandwidth", before, 127_750);
+    check_doubled_setting(remote, "chunk", before, 132_000);
+    check_doubled_setting(remote, "latency", before, 133_500);
 }

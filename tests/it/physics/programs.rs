@@ -6,7 +6,7 @@ use chakram::extend::CollectiveStagePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
-pub fn program(
+pub fn list_member_messages(
     algorithm: CollectiveAlgorithm,
     what: CollectiveStagePrimitive,
     n: u32,
@@ -21,7 +21,7 @@ pub fn program(
         ) => {
             // From the lowest bit upwards, the bits stand for a half of the buffer, a quarter, and so on.
             let bits = 0..n.trailing_zeros();
-            let rounds = bits.map(|bit| (flip(index, bit), (1, 2 << bit)));
+            let rounds = bits.map(|bit| (flip_index_bit(index, bit), (1, 2 << bit)));
             in_turn(rounds.collect())
         }
         (
@@ -29,19 +29,19 @@ pub fn program(
             P::AllGather,
         ) => {
             let bits = (0..n.trailing_zeros()).rev();
-            let rounds = bits.map(|bit| (flip(index, bit), (1, 2 << bit)));
+            let rounds = bits.map(|bit| (flip_index_bit(index, bit), (1, 2 << bit)));
             in_turn(rounds.collect())
         }
         (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => {
-            let rounds = (0..n.trailing_zeros()).map(|bit| (flip(index, bit), (1, 1)));
+            let rounds = (0..n.trailing_zeros()).map(|bit| (flip_index_bit(index, bit), (1, 1)));
             in_turn(rounds.collect())
         }
-        (CollectiveAlgorithm::Pairwise, _) => pairwise(n, index),
+        (CollectiveAlgorithm::Pairwise, _) => list_pairwise_messages(n, index),
         (CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling, _) => {
-            along(&halved(n), what, n, index, root)
+            list_tree_messages(&build_binomial_tree(n), what, n, index, root)
         }
         (CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree, _) => {
-            along(&sorted(n), what, n, index, root)
+            list_tree_messages(&build_in_order_tree(n), what, n, index, root)
         }
         (CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct, _) => {
             unreachable!("they are counted")
@@ -51,7 +51,7 @@ pub fn program(
 }
 
 /// Returns the index with this binary digit flipped.
-fn flip(index: u32, bit: u32) -> u32 {
+fn flip_index_bit(index: u32, bit: u32) -> u32 {
     match index >> bit & 1 {
         0 => index + (1 << bit),
         _ => index - (1 << bit),
@@ -71,7 +71,7 @@ fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<MemberProgramMessage> {
 
 /// Returns the messages of pairwise rounds. In round k, a member sends to the member k ahead, after the messages of
 /// earlier rounds. If members form pairs, it exchanges data with the member at index XOR k instead.
-fn pairwise(n: u32, index: u32) -> Vec<MemberProgramMessage> {
+fn list_pairwise_messages(n: u32, index: u32) -> Vec<MemberProgramMessage> {
     let share = (1, u64::from(n));
     if n.count_ones() == 1 {
         return in_turn((1..n).map(|k| (index ^ k, share)).collect());
@@ -115,8 +115,8 @@ impl Tree {
 
 /// Returns a binomial tree: the owner of 0 … n−1 splits this range at the largest power of two,
 /// gives the upper part to that part's first member, and continues with the lower part.
-pub fn halved(n: u32) -> Tree {
-    fn split(tree: &mut Tree, from: u32, to: u32) {
+pub fn build_binomial_tree(n: u32) -> Tree {
+    fn add_binomial_subtree(tree: &mut Tree, from: u32, to: u32) {
         let mut to = to;
         while to - from > 1 {
             let mut cut = 1;
@@ -124,20 +124,20 @@ pub fn halved(n: u32) -> Tree {
                 cut *= 2;
             }
             tree.join(from, from + cut);
-            split(tree, from + cut, to);
+            add_binomial_subtree(tree, from + cut, to);
             to = from + cut;
         }
     }
     let mut tree = Tree::new(n);
-    split(&mut tree, 0, n);
+    add_binomial_subtree(&mut tree, 0, n);
     tree
 }
 
 /// Returns an in-order binary tree over 1 … n−1 whose top has 0 as its parent. The top of a range
 /// is placed so that its lower subtree is full.
-pub fn sorted(n: u32) -> Tree {
+pub fn build_in_order_tree(n: u32) -> Tree {
     /// Adds the members `low..high` as a subtree of `parent`.
-    fn hang(tree: &mut Tree, parent: u32, low: u32, high: u32) {
+    fn add_in_order_subtree(tree: &mut Tree, parent: u32, low: u32, high: u32) {
         if low == high {
             return;
         }
@@ -147,15 +147,15 @@ pub fn sorted(n: u32) -> Tree {
         }
         let top = low + full - 1;
         tree.join(parent, top);
-        hang(tree, top, low, top);
-        hang(tree, top, top + 1, high);
+        add_in_order_subtree(tree, top, low, top);
+        add_in_order_subtree(tree, top, top + 1, high);
     }
     let mut tree = Tree::new(n);
-    hang(&mut tree, 0, 1, n);
+    add_in_order_subtree(&mut tree, 0, 1, n);
     tree
 }
 
-fn along(
+fn list_tree_messages(
     tree: &Tree,
     what: CollectiveStagePrimitive,
     n: u32,

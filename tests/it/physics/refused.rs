@@ -1,7 +1,7 @@
 //! Tests that impossible replays are rejected before they start, with an error that names the nodes.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{dim, job, machine, try_job};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{build_machine_from_dims, build_rank_job, make_dim, try_job};
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
@@ -9,15 +9,15 @@ use chakram::trace::CollectiveKind as K;
 
 /// Returns the error of a replay of `ranks` on four NPUs in a ring.
 #[track_caller]
-fn why(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> String {
-    let workload = job(ranks, groups);
-    let machine = machine(&[dim(DimensionShape::Ring, 4, Ring)]);
+fn expect_compile_error(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> String {
+    let workload = build_rank_job(ranks, groups);
+    let machine = build_machine_from_dims(&[make_dim(DimensionShape::Ring, 4, Ring)]);
     let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default());
     refusal.expect_err("it cannot run").to_string()
 }
 
 #[track_caller]
-fn says(text: &str, pieces: &[&str]) {
+fn assert_contains_all(text: &str, pieces: &[&str]) {
     for piece in pieces {
         assert!(text.contains(piece), "expected {piece:?} in:\n{text}");
     }
@@ -25,8 +25,8 @@ fn says(text: &str, pieces: &[&str]) {
 
 #[test]
 fn messages_without_a_partner() {
-    let text = why(&[vec![send(1, 8)], vec![kernel(1)]], &[]);
-    says(
+    let text = expect_compile_error(&[vec![build_send(1, 8)], vec![build_kernel(1)]], &[]);
+    assert_contains_all(
         &text,
         &[
             "rank 0 node 1 `n1`",
@@ -35,8 +35,14 @@ fn messages_without_a_partner() {
             "only 0",
         ],
     );
-    let text = why(&[vec![kernel(1)], vec![kernel(1), receive(0, 8)]], &[]);
-    says(
+    let text = expect_compile_error(
+        &[
+            vec![build_kernel(1)],
+            vec![build_kernel(1), build_receive(0, 8)],
+        ],
+        &[],
+    );
+    assert_contains_all(
         &text,
         &[
             "rank 1 node 2 `n2`",
@@ -46,22 +52,31 @@ fn messages_without_a_partner() {
         ],
     );
     // There is one receive more than there are sends.
-    let twice = vec![receive(0, 8), receive(0, 8)];
-    let text = why(&[vec![send(1, 8)], twice], &[]);
-    says(
+    let twice = vec![build_receive(0, 8), build_receive(0, 8)];
+    let text = expect_compile_error(&[vec![build_send(1, 8)], twice], &[]);
+    assert_contains_all(
         &text,
         &["rank 1 node 2 `n2`", "receive 1", "only 1 such sends"],
     );
     // Different tags do not match.
-    let text = why(&[vec![send(1, 8).tag(1)], vec![receive(0, 8).tag(2)]], &[]);
-    says(&text, &["rank 0 node 1", "tag 1", "only 0 such receives"]);
+    let text = expect_compile_error(
+        &[
+            vec![build_send(1, 8).tag(1)],
+            vec![build_receive(0, 8).tag(2)],
+        ],
+        &[],
+    );
+    assert_contains_all(&text, &["rank 0 node 1", "tag 1", "only 0 such receives"]);
 }
 
 #[test]
 fn messages_of_two_sizes() {
-    let ranks = [vec![send(1, 8)], vec![kernel(1), receive(0, 9)]];
-    let text = why(&ranks, &[]);
-    says(
+    let ranks = [
+        vec![build_send(1, 8)],
+        vec![build_kernel(1), build_receive(0, 9)],
+    ];
+    let text = expect_compile_error(&ranks, &[]);
+    assert_contains_all(
         &text,
         &[
             "rank 0 node 1 `n1` sends 8 bytes",
@@ -73,29 +88,41 @@ fn messages_of_two_sizes() {
 /// Rank 0 calls an all-reduce of 8 bytes and then a barrier; rank 1 makes other calls.
 #[test]
 fn ranks_that_disagree() {
-    let first = vec![call(K::AllReduce, 8), call(K::Barrier, 0)];
-    let against = |other: Vec<TestTraceNode>| why(&[first.clone(), other], &[]);
-    let text = against(vec![call(K::Barrier, 0), call(K::AllReduce, 8)]);
-    says(
+    let first = vec![
+        build_collective(K::AllReduce, 8),
+        build_collective(K::Barrier, 0),
+    ];
+    let against = |other: Vec<TestTraceNode>| expect_compile_error(&[first.clone(), other], &[]);
+    let text = against(vec![
+        build_collective(K::Barrier, 0),
+        build_collective(K::AllReduce, 8),
+    ]);
+    assert_contains_all(
         &text,
         &[
             "collective 0",
             "rank 0 node 1 `n1` is all-reduce of 8 bytes",
         ],
     );
-    says(&text, &["rank 1 node 1 `n1` is barrier", "ranks 0, 1"]);
-    let text = against(vec![call(K::AllToAll, 8), call(K::Barrier, 0)]);
-    says(
+    assert_contains_all(&text, &["rank 1 node 1 `n1` is barrier", "ranks 0, 1"]);
+    let text = against(vec![
+        build_collective(K::AllToAll, 8),
+        build_collective(K::Barrier, 0),
+    ]);
+    assert_contains_all(
         &text,
         &["is all-reduce of 8 bytes", "is all-to-all of 8 bytes"],
     );
-    let text = against(vec![call(K::AllReduce, 9), call(K::Barrier, 0)]);
-    says(
+    let text = against(vec![
+        build_collective(K::AllReduce, 9),
+        build_collective(K::Barrier, 0),
+    ]);
+    assert_contains_all(
         &text,
         &["is all-reduce of 8 bytes", "is all-reduce of 9 bytes"],
     );
-    let text = against(vec![call(K::AllReduce, 8)]);
-    says(
+    let text = against(vec![build_collective(K::AllReduce, 8)]);
+    assert_contains_all(
         &text,
         &[
             "collective 1",
@@ -103,21 +130,21 @@ fn ranks_that_disagree() {
             "rank 1 has no further",
         ],
     );
-    let rooted = |root| vec![call(K::Broadcast, 8).root(root)];
-    let text = why(&[rooted(0), rooted(1)], &[]);
-    says(&text, &["rooted at rank 0", "rooted at rank 1"]);
+    let rooted = |root| vec![build_collective(K::Broadcast, 8).root(root)];
+    let text = expect_compile_error(&[rooted(0), rooted(1)], &[]);
+    assert_contains_all(&text, &["rooted at rank 0", "rooted at rank 1"]);
     // Rank 1 has no collective, so it names no group.
-    let text = against(vec![kernel(1)]);
-    says(&text, &["rank 1 has no further collective"]);
+    let text = against(vec![build_kernel(1)]);
+    assert_contains_all(&text, &["rank 1 has no further collective"]);
 }
 
 #[test]
 fn roots_outside_their_group() {
-    let node = call(K::Broadcast, 8).group("g").root(2);
-    let mut ranks = vec![vec![kernel(1)]; 4];
+    let node = build_collective(K::Broadcast, 8).group("g").root(2);
+    let mut ranks = vec![vec![build_kernel(1)]; 4];
     (ranks[0], ranks[1]) = (vec![node.clone()], vec![node]);
-    let text = why(&ranks, &[("g", &[0, 1])]);
-    says(
+    let text = expect_compile_error(&ranks, &[("g", &[0, 1])]);
+    assert_contains_all(
         &text,
         &["rank 0 node 1 `n1`", "the root is rank 2", "ranks 0, 1"],
     );
@@ -126,22 +153,25 @@ fn roots_outside_their_group() {
 #[test]
 fn groups_that_fit_no_job() {
     let member = |rank: usize, of: usize| {
-        let mut ranks = vec![vec![kernel(1)]; of];
-        ranks[rank] = vec![kernel(1), call(K::AllReduce, 8).group("g")];
+        let mut ranks = vec![vec![build_kernel(1)]; of];
+        ranks[rank] = vec![
+            build_kernel(1),
+            build_collective(K::AllReduce, 8).group("g"),
+        ];
         ranks
     };
     let why = |ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]| {
         try_job(ranks, groups).unwrap_err().to_string()
     };
     let text = why(&member(0, 2), &[("g", &[0, 5])]);
-    says(&text, &["rank 5 takes part, but the job has 2 ranks"]);
+    assert_contains_all(&text, &["rank 5 takes part, but the job has 2 ranks"]);
     let text = why(&member(1, 2), &[]);
-    says(
+    assert_contains_all(
         &text,
         &["rank 1, node 2", "`g` is not declared", "with `groups`"],
     );
     let text = why(&member(1, 4), &[("g", &[0, 2])]);
-    says(
+    assert_contains_all(
         &text,
         &[
             "rank 1, node 2",
@@ -150,13 +180,13 @@ fn groups_that_fit_no_job() {
         ],
     );
     let text = why(&member(0, 4), &[("g", &[0, 2, 0])]);
-    says(&text, &["group `g` names rank 0 twice"]);
+    assert_contains_all(&text, &["group `g` names rank 0 twice"]);
 }
 
 #[test]
 fn more_ranks_than_npus() {
-    let text = why(&vec![vec![kernel(1)]; 5], &[]);
-    says(
+    let text = expect_compile_error(&vec![vec![build_kernel(1)]; 5], &[]);
+    assert_contains_all(
         &text,
         &["the job has 5 ranks", "machine `rig` has 4 NPUs (0 to 3)"],
     );
@@ -165,10 +195,10 @@ fn more_ranks_than_npus() {
 /// One member has a trace that lacks the group's collectives.
 #[test]
 fn members_that_never_call() {
-    let mut ranks = vec![vec![kernel(1)]; 3];
-    ranks[0] = vec![call(K::AllReduce, 8).group("g")];
-    let text = why(&ranks, &[("g", &[0, 2])]);
-    says(
+    let mut ranks = vec![vec![build_kernel(1)]; 3];
+    ranks[0] = vec![build_collective(K::AllReduce, 8).group("g")];
+    let text = expect_compile_error(&ranks, &[("g", &[0, 2])]);
+    assert_contains_all(
         &text,
         &[
             "rank 0 node 1 `n1` is all-reduce",

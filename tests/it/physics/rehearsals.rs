@@ -1,9 +1,11 @@
 //! Tests collectives that are replayed in isolation so that later ones reuse the results: times equal those with
 //! messages, whatever happens in between.
 
-use super::lines::{TestTraceNode, call, kernel, line, receive, send};
-use super::rig::{ObserverLog, job};
-use super::tile_groups::{Random, machine};
+use super::lines::{
+    TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
+};
+use super::rig::{ObserverLog, build_rank_job};
+use super::tile_groups::{Random, build_dies_machine};
 use crate::corpus::is_whole;
 use chakram::engine::NetworkModel::Exclusive;
 use chakram::engine::{CompiledReplay, CompletedReplayTotals, InstanceId, ReplayOptions};
@@ -31,7 +33,7 @@ impl Observer for LinkBusyTimesText {
 /// Replays the workload over exclusive links. Returns the outcome, the events in an order
 /// independent of the engine's, and the records of collectives without the method that replayed
 /// them.
-fn run(
+fn replay_exclusive_links(
     workload: &Workload,
     machine: &Machine,
     cores: &[u32],
@@ -62,7 +64,7 @@ fn run(
 /// each after kernels during which links become idle. At random times there are also kernels that
 /// last longer on some ranks in some passes, loads and stores through ports, and messages between
 /// stages.
-fn stages(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
+fn generate_pipeline_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
     let mut ranks = vec![Vec::<TestTraceNode>::new(); 16];
     let (skew, memory) = (random.below(3), random.below(3));
     let plans: [Vec<[u64; 4]>; 2] = std::array::from_fn(|_| {
@@ -77,7 +79,7 @@ fn stages(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
             let (stage, member) = (rank / 8, rank % 8);
             let lines = &mut ranks[rank as usize];
             if stage > 0 {
-                lines.push(receive(rank - 8, 600).tag(pass as i32));
+                lines.push(build_receive(rank - 8, 600).tag(pass as i32));
             }
             let first = lines.len() as u64;
             for [what, size, after, which] in &plans[stage as usize] {
@@ -87,7 +89,7 @@ fn stages(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
                 let is_wide = which % 4 == 0;
                 let of = |kind, bytes| {
                     let (name, lane) = if is_wide { (all, 6) } else { (tensor, 4) };
-                    call(kind, bytes).group(name).on(lane)
+                    build_collective(kind, bytes).group(name).on(lane)
                 };
                 let bytes = [1600, 6400][(size % 2) as usize];
                 let root = if is_wide { 8 * stage } else { rank / 4 * 4 };
@@ -97,14 +99,14 @@ fn stages(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
                     2 => of(K::AllGather, bytes / 8),
                     3 => of(K::AllToAll, bytes),
                     4 => of(K::Broadcast, bytes).root(root),
-                    5 if memory > 0 => line(Op::Memory {
+                    5 if memory > 0 => build_node(Op::Memory {
                         store: size % 2 == 0,
                         place: MemoryLocation::Remote,
                         bytes: 400 + size % 3 * 300,
                         in_switch: false,
                     })
                     .on(7 + i64::from(which % 2 == 0)),
-                    _ => kernel(1),
+                    _ => build_kernel(1),
                 };
                 // Nodes run after a kernel of their own; loads and the like may run at any time in the pass.
                 let before = lines.len() as u64;
@@ -116,7 +118,7 @@ fn stages(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
                     Vec::from_iter((before > 0).then_some(before))
                 };
                 lines.push(
-                    kernel(20 + size % 40 + 3 * wait)
+                    build_kernel(20 + size % 40 + 3 * wait)
                         .on(i64::from(which % 2 == 0))
                         .after(&begins),
                 );
@@ -127,7 +129,12 @@ fn stages(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
                 // Messages run at the end of a pass, or at the beginning of every third pass.
                 let begins = pass.is_multiple_of(3);
                 let after = if begins { first + 1 } else { last };
-                lines.push(send(rank + 8, 600).tag(pass as i32).on(9).after(&[after]));
+                lines.push(
+                    build_send(rank + 8, 600)
+                        .tag(pass as i32)
+                        .on(9)
+                        .after(&[after]),
+                );
             }
         }
     }
@@ -144,10 +151,10 @@ fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let mut all = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let workload = job(&stages(random), &groups);
+        let workload = build_rank_job(&generate_pipeline_ranks(random), &groups);
         let shape = ["mesh", "torus"][random.below(2) as usize];
         let dies = [[1, 1], [2, 2]][random.below(2) as usize];
-        let machine = machine(shape, dies, [8 / dies[0], 4 / dies[1]], 16);
+        let machine = build_dies_machine(shape, dies, [8 / dies[0], 4 / dies[1]], 16);
         let mut order: Vec<u32> = (0..32).collect();
         if random.below(4) == 0 {
             for i in (1..order.len()).rev() {
@@ -155,8 +162,8 @@ fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
             }
         }
         order.truncate(16);
-        let [(answered, a), (stepwise, b)] =
-            [false, true].map(|stepwise| run(&workload, &machine, &order, stepwise));
+        let [(answered, a), (stepwise, b)] = [false, true]
+            .map(|stepwise| replay_exclusive_links(&workload, &machine, &order, stepwise));
         let what = format!("seed {seed}, {shape} of {dies:?} dies: {answered:?} {stepwise:?}");
         assert_eq!(answered.makespan, stepwise.makespan, "{what}");
         let ([a, b], [busy, busy_stepwise]) = ([a.0, b.0], [a.1, b.1]);
@@ -196,16 +203,16 @@ fn answers_of_rehearsals_are_those_of_every_message_at_length() {
 /// closed form. Each link is busy for as long as it is with simulated messages.
 #[test]
 fn links_are_as_busy_as_message_by_message() {
-    let line = machine("mesh", [1, 1], [4, 2], 8);
+    let line = build_dies_machine("mesh", [1, 1], [4, 2], 8);
     let mut lines: Vec<TestTraceNode> = Vec::new();
     for round in 0..5 {
-        lines.push(kernel(20).after(&[2 * round]).on(1));
-        lines.push(call(K::AllReduce, 1600).after(&[2 * round + 1]));
+        lines.push(build_kernel(20).after(&[2 * round]).on(1));
+        lines.push(build_collective(K::AllReduce, 1600).after(&[2 * round + 1]));
     }
     lines[0].after.clear();
-    let workload = job(&vec![lines; 4], &[]);
-    let [(answered, (_, busy)), (stepwise, (_, expected))] =
-        [false, true].map(|stepwise| run(&workload, &line, &[0, 1, 2, 3], stepwise));
+    let workload = build_rank_job(&vec![lines; 4], &[]);
+    let [(answered, (_, busy)), (stepwise, (_, expected))] = [false, true]
+        .map(|stepwise| replay_exclusive_links(&workload, &line, &[0, 1, 2, 3], stepwise));
     assert_eq!(busy, expected);
     assert_eq!(answered.makespan, stepwise.makespan);
     // The first run shows that the collective repeats. At the end of the second run, its arrival pattern is replayed in

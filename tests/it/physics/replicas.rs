@@ -1,7 +1,9 @@
 //! Tests ranks that represent equal ranks: the report equals that of a replay of all ranks.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{ObserverLog, dim, job, machine, released};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{
+    ObserverLog, build_machine_from_dims, build_rank_job, load_released_traces, make_dim,
+};
 use super::tile_groups::Random;
 use crate::corpus::is_whole;
 use chakram::engine::{CollectiveCurvesOrAlgorithms, CompiledReplay, NetworkModel, ReplayOptions};
@@ -21,7 +23,7 @@ struct ReplicaJob {
 
 /// Returns a random job: in each micro-batch a rank receives from the previous stage, computes, reduces over its tensor
 /// group and sends to the next stage; at the end it reduces over its replicas, over parts of them, or over all ranks.
-fn replicas(random: &mut Random) -> ReplicaJob {
+fn generate_replica_job(random: &mut Random) -> ReplicaJob {
     let stages = 1 + random.below(3) as u32;
     let tensor = 1 << random.below(2);
     let count = 4 << random.below(2);
@@ -65,20 +67,22 @@ fn replicas(random: &mut Random) -> ReplicaJob {
                 for tag in 0..micro_batches as i32 {
                     if stage > 0 {
                         let from = rank([t, stage - 1, replica]);
-                        own.push(receive(from, 3000).tag(tag));
+                        own.push(build_receive(from, 3000).tag(tag));
                     }
                     for [what, size, lane] in &work {
                         let last = own.len() as u64;
                         let on = (lane % 2) as i64;
                         let next = match what % 4 {
-                            0 => kernel(100 + size % 900).on(on),
-                            1 => kernel(10).on(on).delayed(size % 300),
+                            0 => build_kernel(100 + size % 900).on(on),
+                            1 => build_kernel(10).on(on).delayed(size % 300),
                             2 => {
                                 let kind = [K::AllReduce, K::AllGather][(size % 2) as usize];
                                 let group = of_tensor[replica as usize];
-                                call(kind, 800 + 16 * (size % 300)).group(group).on(4)
+                                build_collective(kind, 800 + 16 * (size % 300))
+                                    .group(group)
+                                    .on(4)
                             }
-                            _ => kernel(50).on(3),
+                            _ => build_kernel(50).on(3),
                         };
                         let after: Vec<u64> = (last > 0).then_some(last).into_iter().collect();
                         own.push(next.after(&after));
@@ -86,20 +90,21 @@ fn replicas(random: &mut Random) -> ReplicaJob {
                     if stage + 1 < stages {
                         let last = own.len() as u64;
                         let to = rank([t, stage + 1, replica]);
-                        own.push(send(to, 3000).tag(tag).on(8).after(&[last]));
+                        own.push(build_send(to, 3000).tag(tag).on(8).after(&[last]));
                     }
                 }
                 let part = replica / shard + t * (count / shard);
                 let at = replica % shard + t * shard;
                 let ends = [
-                    Some(call(K::ReduceScatter, 6400).group(of_data[part as usize])),
-                    (shard < count).then(|| call(K::AllReduce, 1600).group(across[at as usize])),
-                    whole.then(|| call(K::AllReduce, 640)),
+                    Some(build_collective(K::ReduceScatter, 6400).group(of_data[part as usize])),
+                    (shard < count)
+                        .then(|| build_collective(K::AllReduce, 1600).group(across[at as usize])),
+                    whole.then(|| build_collective(K::AllReduce, 640)),
                 ];
                 for end in ends.into_iter().flatten() {
                     let last = own.len() as u64;
                     own.push(end.on(5).after(&[last]));
-                    own.push(kernel(70).on(0).after(&[last + 1]));
+                    own.push(build_kernel(70).on(0).after(&[last + 1]));
                 }
             }
         }
@@ -108,7 +113,7 @@ fn replicas(random: &mut Random) -> ReplicaJob {
 }
 
 /// Returns a machine of two or three dimensions for `ranks` ranks, with some NPUs to spare.
-fn grid(random: &mut Random, ranks: u32) -> Machine {
+fn generate_random_machine(random: &mut Random, ranks: u32) -> Machine {
     let shapes = [
         DimensionShape::Ring,
         DimensionShape::Switch,
@@ -117,9 +122,9 @@ fn grid(random: &mut Random, ranks: u32) -> Machine {
     let mut shape = || shapes[random.below(3) as usize];
     let algorithm = [CollectiveAlgorithm::Ring, CollectiveAlgorithm::Direct];
     let inner = 4.min(ranks);
-    machine(&[
-        dim(shape(), inner, algorithm[0]),
-        dim(shape(), ranks.div_ceil(inner), algorithm[1]),
+    build_machine_from_dims(&[
+        make_dim(shape(), inner, algorithm[0]),
+        make_dim(shape(), ranks.div_ceil(inner), algorithm[1]),
     ])
 }
 
@@ -134,7 +139,7 @@ fn without_path(report: Report) -> Report {
 }
 
 /// Returns the completions in a log, each with its time, instance and node, in ascending order.
-fn completions(log: &ObserverLog) -> Vec<(u64, u32, u32)> {
+fn list_completions(log: &ObserverLog) -> Vec<(u64, u32, u32)> {
     let ended = log.events.iter().filter(|(_, is_end, ..)| *is_end);
     let mut ended: Vec<_> = ended.map(|&(at, _, rank, node)| (at, rank, node)).collect();
     ended.sort_unstable();
@@ -142,11 +147,11 @@ fn completions(log: &ObserverLog) -> Vec<(u64, u32, u32)> {
 }
 
 /// Compares the folded replay of a random job with the replay of all ranks. Returns true if the job was folded.
-fn compare(seed: u64) -> bool {
+fn compare_folded_replay(seed: u64) -> bool {
     let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let ReplicaJob { mut lines, groups } = replicas(random);
+    let ReplicaJob { mut lines, groups } = generate_replica_job(random);
     let ranks = lines.len() as u32;
-    let machine = grid(random, ranks);
+    let machine = generate_random_machine(random, ranks);
     let mut options =
         ReplayOptions::with_changes(|o| o.network = Some(NetworkModel::ContentionFree));
     let odd = random.below(ranks.into()) as u32;
@@ -156,7 +161,7 @@ fn compare(seed: u64) -> bool {
         1 => late = 200,
         2 => {
             let last = lines[odd as usize].len() as u64;
-            lines[odd as usize].push(kernel(40).on(0).after(&[last]));
+            lines[odd as usize].push(build_kernel(40).on(0).after(&[last]));
         }
         3 => {
             let mut order: Vec<u32> = (0..ranks).collect();
@@ -168,7 +173,7 @@ fn compare(seed: u64) -> bool {
     }
     let workload: Workload = {
         let all = (0..).zip(lines.iter().map(Vec::as_slice));
-        let mut builder = released(all, |rank| if rank == odd { late } else { 0 });
+        let mut builder = load_released_traces(all, |rank| if rank == odd { late } else { 0 });
         let declared = groups.iter();
         let declared = declared.map(|(name, members)| ((*name).to_owned(), members.clone()));
         builder.declare_groups(declared.collect());
@@ -189,21 +194,29 @@ fn compare(seed: u64) -> bool {
         CompiledReplay::new(&workload, &machine, &options).unwrap(),
     ]
     .map(|replay| replay.run(ObserverLog::default()).unwrap().1);
-    assert_eq!(completions(&quick), completions(&stepped), "seed {seed}");
+    assert_eq!(
+        list_completions(&quick),
+        list_completions(&stepped),
+        "seed {seed}"
+    );
     true
 }
 
 #[test]
 fn a_representative_gives_the_report_of_all_ranks() {
     let seeds = if is_whole() { 600 } else { 150 };
-    let folded = (0..seeds).filter(|&seed| compare(seed)).count() as u64;
+    let folded = (0..seeds)
+        .filter(|&seed| compare_folded_replay(seed))
+        .count() as u64;
     assert!(folded > seeds / 3, "{folded} of {seeds} were folded");
 }
 
 #[test]
 #[ignore = "long: 20,000 random jobs"]
 fn a_representative_gives_the_report_of_all_ranks_at_length() {
-    let folded = (1000..21_000).filter(|&seed| compare(seed)).count();
+    let folded = (1000..21_000)
+        .filter(|&seed| compare_folded_replay(seed))
+        .count();
     assert!(folded > 7000, "{folded}");
 }
 
@@ -213,12 +226,18 @@ fn a_representative_gives_the_report_of_all_ranks_at_length() {
 /// is simulated for each rank, and no rank may represent another.
 #[test]
 fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
-    let ring = machine(&[dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)]);
-    let lines = |ns| vec![kernel(ns).on(0), call(K::AllReduce, 8000).on(1).after(&[1])];
+    let ring =
+        build_machine_from_dims(&[make_dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)]);
+    let lines = |ns| {
+        vec![
+            build_kernel(ns).on(0),
+            build_collective(K::AllReduce, 8000).on(1).after(&[1]),
+        ]
+    };
     let is_folded = |late: u64| {
         let mut ranks = vec![lines(100); 8];
         ranks[5] = lines(late);
-        let workload = job(&ranks, &[]);
+        let workload = build_rank_job(&ranks, &[]);
         let options =
             ReplayOptions::with_changes(|o| o.network = Some(NetworkModel::ContentionFree));
         let prepared = CompiledReplay::new(&workload, &ring, &options).unwrap();
@@ -237,8 +256,11 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
     let nodes = Machine::load_preset("dgx-h100x2").unwrap();
     let lines = |group| {
         vec![
-            kernel(100_000).on(0),
-            call(K::AllReduce, 1 << 20).group(group).on(1).after(&[1]),
+            build_kernel(100_000).on(0),
+            build_collective(K::AllReduce, 1 << 20)
+                .group(group)
+                .on(1)
+                .after(&[1]),
         ]
     };
     let ranks: Vec<_> = (0..16).map(|rank| lines(["a", "b"][rank / 8])).collect();
@@ -246,7 +268,7 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
         ("a", &[0, 1, 2, 3, 4, 5, 6, 7]),
         ("b", &[8, 9, 10, 11, 12, 13, 14, 15]),
     ];
-    let workload = job(&ranks, &groups);
+    let workload = build_rank_job(&ranks, &groups);
     let options = ReplayOptions::with_changes(|o| {
         o.network = Some(NetworkModel::ContentionFree);
         o.collectives = Some(CollectiveCurvesOrAlgorithms::Curves);
@@ -270,16 +292,16 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
 fn a_slow_rank_keeps_the_members_that_end_at_different_times() {
     use DimensionShape::{FullyConnected, Ring};
     let dims = [
-        dim(FullyConnected, 4, CollectiveAlgorithm::Direct),
-        dim(Ring, 8, CollectiveAlgorithm::Ring),
+        make_dim(FullyConnected, 4, CollectiveAlgorithm::Direct),
+        make_dim(Ring, 8, CollectiveAlgorithm::Ring),
     ];
     let rings: Vec<Vec<u32>> = (0..4)
         .map(|first| (0..8).map(|i| first + 4 * i).collect())
         .collect();
     let names = ["a", "b", "c", "d"];
     let lines = |rank: usize| {
-        let sum = call(K::AllReduce, 8000).group(names[rank % 4]);
-        vec![kernel(100).on(0), sum.on(1).after(&[1])]
+        let sum = build_collective(K::AllReduce, 8000).group(names[rank % 4]);
+        vec![build_kernel(100).on(0), sum.on(1).after(&[1])]
     };
     let ranks: Vec<_> = (0..32).map(lines).collect();
     let groups: Vec<_> = names
@@ -287,7 +309,10 @@ fn a_slow_rank_keeps_the_members_that_end_at_different_times() {
         .copied()
         .zip(rings.iter().map(Vec::as_slice))
         .collect();
-    let (workload, machine) = (job(&ranks, &groups), machine(&dims));
+    let (workload, machine) = (
+        build_rank_job(&ranks, &groups),
+        build_machine_from_dims(&dims),
+    );
     let replayed = |slow: Vec<(Rank, f64)>| {
         let options = ReplayOptions::with_changes(|o| {
             o.network = Some(NetworkModel::ContentionFree);

@@ -62,7 +62,7 @@ impl Dim {
 }
 
 /// Returns a dimension with 20 ps per byte, which is 50 GB/s, and 500 ns per link.
-pub fn dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> Dim {
+pub fn make_dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> Dim {
     Dim {
         shape,
         size,
@@ -73,7 +73,7 @@ pub fn dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> 
 }
 
 /// Returns settings for `count` random cases from a fixed seed.
-pub fn cases(count: u32) -> ProptestConfig {
+pub fn make_proptest_config(count: u32) -> ProptestConfig {
     ProptestConfig {
         cases: count,
         failure_persistence: None,
@@ -83,7 +83,7 @@ pub fn cases(count: u32) -> ProptestConfig {
 }
 
 /// Returns a machine with these dimensions, whose NPUs have more lanes than any test needs.
-pub fn machine(dims: &[Dim]) -> Machine {
+pub fn build_machine_from_dims(dims: &[Dim]) -> Machine {
     let named = dims
         .iter()
         .map(|dim| DimensionAlgorithmChoice::Named(dim.algorithm));
@@ -91,7 +91,7 @@ pub fn machine(dims: &[Dim]) -> Machine {
 }
 
 /// Returns a machine with these dimensions and this switching mode.
-pub fn switched(dims: &[Dim], switching: SwitchingMode) -> Machine {
+pub fn build_switching_machine(dims: &[Dim], switching: SwitchingMode) -> Machine {
     let named = dims
         .iter()
         .map(|dim| DimensionAlgorithmChoice::Named(dim.algorithm));
@@ -140,12 +140,14 @@ pub const ONE_CHUNK: ChunkCountOrderAndOverlap = ChunkCountOrderAndOverlap {
 };
 
 /// Returns the traces of these ranks, written in the file format and read back.
-pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [TestTraceNode])>) -> WorkloadBuilder {
-    released(ranks, |_| 0)
+pub fn load_rank_traces<'l>(
+    ranks: impl IntoIterator<Item = (u32, &'l [TestTraceNode])>,
+) -> WorkloadBuilder {
+    load_released_traces(ranks, |_| 0)
 }
 
 /// Returns the bytes of a trace file with these nodes.
-pub fn contents(lines: &[TestTraceNode]) -> Vec<u8> {
+pub fn encode_trace_file(lines: &[TestTraceNode]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (id, line) in (1..).zip(lines) {
         let name = format!("n{id}");
@@ -168,14 +170,18 @@ pub fn contents(lines: &[TestTraceNode]) -> Vec<u8> {
 }
 
 /// Returns the traces of these ranks, with each rank released at the given time in nanoseconds.
-pub fn released<'l>(
+pub fn load_released_traces<'l>(
     ranks: impl IntoIterator<Item = (u32, &'l [TestTraceNode])>,
     at_ns: impl Fn(u32) -> u64,
 ) -> WorkloadBuilder {
     let mut builder = WorkloadBuilder::default();
     for (rank, lines) in ranks {
-        let (graph, binding) =
-            Graph::read_graph(&contents(lines), rank, EnforcedDependencyKinds::Both).unwrap();
+        let (graph, binding) = Graph::read_graph(
+            &encode_trace_file(lines),
+            rank,
+            EnforcedDependencyKinds::Both,
+        )
+        .unwrap();
         let graph = builder.add_graph(graph);
         builder
             .add_rank(Rank(rank), graph, binding, Time(at_ns(rank) * 1000))
@@ -189,13 +195,13 @@ pub fn try_job(
     ranks: &[Vec<TestTraceNode>],
     groups: &[(&str, &[u32])],
 ) -> Result<Workload, WorkloadError> {
-    let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
+    let mut builder = load_rank_traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
     builder.declare_groups(declared.collect());
     builder.finish_workload(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
 }
 
-pub fn job(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Workload {
+pub fn build_rank_job(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Workload {
     try_job(ranks, groups).unwrap()
 }
 
@@ -236,27 +242,27 @@ pub fn replay_with(
     ReplayOutcomeAndLog { outcome, log }
 }
 
-pub fn replay(workload: &Workload, machine: &Machine) -> ReplayOutcomeAndLog {
+pub fn replay_and_log(workload: &Workload, machine: &Machine) -> ReplayOutcomeAndLog {
     replay_with(workload, machine, &ReplayOptions::default())
 }
 
 /// Returns the options with this way of timing communication.
-pub fn priced(comm: CommTiming) -> ReplayOptions {
+pub fn make_comm_timing_options(comm: CommTiming) -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
         o.comm = comm;
     })
 }
 
 /// Returns the options with this network model, without closed forms.
-pub fn over(model: NetworkModel) -> ReplayOptions {
+pub fn make_stepwise_network_options(model: NetworkModel) -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
-        *o = stepwise();
+        *o = make_stepwise_options();
         o.network = Some(model);
     })
 }
 
 /// Returns the options without closed forms.
-pub fn stepwise() -> ReplayOptions {
+pub fn make_stepwise_options() -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
         o.stepwise = true;
     })

@@ -1,8 +1,8 @@
 //! Tests the scaling law: if latencies and kernel times double and bandwidths halve, everything takes exactly twice as
 //! long, provided that all durations are whole picoseconds. The choices of algorithms never change, even with rounding.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{Dim, dim, job, machine_of};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{Dim, build_rank_job, machine_of, make_dim};
 use crate::corpus::sample_every_nth;
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::{
@@ -55,7 +55,7 @@ impl ScalableMachineAndJob {
         let dims = sizes.iter().map(|&size| Dim {
             ps_per_byte: dice.pick(&[1, 2, 3, 5, 20]),
             link_ns: dice.pick(&[0, 0, 1, 7, 500]),
-            ..dim(dice.pick(&shapes), size, CollectiveAlgorithm::Ring)
+            ..make_dim(dice.pick(&shapes), size, CollectiveAlgorithm::Ring)
         });
         let dims: Vec<Dim> = dims.collect();
         let choices = dims.iter().map(|_| match dice.roll(3) {
@@ -106,15 +106,15 @@ impl ScalableMachineAndJob {
         match dice.roll(4) {
             0 => {
                 let ns = dice.pick(&[0, 1, 590, 1180, 7000]);
-                let line = kernel(ns).on(dice.pick(&[0, 1]));
+                let line = build_kernel(ns).on(dice.pick(&[0, 1]));
                 let rank = dice_rank(ranks, dice);
                 self.add(dice, rank, line);
             }
             1 => {
                 let (from, to) = (dice_rank(ranks, dice), dice_rank(ranks, dice));
                 if from != to {
-                    self.add(dice, from, send(to as u32, bytes));
-                    self.add(dice, to, receive(from as u32, bytes));
+                    self.add(dice, from, build_send(to as u32, bytes));
+                    self.add(dice, to, build_receive(from as u32, bytes));
                 }
             }
             _ => {
@@ -127,7 +127,7 @@ impl ScalableMachineAndJob {
                         (members, Some(name))
                     }
                 };
-                let mut line = call(kind, if kind == K::Barrier { 0 } else { bytes });
+                let mut line = build_collective(kind, if kind == K::Barrier { 0 } else { bytes });
                 if kind.has_root() {
                     line = line.root(dice.pick(&members));
                 }
@@ -178,7 +178,7 @@ impl ScalableMachineAndJob {
             .iter()
             .map(|(name, members)| (*name, &members[..]))
             .collect();
-        let workload = job(&ranks, &groups);
+        let workload = build_rank_job(&ranks, &groups);
         let machine = self.machine(factor);
         let options = ReplayOptions::with_changes(|o| {
             o.network = Some(self.model);

@@ -4,10 +4,11 @@
 //! On every machine here a link takes 20 ps per byte and has a latency of 500 ns, and a switch puts
 //! two links between NPUs. The last of 10,000 B therefore leaves after s = 200 ns and arrives after 1,000 + 200 ns.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ReplayOutcomeAndLog, cases, contents, dim, job, machine, over, replay, replay_with, stepwise,
-    traces,
+    ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, encode_trace_file,
+    load_rank_traces, make_dim, make_proptest_config, make_stepwise_network_options,
+    make_stepwise_options, replay_and_log, replay_with,
 };
 use chakram::astra_sim::custom_algorithm::{AstraOrRecordedScriptDurations, read_custom_algorithm};
 use chakram::engine::{EnumeratedSetting, NetworkModel, ReplayOptions};
@@ -20,21 +21,31 @@ use proptest::prelude::*;
 
 /// Returns the same machine twice: with sends that complete when their last byte has left, and with
 /// sends that complete when it has arrived.
-fn both(machine: &Machine) -> [Machine; 2] {
+fn make_completion_variants(machine: &Machine) -> [Machine; 2] {
     [Injected, Delivered].map(|sends| machine.clone().with_send_completion(sends))
 }
 
-fn switch(size: u32, algorithm: CollectiveAlgorithm) -> [Machine; 2] {
-    both(&machine(&[dim(DimensionShape::Switch, size, algorithm)]))
+fn build_switch_variants(size: u32, algorithm: CollectiveAlgorithm) -> [Machine; 2] {
+    make_completion_variants(&build_machine_from_dims(&[make_dim(
+        DimensionShape::Switch,
+        size,
+        algorithm,
+    )]))
 }
 
 /// Replays `workload` under `model` for each [`SendCompletion`](chakram::machine::SendCompletion), in order.
-fn under(
+fn replay_both_variants(
     model: NetworkModel,
     machines: &[Machine; 2],
     workload: &Workload,
 ) -> [ReplayOutcomeAndLog; 2] {
-    [0, 1].map(|i| replay_with(workload, &machines[i], &over(model)))
+    [0, 1].map(|i| {
+        replay_with(
+            workload,
+            &machines[i],
+            &make_stepwise_network_options(model),
+        )
+    })
 }
 
 /// A kernel after a send, and the send's lane, wait for the message's last byte; the receive's end does not change. If
@@ -42,17 +53,17 @@ fn under(
 #[test]
 fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
     let ranks = [
-        vec![send(1, 10_000), kernel(300).after(&[1])],
-        vec![receive(0, 10_000)],
+        vec![build_send(1, 10_000), build_kernel(300).after(&[1])],
+        vec![build_receive(0, 10_000)],
     ];
-    let workload = job(&ranks, &[]);
-    let machines = switch(2, CollectiveAlgorithm::Ring);
+    let workload = build_rank_job(&ranks, &[]);
+    let machines = build_switch_variants(2, CollectiveAlgorithm::Ring);
     for &(model, ..) in NetworkModel::CHOICES {
         let left = match model {
             NetworkModel::Exclusive => 1_200_000,
             _ => 200_000,
         };
-        let [injected, delivered] = under(model, &machines, &workload);
+        let [injected, delivered] = replay_both_variants(model, &machines, &workload);
         assert_eq!((injected.end(0, 1), injected.start(0, 2)), (left, left));
         let there = 1_200_000;
         assert_eq!(
@@ -72,10 +83,13 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
 /// delay it.
 #[test]
 fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
-    let of = |tag| vec![send(2, 10_000).tag(tag), kernel(1).after(&[1])];
-    let receiver = vec![receive(0, 10_000).tag(1), receive(1, 10_000).tag(2)];
-    let workload = job(&[of(1), of(2), receiver], &[]);
-    let machines = switch(4, CollectiveAlgorithm::Ring);
+    let of = |tag| vec![build_send(2, 10_000).tag(tag), build_kernel(1).after(&[1])];
+    let receiver = vec![
+        build_receive(0, 10_000).tag(1),
+        build_receive(1, 10_000).tag(2),
+    ];
+    let workload = build_rank_job(&[of(1), of(2), receiver], &[]);
+    let machines = build_switch_variants(4, CollectiveAlgorithm::Ring);
     for (model, left, there) in [
         // The operations do not contend: 200 ns, and 1,000 + 200 ns.
         (NetworkModel::ContentionFree, [200, 200], [1200, 1200]),
@@ -89,7 +103,7 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
         // the other.
         (NetworkModel::Exclusive, [1200, 2400], [1200, 2400]),
     ] {
-        let [injected, delivered] = under(model, &machines, &workload);
+        let [injected, delivered] = replay_both_variants(model, &machines, &workload);
         let ends = |replay: &ReplayOutcomeAndLog| [0, 1].map(|rank| replay.end(rank, 1) / 1000);
         assert_eq!(
             (ends(&injected), ends(&delivered)),
@@ -110,11 +124,14 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
 #[test]
 fn a_send_holds_its_lane_until_it_is_complete() {
     let ranks = [
-        vec![send(1, 10_000).tag(1), send(1, 10_000).tag(2)],
-        vec![receive(0, 10_000).tag(1), receive(0, 10_000).tag(2)],
+        vec![build_send(1, 10_000).tag(1), build_send(1, 10_000).tag(2)],
+        vec![
+            build_receive(0, 10_000).tag(1),
+            build_receive(0, 10_000).tag(2),
+        ],
     ];
-    let [injected, delivered] =
-        switch(2, CollectiveAlgorithm::Ring).map(|machine| replay(&job(&ranks, &[]), &machine));
+    let [injected, delivered] = build_switch_variants(2, CollectiveAlgorithm::Ring)
+        .map(|machine| replay_and_log(&build_rank_job(&ranks, &[]), &machine));
     // The injected send ends after 200 + 1,200 ns, and the delivered send after 1,200 + 1,200 ns.
     assert_eq!((injected.start(0, 2), injected.ps()), (200_000, 1_400_000));
     assert_eq!(
@@ -126,16 +143,16 @@ fn a_send_holds_its_lane_until_it_is_complete() {
 /// Delivery neither waits until the receive is posted nor needs a trace of the receiver.
 #[test]
 fn nobody_has_to_receive_for_a_send_to_be_complete() {
-    let [_, machine] = switch(4, CollectiveAlgorithm::Ring);
+    let [_, machine] = build_switch_variants(4, CollectiveAlgorithm::Ring);
     let ranks = [
-        vec![send(1, 10_000)],
-        vec![kernel(3000), receive(0, 10_000).after(&[1])],
+        vec![build_send(1, 10_000)],
+        vec![build_kernel(3000), build_receive(0, 10_000).after(&[1])],
     ];
-    let late = replay(&job(&ranks, &[]), &machine);
+    let late = replay_and_log(&build_rank_job(&ranks, &[]), &machine);
     assert_eq!((late.end(0, 1), late.end(1, 2)), (1_200_000, 3_000_000));
-    let lines: &[TestTraceNode] = &[send(3, 10_000), kernel(300).after(&[1])];
-    let alone = traces([(0, lines)]).finish_workload(Some(4), MissingRankPolicy::Mirror);
-    let alone = replay(&alone.unwrap(), &machine);
+    let lines: &[TestTraceNode] = &[build_send(3, 10_000), build_kernel(300).after(&[1])];
+    let alone = load_rank_traces([(0, lines)]).finish_workload(Some(4), MissingRankPolicy::Mirror);
+    let alone = replay_and_log(&alone.unwrap(), &machine);
     assert_eq!((alone.end(0, 1), alone.ps()), (1_200_000, 1_500_000));
 }
 
@@ -164,10 +181,10 @@ send_completion = "WHEN"
 "#;
     let ends = ["injected", "delivered"].map(|when| {
         let machine = Machine::parse(&file.replace("WHEN", when), "clos.toml").unwrap();
-        let mut ranks = vec![vec![kernel(0)]; 4];
-        ranks[0] = vec![send(3, 1_000_000), kernel(0).after(&[1])];
-        ranks[3] = vec![receive(0, 1_000_000)];
-        let replay = replay(&job(&ranks, &[]), &machine);
+        let mut ranks = vec![vec![build_kernel(0)]; 4];
+        ranks[0] = vec![build_send(3, 1_000_000), build_kernel(0).after(&[1])];
+        ranks[3] = vec![build_receive(0, 1_000_000)];
+        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &machine);
         assert_eq!(replay.end(3, 1), 1_004_000_000);
         replay.end(0, 2)
     });
@@ -180,12 +197,18 @@ send_completion = "WHEN"
 fn sends_of_custom_algorithms_are_complete_alike() {
     let scripts = [
         vec![
-            send(1, 10_000).tag(1),
-            send(1, 10_000).tag(2).after(&[1]).on(1),
+            build_send(1, 10_000).tag(1),
+            build_send(1, 10_000).tag(2).after(&[1]).on(1),
         ],
-        vec![receive(0, 10_000).tag(1), receive(0, 10_000).tag(2).on(1)],
+        vec![
+            build_receive(0, 10_000).tag(1),
+            build_receive(0, 10_000).tag(2).on(1),
+        ],
     ];
-    let files: Vec<Vec<u8>> = scripts.iter().map(|lines| contents(lines)).collect();
+    let files: Vec<Vec<u8>> = scripts
+        .iter()
+        .map(|lines| encode_trace_file(lines))
+        .collect();
     let custom = NamedScriptedAlgorithm {
         kind: K::Broadcast,
         name: "twice".to_owned(),
@@ -194,16 +217,16 @@ fn sends_of_custom_algorithms_are_complete_alike() {
             .with_matched_labels()
             .unwrap(),
     };
-    let workload = job(&vec![vec![call(K::Broadcast, 20_000)]; 2], &[]);
+    let workload = build_rank_job(&vec![vec![build_collective(K::Broadcast, 20_000)]; 2], &[]);
     for model in [
         NetworkModel::ContentionFree,
         NetworkModel::Ports,
         NetworkModel::Links,
         NetworkModel::FairSharing,
     ] {
-        let ends = switch(2, CollectiveAlgorithm::Ring).map(|machine| {
+        let ends = build_switch_variants(2, CollectiveAlgorithm::Ring).map(|machine| {
             let options = ReplayOptions::with_changes(|o| {
-                *o = over(model);
+                *o = make_stepwise_network_options(model);
                 o.custom = vec![custom.clone()];
             });
             replay_with(&workload, &machine, &options).ends()
@@ -219,10 +242,10 @@ fn sends_of_custom_algorithms_are_complete_alike() {
 fn algorithms_of_collectives_take_as_long_either_way() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         for kind in [K::AllReduce, K::AllToAll, K::Broadcast, K::Gather] {
-            let workload = job(&vec![vec![call(kind, 40_000)]; 4], &[]);
-            for options in [ReplayOptions::default(), stepwise()] {
-                let [injected, delivered] =
-                    switch(4, algorithm).map(|machine| replay_with(&workload, &machine, &options));
+            let workload = build_rank_job(&vec![vec![build_collective(kind, 40_000)]; 4], &[]);
+            for options in [ReplayOptions::default(), make_stepwise_options()] {
+                let [injected, delivered] = build_switch_variants(4, algorithm)
+                    .map(|machine| replay_with(&workload, &machine, &options));
                 assert_eq!(injected, delivered, "{algorithm} {kind}");
             }
         }
@@ -230,7 +253,7 @@ fn algorithms_of_collectives_take_as_long_either_way() {
 }
 
 proptest! {
-    #![proptest_config(cases(64))]
+    #![proptest_config(make_proptest_config(64))]
 
     /// Some collectives use closed forms, which later sends may invalidate at any moment, and others use messages. No
     /// send completes before it has left, and chains of sends never end earlier.
@@ -241,18 +264,18 @@ proptest! {
         model in prop::sample::select(vec![NetworkModel::Ports, NetworkModel::Links]),
     ) {
         let ranks: Vec<_> = (0..4_u32).map(|rank| {
-            let chain = kernel(starts[rank as usize]).on(1);
-            let out = send((rank + 1) % 4, bytes).after(&[1]).on(2);
-            let more = send((rank + 2) % 4, bytes).after(&[2]).tag(1).on(2);
-            let into = receive((rank + 3) % 4, bytes);
-            let last = receive((rank + 2) % 4, bytes).tag(1);
-            vec![chain, out, more, into, last, call(K::AllReduce, 40_000)]
+            let chain = build_kernel(starts[rank as usize]).on(1);
+            let out = build_send((rank + 1) % 4, bytes).after(&[1]).on(2);
+            let more = build_send((rank + 2) % 4, bytes).after(&[2]).tag(1).on(2);
+            let into = build_receive((rank + 3) % 4, bytes);
+            let last = build_receive((rank + 2) % 4, bytes).tag(1);
+            vec![chain, out, more, into, last, build_collective(K::AllReduce, 40_000)]
         }).collect();
-        let workload = job(&ranks, &[]);
-        let [_, machine] = switch(4, CollectiveAlgorithm::Ring);
+        let workload = build_rank_job(&ranks, &[]);
+        let [_, machine] = build_switch_variants(4, CollectiveAlgorithm::Ring);
         let closed = ReplayOptions::with_changes(|o| o.network = Some(model));
         let closed = replay_with(&workload, &machine, &closed);
-        let stepped = replay_with(&workload, &machine, &over(model));
+        let stepped = replay_with(&workload, &machine, &make_stepwise_network_options(model));
         prop_assert_eq!(&closed.log.events, &stepped.log.events);
         for rank in 0..4 {
             // The send completes together with the receive at the other end, or before it, because

@@ -1,8 +1,8 @@
 //! Compares the makespan's slopes, and the ranges in which they are valid, with finite differences: replays of random
 //! jobs with changed times.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::job;
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::build_rank_job;
 use super::tile_groups::Random;
 use crate::corpus::is_whole;
 use chakram::engine::{
@@ -39,7 +39,7 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
             };
             for _ in 0..1 + random.below(3) {
                 let class = MemoryBoundKernelClass::ALL[random.below(4) as usize].0;
-                let mut one = kernel(20 + random.below(2000)).on(random.below(2) as i64);
+                let mut one = build_kernel(20 + random.below(2000)).on(random.below(2) as i64);
                 one.shape = Some(KernelShape::Moving(class));
                 one.delay_ns = random.below(4) * 25;
                 let on = depends(lines, random);
@@ -47,16 +47,24 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
             }
             let on = depends(lines, random);
             match what {
-                0 => lines.push(call(K::AllReduce, 40_000 << size).on(5).after(&on)),
-                1 => lines.push(call(K::AllGather, 20_000 << size).on(5).after(&on)),
+                0 => lines.push(
+                    build_collective(K::AllReduce, 40_000 << size)
+                        .on(5)
+                        .after(&on),
+                ),
+                1 => lines.push(
+                    build_collective(K::AllGather, 20_000 << size)
+                        .on(5)
+                        .after(&on),
+                ),
                 2 => {
                     lines.push(
-                        send((rank + 1) % RANKS, 10_000 << size)
+                        build_send((rank + 1) % RANKS, 10_000 << size)
                             .tag(step)
                             .on(6)
                             .after(&on),
                     );
-                    lines.push(receive((rank + RANKS - 1) % RANKS, 10_000 << size).tag(step));
+                    lines.push(build_receive((rank + RANKS - 1) % RANKS, 10_000 << size).tag(step));
                 }
                 _ => {}
             }
@@ -66,7 +74,12 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<TestTraceNode>> {
 }
 
 /// Returns the makespan of a replay that multiplies the times of the row by `factor`.
-fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor: f64) -> f64 {
+fn replay_changed_makespan(
+    workload: &Workload,
+    machine: &Machine,
+    row: &SensitivityRow,
+    factor: f64,
+) -> f64 {
     let time = DurationAdjustment::Factor(factor);
     let options = ReplayOptions::with_changes(|options| match row.setting.split_once(" = ") {
         Some(("kernel", pattern)) => options
@@ -88,12 +101,12 @@ fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor
 
 /// Returns the number of rows compared with replays, and the number of rows for which the graph alone finds the correct
 /// range.
-fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
+fn check_sensitivity_rows(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let [mut rows, mut by_graph] = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let workload = job(&random_ranks(random), &[]);
+        let workload = build_rank_job(&random_ranks(random), &[]);
         let options = ReplayOptions::default();
         let run = SensitivityReplayInputs {
             workload: &workload,
@@ -117,7 +130,7 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
             // One finite difference is at a random point in the range, and another at its end.
             let inside = row.holds_to + (1.0 - row.holds_to) * random.below(1000) as f64 / 1000.0;
             for factor in [inside, row.holds_to] {
-                let found = replayed(&workload, &machine, row, factor);
+                let found = replay_changed_makespan(&workload, &machine, row, factor);
                 assert!(
                     (found - line(factor)).abs() <= tolerance,
                     "seed {seed} at {factor}: {found} for {} of {row:?}, {tolerance} nodes",
@@ -131,7 +144,7 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
                 .find(|other| other.what == row.what)
                 .unwrap();
             assert_eq!(of_graph.slope_ps, row.slope_ps);
-            let end = replayed(&workload, &machine, row, of_graph.holds_to);
+            let end = replay_changed_makespan(&workload, &machine, row, of_graph.holds_to);
             by_graph += u64::from((end - line(of_graph.holds_to)).abs() <= tolerance);
         }
     }
@@ -157,7 +170,7 @@ fn hold_on_machines(seeds: std::ops::Range<u64>) -> [u64; 2] {
     let [mut rows, mut wide] = [0; 2];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let workload = job(&random_ranks(random), &[]);
+        let workload = build_rank_job(&random_ranks(random), &[]);
         let shape = ["ring", "switch", "fully_connected"][random.below(3) as usize];
         let options = ReplayOptions::default();
         let makespan_with = |per_byte: f64, per_link: f64| {
@@ -220,7 +233,7 @@ fn slopes_of_rates_are_finite_differences_inside_their_ranges() {
 #[test]
 fn slopes_are_finite_differences_inside_their_ranges() {
     let jobs = if is_whole() { 1000 } else { 25 };
-    let [rows, by_graph] = hold(0..jobs);
+    let [rows, by_graph] = check_sensitivity_rows(0..jobs);
     println!("{rows} rows of {jobs} jobs; the graph alone is right about the range of {by_graph}");
     // In many of these jobs the order on lanes changes, and only replays reveal this.
     assert!(
@@ -236,14 +249,14 @@ fn slopes_are_finite_differences_inside_their_ranges() {
 fn a_slope_holds_until_the_next_path() {
     let of = |class: MemoryBoundKernelClass, ns| TestTraceNode {
         shape: Some(KernelShape::Moving(class)),
-        ..kernel(ns)
+        ..build_kernel(ns)
     };
     let lines = vec![
         of(MemoryBoundKernelClass::Softmax, 30).on(0),
         of(MemoryBoundKernelClass::Copy, 20).on(0).after(&[1]),
         of(MemoryBoundKernelClass::Optimizer, 40).on(1),
     ];
-    let workload = job(&[lines], &[]);
+    let workload = build_rank_job(&[lines], &[]);
     let machine = Machine::load_preset("dgx-h100").unwrap();
     let run = SensitivityReplayInputs {
         workload: &workload,

@@ -1,10 +1,11 @@
 //! Tests members that start at different times: no closed form applies, and every member ends when the naive simulation
 //! says.
 
-use super::lines::{TestTraceNode, call, kernel};
+use super::lines::{TestTraceNode, build_collective, build_kernel};
 use super::naive;
 use super::rig::{
-    Dim, ReplayOutcomeAndLog, cases, dim, job, machine, replay, replay_with, stepwise,
+    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, make_dim,
+    make_proptest_config, make_stepwise_options, replay_and_log, replay_with,
 };
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm;
@@ -16,25 +17,36 @@ use proptest::prelude::*;
 
 /// Returns a job in which each rank computes for its time in `starts_ns` and then joins the
 /// collective.
-pub fn skewed(kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<Vec<TestTraceNode>> {
+pub fn build_skewed_ranks(
+    kind: K,
+    bytes: u64,
+    root: u32,
+    starts_ns: &[u64],
+) -> Vec<Vec<TestTraceNode>> {
     let node = match kind.has_root() {
-        true => call(kind, bytes).root(root),
-        false => call(kind, bytes),
+        true => build_collective(kind, bytes).root(root),
+        false => build_collective(kind, bytes),
     };
-    let rank = |&ns: &u64| vec![kernel(ns), node.clone().after(&[1])];
+    let rank = |&ns: &u64| vec![build_kernel(ns), node.clone().after(&[1])];
     starts_ns.iter().map(rank).collect()
 }
 
-fn run(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> ReplayOutcomeAndLog {
-    replay(
-        &job(&skewed(kind, bytes, root, starts_ns), &[]),
-        &machine(dims),
+fn replay_skewed_collective(
+    dims: &[Dim],
+    kind: K,
+    bytes: u64,
+    root: u32,
+    starts_ns: &[u64],
+) -> ReplayOutcomeAndLog {
+    replay_and_log(
+        &build_rank_job(&build_skewed_ranks(kind, bytes, root, starts_ns), &[]),
+        &build_machine_from_dims(dims),
     )
 }
 
 fn by_hand(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<u64> {
     let starts: Vec<_> = starts_ns.iter().map(|ns| ns * 1000).collect();
-    naive::ends(dims, kind, bytes, root as usize, &starts)
+    naive::simulate_npu_ends(dims, kind, bytes, root as usize, &starts)
 }
 
 /// A ring all-gathers 4 x 1,000 B at 50 GB/s and 500 ns per link. Half of 1,000 B goes in each
@@ -53,9 +65,9 @@ fn by_hand(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> V
 /// 2,560.
 #[test]
 fn a_late_member_delays_its_followers_in_turn() {
-    let dims = [dim(DimensionShape::Ring, 4, Ring)];
+    let dims = [make_dim(DimensionShape::Ring, 4, Ring)];
     let starts = [0, 0, 1000, 0];
-    let replay = run(&dims, K::AllGather, 1000, 0, &starts);
+    let replay = replay_skewed_collective(&dims, K::AllGather, 1000, 0, &starts);
     assert_eq!(replay.ends(), [2_060_000, 2_560_000, 1_560_000, 2_560_000]);
     assert_eq!(replay.outcome.stepwise, 1);
     // There are 4 members x 3 messages in each of two directions.
@@ -76,7 +88,7 @@ fn a_late_member_delays_its_followers_in_turn() {
 #[test]
 fn a_generated_skew_goes_message_by_message() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
-        let dims = [dim(DimensionShape::Switch, 5, algorithm)];
+        let dims = [make_dim(DimensionShape::Switch, 5, algorithm)];
         for ns in [0, 700] {
             let mut options = CollectivePattern::new(K::AllReduce, 5000, 5);
             options.skew = Span::from_ns(ns);
@@ -87,7 +99,7 @@ fn a_generated_skew_goes_message_by_message() {
                 .unwrap();
             let starts: Vec<_> = (0..5).map(|rank| 100 + rank * ns).collect();
             let want = by_hand(&dims, K::AllReduce, 5000, 0, &starts);
-            let replay = replay(&workload, &machine(&dims));
+            let replay = replay_and_log(&workload, &build_machine_from_dims(&dims));
             assert_eq!(replay.ends(), want);
             // Members of a tree end one after another, so the tree has no closed form.
             let tree = matches!(
@@ -103,14 +115,18 @@ fn a_generated_skew_goes_message_by_message() {
                 _ => {}
             }
             assert_eq!(replay.outcome.messages == 0, closed);
-            let replay = replay_with(&workload, &machine(&dims), &stepwise());
+            let replay = replay_with(
+                &workload,
+                &build_machine_from_dims(&dims),
+                &make_stepwise_options(),
+            );
             assert_eq!((replay.ends(), replay.outcome.closed), (want, 0));
         }
     }
 }
 
 /// Returns start times that often coincide: few values, some of them multiples of a step.
-fn starts(n: usize) -> impl Strategy<Value = Vec<u64>> {
+fn start_times_strategy(n: usize) -> impl Strategy<Value = Vec<u64>> {
     let late = prop_oneof![0_u64..5, Just(520_u64), Just(1040), 0_u64..5000];
     prop::collection::vec(late, n)
 }
@@ -128,69 +144,69 @@ fn any_kind() -> impl Strategy<Value = K> {
 }
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(make_proptest_config(400))]
 
     #[test]
     fn every_member_of_a_ring_ends_as_its_recurrence_says(
-        (n, starts) in (2_usize..=9).prop_flat_map(|n| (Just(n), starts(n))),
+        (n, starts) in (2_usize..=9).prop_flat_map(|n| (Just(n), start_times_strategy(n))),
         shape in any_shape(),
         kind in any_kind(),
         root in 0_u32..9,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
-        let dims = [dim(shape, n as u32, Ring)];
+        let dims = [make_dim(shape, n as u32, Ring)];
         let bytes = if kind == K::Barrier { 0 } else { share * n as u64 };
         let root = root % n as u32;
-        let replay = run(&dims, kind, bytes, root, &starts);
+        let replay = replay_skewed_collective(&dims, kind, bytes, root, &starts);
         prop_assert_eq!(replay.ends(), by_hand(&dims, kind, bytes, root, &starts));
     }
 
     #[test]
     fn every_member_of_a_direct_exchange_ends_as_its_ports_allow(
-        (n, starts) in (2_usize..=9).prop_flat_map(|n| (Just(n), starts(n))),
+        (n, starts) in (2_usize..=9).prop_flat_map(|n| (Just(n), start_times_strategy(n))),
         shape in any_shape(),
         kind in any_kind(),
         root in 0_u32..9,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
-        let dims = [dim(shape, n as u32, Direct)];
+        let dims = [make_dim(shape, n as u32, Direct)];
         let bytes = if kind == K::Barrier { 0 } else { share * n as u64 };
         let root = root % n as u32;
-        let replay = run(&dims, kind, bytes, root, &starts);
+        let replay = replay_skewed_collective(&dims, kind, bytes, root, &starts);
         prop_assert_eq!(replay.ends(), by_hand(&dims, kind, bytes, root, &starts));
     }
 
     #[test]
     fn every_member_of_any_algorithm_ends_as_its_partners_allow(
-        (n, starts) in (2_usize..=17).prop_flat_map(|n| (Just(n), starts(n))),
+        (n, starts) in (2_usize..=17).prop_flat_map(|n| (Just(n), start_times_strategy(n))),
         shape in any_shape(),
         algorithm in 2..CollectiveAlgorithm::ALL.len(),
         kind in any_kind(),
         root in 0_u32..17,
         share in prop::sample::select(vec![0_u64, 1000, 25_000]),
     ) {
-        let dims = [dim(shape, n as u32, CollectiveAlgorithm::ALL[algorithm].0)];
+        let dims = [make_dim(shape, n as u32, CollectiveAlgorithm::ALL[algorithm].0)];
         // Each n-th part is a multiple of 64, so repeated halves take whole picoseconds.
         let bytes = if kind == K::Barrier { 0 } else { 64 * share * n as u64 };
         let root = root % n as u32;
-        let replay = run(&dims, kind, bytes, root, &starts);
+        let replay = replay_skewed_collective(&dims, kind, bytes, root, &starts);
         prop_assert_eq!(replay.ends(), by_hand(&dims, kind, bytes, root, &starts));
     }
 
     #[test]
     fn lines_of_several_dimensions_drift_apart_as_they_should(
-        starts in starts(12),
+        starts in start_times_strategy(12),
         shapes in (any_shape(), any_shape()),
         algorithms in (0..CollectiveAlgorithm::ALL.len(), 0..CollectiveAlgorithm::ALL.len()),
         kind in any_kind(),
         root in 0_u32..12,
     ) {
         let algorithm = |i: usize| CollectiveAlgorithm::ALL[i].0;
-        let inner = dim(shapes.0, 4, algorithm(algorithms.0));
-        let mut outer = dim(shapes.1, 3, algorithm(algorithms.1));
+        let inner = make_dim(shapes.0, 4, algorithm(algorithms.0));
+        let mut outer = make_dim(shapes.1, 3, algorithm(algorithms.1));
         outer.ps_per_byte = 50;
         let bytes = if kind == K::Barrier { 0 } else { 12_000 };
-        let replay = run(&[inner, outer], kind, bytes, root, &starts);
+        let replay = replay_skewed_collective(&[inner, outer], kind, bytes, root, &starts);
         prop_assert_eq!(replay.ends(), by_hand(&[inner, outer], kind, bytes, root, &starts));
     }
 }

@@ -1,15 +1,16 @@
 //! Tests replays that get stuck: the waiting nodes, their reasons, and the cycle.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{ObserverLog, dim, job, machine};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{ObserverLog, build_machine_from_dims, build_rank_job, make_dim};
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions, Stuck};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 
-fn stuck(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Stuck {
-    let workload = job(ranks, groups);
-    let machine = machine(&[dim(DimensionShape::Ring, ranks.len() as u32, Ring)]);
+fn expect_stuck_replay(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Stuck {
+    let workload = build_rank_job(ranks, groups);
+    let machine =
+        build_machine_from_dims(&[make_dim(DimensionShape::Ring, ranks.len() as u32, Ring)]);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     match prepared.run(ObserverLog::default()) {
         Err(ReplayError::Stuck(stuck)) => *stuck,
@@ -21,7 +22,7 @@ fn stuck(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Stuck {
 type RankNodeIdPairs = Vec<(u32, u64)>;
 
 /// Returns the waiting nodes and the nodes of the cycle.
-fn places(stuck: &Stuck) -> (RankNodeIdPairs, RankNodeIdPairs) {
+fn list_waiting_and_cycle_nodes(stuck: &Stuck) -> (RankNodeIdPairs, RankNodeIdPairs) {
     let waiting = stuck.waiting.iter().map(|w| (w.node.rank.0, w.node.id));
     let cycle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     (waiting.collect(), cycle.collect())
@@ -29,12 +30,21 @@ fn places(stuck: &Stuck) -> (RankNodeIdPairs, RankNodeIdPairs) {
 
 #[test]
 fn two_ranks_that_receive_before_they_send() {
-    let rank = |peer| vec![kernel(10), receive(peer, 64), send(peer, 64).after(&[2])];
-    let stuck = stuck(&[rank(1), rank(0)], &[]);
+    let rank = |peer| {
+        vec![
+            build_kernel(10),
+            build_receive(peer, 64),
+            build_send(peer, 64).after(&[2]),
+        ]
+    };
+    let stuck = expect_stuck_replay(&[rank(1), rank(0)], &[]);
     assert_eq!((stuck.completed, stuck.total), (2, 6));
     // Each receive waits for the other rank's send, and each send waits for its own rank's receive.
     let circle = vec![(0, 2), (1, 3), (1, 2), (0, 3)];
-    assert_eq!(places(&stuck), (vec![(0, 2), (1, 2)], circle));
+    assert_eq!(
+        list_waiting_and_cycle_nodes(&stuck),
+        (vec![(0, 2), (1, 2)], circle)
+    );
     for (waiting, [own, peer]) in stuck.waiting.iter().zip([[0, 1], [1, 0]]) {
         assert_eq!(waiting.node.rank.0, own);
         let expected = format!(
@@ -55,10 +65,16 @@ fn two_ranks_that_receive_before_they_send() {
 /// Each of three ranks waits for the next, and a fourth rank waits for the first.
 #[test]
 fn a_circle_of_three_and_one_that_waits_for_it() {
-    let rank = |from, to| vec![receive(from, 8), send(to, 8).after(&[1])];
-    let mut ranks = [rank(1, 2), rank(2, 0), rank(0, 1), vec![receive(0, 8)]].to_vec();
-    ranks[0].push(send(3, 8).after(&[1]));
-    let (waiting, cycle) = places(&stuck(&ranks, &[]));
+    let rank = |from, to| vec![build_receive(from, 8), build_send(to, 8).after(&[1])];
+    let mut ranks = [
+        rank(1, 2),
+        rank(2, 0),
+        rank(0, 1),
+        vec![build_receive(0, 8)],
+    ]
+    .to_vec();
+    ranks[0].push(build_send(3, 8).after(&[1]));
+    let (waiting, cycle) = list_waiting_and_cycle_nodes(&expect_stuck_replay(&ranks, &[]));
     assert_eq!(waiting, [(0, 1), (1, 1), (2, 1), (3, 1)]);
     assert_eq!(cycle, [(0, 1), (1, 2), (1, 1), (2, 2), (2, 1), (0, 2)]);
 }
@@ -67,14 +83,25 @@ fn a_circle_of_three_and_one_that_waits_for_it() {
 /// and the member that is not ready is still named.
 #[test]
 fn a_member_that_is_missing_where_members_gather() {
-    let barrier = || call(K::Barrier, 0).on(0);
+    let barrier = || build_collective(K::Barrier, 0).on(0);
     let ranks = [
-        vec![kernel(1).on(0), receive(1, 8), barrier().after(&[2])],
-        vec![kernel(1).on(0), barrier(), send(0, 8).after(&[2])],
+        vec![
+            build_kernel(1).on(0),
+            build_receive(1, 8),
+            barrier().after(&[2]),
+        ],
+        vec![
+            build_kernel(1).on(0),
+            barrier(),
+            build_send(0, 8).after(&[2]),
+        ],
     ];
-    let stuck = stuck(&ranks, &[]);
+    let stuck = expect_stuck_replay(&ranks, &[]);
     let circle = vec![(0, 2), (1, 3), (1, 2), (0, 3)];
-    assert_eq!(places(&stuck), (vec![(0, 2), (1, 2)], circle));
+    assert_eq!(
+        list_waiting_and_cycle_nodes(&stuck),
+        (vec![(0, 2), (1, 2)], circle)
+    );
     let why = &stuck.waiting[1].why;
     assert!(why.contains("1 of 2 members of its group"), "{why}");
     assert!(
@@ -87,12 +114,21 @@ fn a_member_that_is_missing_where_members_gather() {
 #[test]
 fn a_member_that_waits_for_a_message_from_behind_the_collective() {
     let ranks = [
-        vec![receive(1, 8), call(K::Barrier, 0).after(&[1])],
-        vec![call(K::Barrier, 0), send(0, 8).after(&[1])],
+        vec![
+            build_receive(1, 8),
+            build_collective(K::Barrier, 0).after(&[1]),
+        ],
+        vec![
+            build_collective(K::Barrier, 0),
+            build_send(0, 8).after(&[1]),
+        ],
     ];
-    let stuck = stuck(&ranks, &[]);
+    let stuck = expect_stuck_replay(&ranks, &[]);
     let circle = vec![(0, 1), (1, 2), (1, 1), (0, 2)];
-    assert_eq!(places(&stuck), (vec![(0, 1), (1, 1)], circle));
+    assert_eq!(
+        list_waiting_and_cycle_nodes(&stuck),
+        (vec![(0, 1), (1, 1)], circle)
+    );
     assert!(stuck.waiting[1].why.contains("barrier"), "{stuck}");
     assert!(
         stuck.waiting[1]

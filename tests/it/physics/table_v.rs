@@ -5,7 +5,7 @@
 //! GB/s), and the rest does not change. The speedup is therefore 1 / (1 - f + f / 5), and the paper's 4.6 corresponds
 //! to f = 0.978.
 
-use super::rig::replay;
+use super::rig::replay_and_log;
 use chakram::generate::{CheckedWorkloadPattern, LoadKernelStorePattern, WorkloadPattern};
 use chakram::machine::{Machine, PRESETS};
 use chakram::units::Span;
@@ -16,7 +16,7 @@ const NPUS: u64 = 256;
 const BYTES: u64 = 1_000_000_000;
 
 /// Returns a job with one load on every NPU, and a kernel after it.
-fn job(kernel_ns: u64) -> Workload {
+fn build_load_kernel_job(kernel_ns: u64) -> Workload {
     let mut options = LoadKernelStorePattern::new(NPUS as u32, 1, BYTES);
     options.kernel = Span::from_ns(kernel_ns);
     CheckedWorkloadPattern::new(WorkloadPattern::Memory(options))
@@ -26,7 +26,7 @@ fn job(kernel_ns: u64) -> Workload {
 }
 
 /// Returns the preset `hiermem` with these bandwidths in GB/s.
-fn hiermem(in_node: u64, group: u64) -> Machine {
+fn load_hiermem_with_rates(in_node: u64, group: u64) -> Machine {
     let preset = PRESETS.iter().find(|preset| preset.name == "hiermem");
     let text = preset.unwrap().text;
     let swap = |text: &str, key: &str, old: u64, new: u64| {
@@ -40,21 +40,21 @@ fn hiermem(in_node: u64, group: u64) -> Machine {
 }
 
 /// Returns the picoseconds that `bytes` take at `gb` GB/s, as a fraction.
-fn ps(bytes: u64, gb: u64) -> f64 {
+fn compute_transfer_ps(bytes: u64, gb: u64) -> f64 {
     bytes as f64 * 1000.0 / gb as f64
 }
 
 /// Returns the time that the paper's pipeline gives for 256 groups, 16 switches, 16 nodes, chunks of 64 kB, and 8,192
 /// GB/s for a node.
-fn formula(in_node: u64, group: u64) -> u64 {
+fn compute_paper_pipeline_time(in_node: u64, group: u64) -> u64 {
     let chunk = 64_000;
     let stages = (BYTES * NPUS) as f64 / (256 * 16 * chunk) as f64;
     let stage = [
         // A link has a 16th of its group's bandwidth, and a link to a node has a 16th of the
         // node's.
-        ps(chunk * 16, group),
-        ps(256 * chunk * 16, 16 * 8192),
-        ps(256 * 16 * chunk, 256 * in_node),
+        compute_transfer_ps(chunk * 16, group),
+        compute_transfer_ps(256 * chunk * 16, 16 * 8192),
+        compute_transfer_ps(256 * 16 * chunk, 256 * in_node),
     ];
     let longest = stage.iter().copied().fold(0.0, f64::max);
     let fill = stage.iter().sum::<f64>() - longest;
@@ -62,10 +62,10 @@ fn formula(in_node: u64, group: u64) -> u64 {
 }
 
 /// Returns the forty machines of the sweep: GB/s within a node, GB/s of a group, and the time.
-fn sweep(workload: &Workload) -> Vec<(u64, u64, u64)> {
+fn replay_bandwidth_sweep(workload: &Workload) -> Vec<(u64, u64, u64)> {
     let rates = (1..=8).flat_map(|i| (1..=5).map(move |g| (256 * i, 100 * g)));
     let time = |(in_node, group)| {
-        let replay = replay(workload, &hiermem(in_node, group));
+        let replay = replay_and_log(workload, &load_hiermem_with_rates(in_node, group));
         (in_node, group, replay.ps())
     };
     rates.map(time).collect()
@@ -73,8 +73,12 @@ fn sweep(workload: &Workload) -> Vec<(u64, u64, u64)> {
 
 #[test]
 fn forty_machines_take_what_the_formula_says() {
-    for (in_node, group, found) in sweep(&job(0)) {
-        assert_eq!(found, formula(in_node, group), "{in_node} {group}");
+    for (in_node, group, found) in replay_bandwidth_sweep(&build_load_kernel_job(0)) {
+        assert_eq!(
+            found,
+            compute_paper_pipeline_time(in_node, group),
+            "{in_node} {group}"
+        );
     }
 }
 
@@ -88,7 +92,7 @@ fn the_optimum_is_the_one_of_the_paper() {
         (0.978_26, 222_232, 4.60),
         (0.5, 10_000_000, 1.67),
     ] {
-        let times = sweep(&job(kernel_ns));
+        let times = replay_bandwidth_sweep(&build_load_kernel_job(kernel_ns));
         let of = |wanted: (u64, u64)| {
             let found = times.iter().find(|(i, g, _)| (*i, *g) == wanted);
             found.unwrap().2 as f64
@@ -111,13 +115,13 @@ fn the_optimum_is_the_one_of_the_paper() {
 
 #[test]
 fn the_presets_are_points_of_the_sweep_and_zero_infinity_is_beside_them() {
-    let workload = job(0);
-    let preset = |name| replay(&workload, &Machine::load_preset(name).unwrap()).ps();
+    let workload = build_load_kernel_job(0);
+    let preset = |name| replay_and_log(&workload, &Machine::load_preset(name).unwrap()).ps();
     // The load is 1 GB at 100 GB/s.
     let alone = preset("zero-infinity");
     assert_eq!(alone, 10_000_000_000);
-    assert_eq!(preset("hiermem"), formula(256, 100));
-    assert_eq!(preset("hiermem-opt"), formula(512, 500));
+    assert_eq!(preset("hiermem"), compute_paper_pipeline_time(256, 100));
+    assert_eq!(preset("hiermem-opt"), compute_paper_pipeline_time(512, 500));
     // The paper says that "ZeRO-Infinity performs 0.1% better"; here the additional stages take 6
     // us of 10 ms.
     let worse = preset("hiermem") as f64 / alone as f64 - 1.0;

@@ -2,9 +2,11 @@
 //! formula, accesses with messages and collectives with sums by hand, and random jobs with a simulator of successive
 //! servers (`random`).
 
-use super::lines::{TestTraceNode, call, kernel, line, receive, send};
-use super::loads::{self, load};
-use super::rig::{ReplayOutcomeAndLog, job, replay_with};
+use super::lines::{
+    TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
+};
+use super::loads::{self, build_remote_load};
+use super::rig::{ReplayOutcomeAndLog, build_rank_job, replay_with};
 use chakram::engine::{CommTiming, CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
@@ -21,13 +23,17 @@ const SHARED: [NetworkModel; 2] = [NetworkModel::Ports, NetworkModel::Links];
 
 /// Returns a machine with one dimension `d` of `npus` NPUs, with these ps per byte and this
 /// latency, and this remote memory.
-fn machine(npus: u32, (shape, ps, ns): (&str, u64, u64), remote: &str) -> Machine {
+fn build_remote_memory_machine(
+    npus: u32,
+    (shape, ps, ns): (&str, u64, u64),
+    remote: &str,
+) -> Machine {
     at_rate(npus, (shape, 1_000_000_000_000 / ps, ns), remote)
 }
 
 /// Returns such a machine with the rate in bytes per second.
 fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Machine {
-    loads::machine(
+    loads::build_memory_machine(
         npus,
         (shape, rate, ns, "direct"),
         &[("remote_memory", remote)],
@@ -36,7 +42,7 @@ fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Mach
 
 /// Returns a memory with `ps` per byte that is reached through the ports of `d` and sends 10 kB to each of `npus` NPUs
 /// concurrently.
-fn pool(npus: u32, ps: u64) -> String {
+fn format_pool_through_ports(npus: u32, ps: u64) -> String {
     let (rate, chunk) = (1000 / ps, 10 * npus);
     format!(
         r#"attachment = "switch"
@@ -49,11 +55,11 @@ latency = "0""#
     )
 }
 
-fn access(store: bool, bytes: u64) -> TestTraceNode {
-    loads::access(MemoryLocation::Remote, store, bytes)
+fn make_remote_memory_node(store: bool, bytes: u64) -> TestTraceNode {
+    loads::build_memory_access(MemoryLocation::Remote, store, bytes)
 }
 
-fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
+fn make_network_options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     ReplayOptions::with_changes(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
@@ -63,14 +69,18 @@ fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
 /// Returns the completions in order of time, and requires that they are the same with and without
 /// closed forms.
 #[track_caller]
-fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> ReplayOutcomeAndLog {
+fn replay_checking_closed_forms(
+    workload: &Workload,
+    machine: &Machine,
+    network: NetworkModel,
+) -> ReplayOutcomeAndLog {
     let events = |replay: &ReplayOutcomeAndLog| {
         let mut events = replay.log.events.clone();
         events.sort_unstable();
         events
     };
-    let folded = replay_with(workload, machine, &options(network, false));
-    let stepped = replay_with(workload, machine, &options(network, true));
+    let folded = replay_with(workload, machine, &make_network_options(network, false));
+    let stepped = replay_with(workload, machine, &make_network_options(network, true));
     assert_eq!(events(&folded), events(&stepped), "{network}");
     folded
 }
@@ -93,11 +103,12 @@ fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> ReplayO
 /// 1 has this sum at 800.
 #[test]
 fn a_load_and_an_all_reduce_share_a_port() {
-    let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
-    let reduce = call(K::AllReduce, 40_000).on(1);
-    let both = job(
+    let machine =
+        build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, 5));
+    let reduce = build_collective(K::AllReduce, 40_000).on(1);
+    let both = build_rank_job(
         &[
-            vec![reduce.clone(), load(80_000).on(2)],
+            vec![reduce.clone(), build_remote_load(80_000).on(2)],
             vec![reduce.clone()],
         ],
         &[],
@@ -107,7 +118,7 @@ fn a_load_and_an_all_reduce_share_a_port() {
         (NetworkModel::Ports, [1350, 1050, 850]),
         (NetworkModel::Links, [1300, 1000, 800]),
     ] {
-        let replay = run(&both, &machine, network);
+        let replay = replay_checking_closed_forms(&both, &machine, network);
         let ends = [replay.end(0, 2), replay.end(0, 1), replay.end(1, 1)];
         assert_eq!(ends, expected.map(|ns| ns * 1000), "{network}");
     }
@@ -116,13 +127,16 @@ fn a_load_and_an_all_reduce_share_a_port() {
     // reaches it at 600 and has entered at 850; chunks 3 to 8 enter until 1,450. With `links` the sum reaches the link
     // at 500. Chunk 1 has passed the link at 550, the sum at 750, to arrive at 850, and the other chunks pass until
     // 1,450.
-    let late = [kernel(300).on(3), load(80_000).on(2).after(&[2])];
-    let late = job(
+    let late = [
+        build_kernel(300).on(3),
+        build_remote_load(80_000).on(2).after(&[2]),
+    ];
+    let late = build_rank_job(
         &[[vec![reduce.clone()], late.to_vec()].concat(), vec![reduce]],
         &[],
     );
     for network in SHARED {
-        let replay = run(&late, &machine, network);
+        let replay = replay_checking_closed_forms(&late, &machine, network);
         let outcome = &replay.outcome;
         assert_eq!((outcome.closed, outcome.unfolded), (0, 1));
         let ends = [replay.end(0, 3), replay.end(0, 1), replay.end(1, 1)];
@@ -134,16 +148,18 @@ fn a_load_and_an_all_reduce_share_a_port() {
 /// closed form. The load of 80 kB above ends at 950 ns.
 #[test]
 fn a_load_under_way_keeps_closed_forms_off_its_port() {
-    let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
+    let machine =
+        build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, 5));
     for network in SHARED {
         for (ns, closed) in [(949, 0), (950, 1)] {
             let reduce = [
-                kernel(ns).on(3),
-                call(K::AllReduce, 40_000).after(&[1]).on(1),
+                build_kernel(ns).on(3),
+                build_collective(K::AllReduce, 40_000).after(&[1]).on(1),
             ];
             let mut ranks = vec![reduce.to_vec(); 2];
-            ranks[0].push(load(80_000).on(2));
-            let replay = run(&job(&ranks, &[]), &machine, network);
+            ranks[0].push(build_remote_load(80_000).on(2));
+            let replay =
+                replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
             assert_eq!(replay.outcome.closed, closed, "{network} {ns}");
             let ends = [replay.end(0, 3), replay.end(0, 2)];
             assert_eq!(ends, [950_000, (ns + 800) * 1000]);
@@ -162,13 +178,18 @@ fn a_load_under_way_keeps_closed_forms_off_its_port() {
 #[test]
 fn a_store_waits_for_a_send() {
     for (ps, alone, expected) in [(5, 550, 850), (20, 1000, 1300)] {
-        let machine = machine(2, ("switch", 10, 100), &pool(2, ps));
+        let machine =
+            build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, ps));
         for network in MODELS {
             let ranks = [
-                vec![send(1, 30_000).on(1), access(true, 40_000).on(2)],
-                vec![receive(0, 30_000)],
+                vec![
+                    build_send(1, 30_000).on(1),
+                    make_remote_memory_node(true, 40_000).on(2),
+                ],
+                vec![build_receive(0, 30_000)],
             ];
-            let replay = run(&job(&ranks, &[]), &machine, network);
+            let replay =
+                replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
             let expected = match network {
                 NetworkModel::ContentionFree => alone,
                 _ => expected,
@@ -178,10 +199,11 @@ fn a_store_waits_for_a_send() {
             assert_eq!(replay.end(1, 1), 500_000);
             // Incoming traffic uses another server.
             let ranks = [
-                vec![send(1, 30_000).on(1), load(40_000).on(2)],
-                vec![receive(0, 30_000)],
+                vec![build_send(1, 30_000).on(1), build_remote_load(40_000).on(2)],
+                vec![build_receive(0, 30_000)],
             ];
-            let replay = run(&job(&ranks, &[]), &machine, network);
+            let replay =
+                replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
             assert_eq!(replay.end(0, 2), alone * 1000);
         }
     }
@@ -192,18 +214,19 @@ fn a_store_waits_for_a_send() {
 /// chunk waits for 100 ns and has left at 300, followed by 50 ns in the memory and 100 ns of latency.
 #[test]
 fn chunks_come_last_of_an_instant() {
-    let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
+    let machine =
+        build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, 5));
     let ranks = [
         vec![
-            access(true, 20_000).on(1),
-            kernel(100).on(2),
-            line(Op::NoOp).after(&[2]),
-            send(1, 10_000).after(&[3]).on(3),
+            make_remote_memory_node(true, 20_000).on(1),
+            build_kernel(100).on(2),
+            build_node(Op::NoOp).after(&[2]),
+            build_send(1, 10_000).after(&[3]).on(3),
         ],
-        vec![receive(0, 10_000)],
+        vec![build_receive(0, 10_000)],
     ];
     for network in SHARED {
-        let replay = run(&job(&ranks, &[]), &machine, network);
+        let replay = replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
         assert_eq!([replay.end(0, 1), replay.end(1, 1)], [450_000, 400_000]);
     }
 }
@@ -233,9 +256,17 @@ fn two_loads_and_a_collective_share_their_ports() {
         ("fully_connected", NetworkModel::Ports, [1300, 700]),
         ("fully_connected", NetworkModel::Links, [1300, 700]),
     ] {
-        let machine = machine(2, (shape, 10, 100), &pool(2, 5));
-        let rank = vec![call(K::AllReduce, 40_000).on(1), load(80_000).on(2)];
-        let replay = run(&job(&[rank.clone(), rank], &[]), &machine, network);
+        let machine =
+            build_remote_memory_machine(2, (shape, 10, 100), &format_pool_through_ports(2, 5));
+        let rank = vec![
+            build_collective(K::AllReduce, 40_000).on(1),
+            build_remote_load(80_000).on(2),
+        ];
+        let replay = replay_checking_closed_forms(
+            &build_rank_job(&[rank.clone(), rank], &[]),
+            &machine,
+            network,
+        );
         for rank in 0..2 {
             let ends = [replay.end(rank, 2), replay.end(rank, 1)];
             assert_eq!(ends, expected.map(|ns| ns * 1000), "{shape} {network}");
@@ -257,27 +288,31 @@ fn two_loads_and_a_collective_share_their_ports() {
 /// leave first, until 150 ns, and then the chunks until 550, plus 20 + 100 ns.
 #[test]
 fn what_switches_gather_comes_to_the_ports() {
-    let text = pool(4, 2).replace("40 kB", "10 kB");
-    let machine = machine(4, ("switch", 10, 100), &text);
+    let text = format_pool_through_ports(4, 2).replace("40 kB", "10 kB");
+    let machine = build_remote_memory_machine(4, ("switch", 10, 100), &text);
     for store in [false, true] {
-        let gather = line(Op::Memory {
+        let gather = build_node(Op::Memory {
             store,
             place: MemoryLocation::Remote,
             bytes: 10_000,
             in_switch: true,
         });
-        let alone = job(&vec![vec![gather.clone()]; 4], &[]);
+        let alone = build_rank_job(&vec![vec![gather.clone()]; 4], &[]);
         for network in MODELS {
-            assert_eq!(run(&alone, &machine, network).ps(), 520_000, "{network}");
+            assert_eq!(
+                replay_checking_closed_forms(&alone, &machine, network).ps(),
+                520_000,
+                "{network}"
+            );
         }
-        let rank = vec![call(K::AllToAll, 20_000).on(1), gather.on(2)];
-        let met = job(&vec![rank; 4], &[]);
+        let rank = vec![build_collective(K::AllToAll, 20_000).on(1), gather.on(2)];
+        let met = build_rank_job(&vec![rank; 4], &[]);
         for network in SHARED {
             let expected = match (store, network) {
                 (false, NetworkModel::Links) => 650_000,
                 _ => 670_000,
             };
-            let replay = run(&met, &machine, network);
+            let replay = replay_checking_closed_forms(&met, &machine, network);
             for rank in 0..4 {
                 assert_eq!(replay.end(rank, 2), expected, "{network} {store}");
             }
@@ -300,11 +335,12 @@ fn channels_come_through_ports_too() {
                 "attachment = \"{name}\"\nbandwidth = \"50 GB/s\"\nthrough = \"d\"\nchunk = \"10 kB\"\n\
                  latency = \"7 ns\""
             );
-            let machine = machine(2, ("fully_connected", ps, 100), &remote);
+            let machine = build_remote_memory_machine(2, ("fully_connected", ps, 100), &remote);
             for (network, store) in MODELS.into_iter().flat_map(|m| [(m, false), (m, true)]) {
-                let access = access(store, 35_000);
+                let access = make_remote_memory_node(store, 35_000);
                 let ranks = vec![vec![access.clone().on(1), access.on(2)], Vec::new()];
-                let replay = run(&job(&ranks, &[]), &machine, network);
+                let replay =
+                    replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, network);
                 let one = 107
                     + match network {
                         NetworkModel::ContentionFree => formula,
@@ -324,15 +360,23 @@ fn channels_come_through_ports_too() {
 /// Collectives that last as long as recorded do not use the network, so loads take as long as they do alone.
 #[test]
 fn where_messages_are_not_carried_loads_are_alone() {
-    let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
-    let rank =
-        |access: TestTraceNode| vec![call(K::AllReduce, 40_000).lasts(500).on(1), access.on(2)];
+    let machine =
+        build_remote_memory_machine(2, ("switch", 10, 100), &format_pool_through_ports(2, 5));
+    let rank = |access: TestTraceNode| {
+        vec![
+            build_collective(K::AllReduce, 40_000).lasts(500).on(1),
+            access.on(2),
+        ]
+    };
     let options = ReplayOptions::with_changes(|o| {
-        *o = options(NetworkModel::Ports, false);
+        *o = make_network_options(NetworkModel::Ports, false);
         o.comm = CommTiming::Recorded;
     });
-    let ranks = [rank(load(80_000)), rank(access(true, 80_000))];
-    let replay = replay_with(&job(&ranks, &[]), &machine, &options);
+    let ranks = [
+        rank(build_remote_load(80_000)),
+        rank(make_remote_memory_node(true, 80_000)),
+    ];
+    let replay = replay_with(&build_rank_job(&ranks, &[]), &machine, &options);
     // Both share the memory, which takes 100 ns for a chunk of each: 100 + 8 x 100 and 100 ns.
     let ends = [replay.end(0, 2), replay.end(1, 2), replay.end(0, 1)];
     assert_eq!(ends, [1_000_000, 1_000_000, 500_000]);
@@ -340,13 +384,17 @@ fn where_messages_are_not_carried_loads_are_alone() {
 
 #[test]
 fn too_many_chunks_are_refused_where_they_would_be_carried_out() {
-    let text = pool(2, 5).replace("20 kB", "2 B");
-    let machine = machine(2, ("switch", 10, 100), &text);
-    let workload = |bytes| job(&[vec![load(bytes)], Vec::new()], &[]);
+    let text = format_pool_through_ports(2, 5).replace("20 kB", "2 B");
+    let machine = build_remote_memory_machine(2, ("switch", 10, 100), &text);
+    let workload = |bytes| build_rank_job(&[vec![build_remote_load(bytes)], Vec::new()], &[]);
     let prepared = |bytes, model| {
-        CompiledReplay::new(&workload(bytes), &machine, &options(model, false))
-            .map(|_| ())
-            .map_err(|e| e.to_string())
+        CompiledReplay::new(
+            &workload(bytes),
+            &machine,
+            &make_network_options(model, false),
+        )
+        .map(|_| ())
+        .map_err(|e| e.to_string())
     };
     // One byte per chunk gives 2^20 chunks, the maximum, and then one chunk more.
     assert_eq!(prepared(1 << 20, NetworkModel::Links), Ok(()));

@@ -1,8 +1,10 @@
 //! Tests equal ranks that are simulated once for all: the result is the same as if each rank were simulated, with fewer
 //! events while the ranks stay together.
 
-use super::lines::{TestTraceNode, call, kernel, line, receive, send};
-use super::rig::{ObserverLog, job};
+use super::lines::{
+    TestTraceNode, build_collective, build_kernel, build_node, build_receive, build_send,
+};
+use super::rig::{ObserverLog, build_rank_job};
 use crate::corpus::is_whole;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links};
 use chakram::engine::{
@@ -43,7 +45,7 @@ struct OrderFreeReplayResults {
     records: Vec<String>,
 }
 
-fn run(
+fn replay_with_aggregation(
     workload: &Workload,
     machine: &Machine,
     (network, cores): (NetworkModel, &[u32]),
@@ -69,14 +71,14 @@ fn run(
 
 /// Runs the job both ways, requires equal results, and returns the loop's counters: first with each
 /// rank simulated, then with groups.
-fn both(
+fn check_aggregated_replay(
     workload: &Workload,
     machine: &Machine,
     (network, cores): (NetworkModel, &[u32]),
     what: &str,
 ) -> [EventAndTileGroupCounts; 2] {
     let [(alone, a), (together, b)] =
-        [false, true].map(|way| run(workload, machine, (network, cores), way));
+        [false, true].map(|way| replay_with_aggregation(workload, machine, (network, cores), way));
     assert!(
         alone == together,
         "{what}, {network}: {:?} {:?}\n{:?}\n{:?}",
@@ -100,7 +102,7 @@ fn first_difference(a: &[LogEvent], b: &[LogEvent]) -> Option<(LogEvent, LogEven
 
 /// Returns a machine of dies of cores. Links have 1000 GB/s and 1 ns, links between dies have a quarter of that rate,
 /// and edge memory is at the left of row 0 and the right of row 1 of each die.
-pub fn machine(shape: &str, dies: [u32; 2], cores: [u32; 2], lanes: u32) -> Machine {
+pub fn build_dies_machine(shape: &str, dies: [u32; 2], cores: [u32; 2], lanes: u32) -> Machine {
     let borders = if dies == [1, 1] {
         ""
     } else {
@@ -157,7 +159,7 @@ type RankLinesAndGroups = (Vec<Vec<TestTraceNode>>, Vec<(&'static str, Vec<u32>)
 /// Returns the lines and the groups of stages of eight ranks in tensor groups and replicas. The ranks do random work on
 /// random lanes and after random nodes: kernels, all-reduces over the tensor group, the replicas and all ranks, loads
 /// and stores, and messages to and from the neighbouring stages.
-fn stages(random: &mut Random) -> RankLinesAndGroups {
+fn generate_pipeline_ranks(random: &mut Random) -> RankLinesAndGroups {
     const MEMBERS: u32 = 8;
     let count = 1 + random.below(3) as u32;
     let tensor = 1 << random.below(4);
@@ -184,27 +186,27 @@ fn stages(random: &mut Random) -> RankLinesAndGroups {
                 let lines = &mut ranks[rank as usize];
                 let tag = pass as i32;
                 if stage > 0 {
-                    lines.push(receive(rank - MEMBERS, 1000 + 500 * pass).tag(tag));
+                    lines.push(build_receive(rank - MEMBERS, 1000 + 500 * pass).tag(tag));
                 }
                 for [what, size, lane, after] in &plan {
                     let on = (lane % lanes as u64) as i64;
                     let one = match what % 6 {
-                        0 | 1 => kernel(100 + size % 900).on(on),
+                        0 | 1 => build_kernel(100 + size % 900).on(on),
                         2 if has_groups && tensor > 1 => {
                             let group = (stage * (MEMBERS / tensor) + member / tensor) as usize;
-                            call(K::AllReduce, 800 + size % 3000)
+                            build_collective(K::AllReduce, 800 + size % 3000)
                                 .group(groups[group].0)
                                 .on(4)
                         }
-                        3 => line(Op::Memory {
+                        3 => build_node(Op::Memory {
                             store: size % 2 == 0,
                             place: MemoryLocation::Remote,
                             bytes: 500 + size % 1500,
                             in_switch: false,
                         })
                         .on(5 + on),
-                        4 if lanes == 1 => kernel(50).on(on).delayed(size % 300),
-                        _ => kernel(200).on(on),
+                        4 if lanes == 1 => build_kernel(50).on(on).delayed(size % 300),
+                        _ => build_kernel(200).on(on),
                     };
                     let before = lines.len() as u64;
                     // The node follows the last node, an earlier node, or a received message.
@@ -219,7 +221,7 @@ fn stages(random: &mut Random) -> RankLinesAndGroups {
                 }
                 if stage + 1 < count {
                     let last = lines.len() as u64;
-                    let sent = send(rank + MEMBERS, 1000 + 500 * pass)
+                    let sent = build_send(rank + MEMBERS, 1000 + 500 * pass)
                         .tag(tag)
                         .on(8 + on_of(pass));
                     lines.push(sent.after(&[last]));
@@ -231,7 +233,7 @@ fn stages(random: &mut Random) -> RankLinesAndGroups {
     if random.below(2) == 0 {
         for lines in &mut ranks {
             let last = lines.len() as u64;
-            lines.push(call(K::AllReduce, 4000).on(4).after(&[last]));
+            lines.push(build_collective(K::AllReduce, 4000).on(4).after(&[last]));
         }
     }
     (ranks, groups)
@@ -248,14 +250,14 @@ fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
     let mut all = [0; 3];
     for seed in seeds {
         let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let (ranks, groups) = stages(random);
+        let (ranks, groups) = generate_pipeline_ranks(random);
         let declared: Vec<(&str, &[u32])> = groups.iter().map(|(n, m)| (*n, &m[..])).collect();
-        let workload = job(&ranks, &declared);
+        let workload = build_rank_job(&ranks, &declared);
         let shape = ["mesh", "torus"][random.below(2) as usize];
         let dies = [[1, 1], [2, 2]][random.below(2) as usize];
         let cores = [8 / dies[0], 4 / dies[1]];
         let lanes = 3 + random.below(12) as u32;
-        let machine = machine(shape, dies, cores, lanes);
+        let machine = build_dies_machine(shape, dies, cores, lanes);
         let mut order: Vec<u32> = (0..32).collect();
         if random.below(2) == 0 {
             for i in (1..order.len()).rev() {
@@ -265,7 +267,7 @@ fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
         order.truncate(ranks.len());
         for network in [Exclusive, Links, ContentionFree] {
             let what = format!("seed {seed}, {shape} of {dies:?}");
-            let counts = both(&workload, &machine, (network, &order), &what);
+            let counts = check_aggregated_replay(&workload, &machine, (network, &order), &what);
             all[0] += u64::from(counts[1].groups);
             all[1] += u64::from(counts[1].together);
             all[2] += counts[1].rejoined;
@@ -296,20 +298,21 @@ fn one_rank_for_all_gives_the_answer_of_each_by_itself_at_length() {
 /// event in addition to the node's own.
 #[test]
 fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
-    let torus = machine("torus", [1, 1], [16, 2], 8);
+    let torus = build_dies_machine("torus", [1, 1], [16, 2], 8);
     let mut lines = Vec::new();
     for _ in 0..4 {
         for _ in 0..20 {
             let last = lines.len() as u64;
             let after: Vec<u64> = (last > 0).then_some(last).into_iter().collect();
-            lines.push(kernel(100).after(&after));
+            lines.push(build_kernel(100).after(&after));
         }
         let last = lines.len() as u64;
-        lines.push(call(K::AllReduce, 160_000).on(1).after(&[last]));
+        lines.push(build_collective(K::AllReduce, 160_000).on(1).after(&[last]));
     }
-    let workload = job(&vec![lines; 16], &[]);
+    let workload = build_rank_job(&vec![lines; 16], &[]);
     let row: Vec<u32> = (0..16).collect();
-    let [alone, together] = both(&workload, &torus, (ContentionFree, &row), "a ring");
+    let [alone, together] =
+        check_aggregated_replay(&workload, &torus, (ContentionFree, &row), "a ring");
     assert_eq!(
         (together.groups, together.ranks, together.together),
         (1, 16, 1)
@@ -325,13 +328,14 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
         for _ in 0..20 {
             let last = lines.len() as u64;
             let after: Vec<u64> = (last > 0).then_some(last).into_iter().collect();
-            lines.push(kernel(100).after(&after));
+            lines.push(build_kernel(100).after(&after));
         }
         let last = lines.len() as u64;
-        lines.push(call(K::AllReduce, 160_000).on(1).after(&[last]));
+        lines.push(build_collective(K::AllReduce, 160_000).on(1).after(&[last]));
     }
-    let workload = job(&vec![lines; 16], &[]);
-    let [alone, together] = both(&workload, &torus, (Exclusive, &row), "a ring, exclusive");
+    let workload = build_rank_job(&vec![lines; 16], &[]);
+    let [alone, together] =
+        check_aggregated_replay(&workload, &torus, (Exclusive, &row), "a ring, exclusive");
     assert_eq!(together.together, 1);
     assert!(
         10 * together.events <= alone.events,
@@ -343,14 +347,15 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
 /// core ends the sum last. The group splits there, and the kernels before the sum run once for all.
 #[test]
 fn places_that_differ_are_found() {
-    let line = machine("mesh", [1, 1], [4, 2], 8);
+    let line = build_dies_machine("mesh", [1, 1], [4, 2], 8);
     let lines = vec![
-        kernel(100),
-        call(K::AllReduce, 4000).on(1).after(&[1]),
-        kernel(50).after(&[2]),
+        build_kernel(100),
+        build_collective(K::AllReduce, 4000).on(1).after(&[1]),
+        build_kernel(50).after(&[2]),
     ];
-    let workload = job(&vec![lines; 4], &[]);
-    let [_, together] = both(&workload, &line, (Exclusive, &[0, 1, 2, 3]), "a line");
+    let workload = build_rank_job(&vec![lines; 4], &[]);
+    let [_, together] =
+        check_aggregated_replay(&workload, &line, (Exclusive, &[0, 1, 2, 3]), "a line");
     assert_eq!((together.groups, together.together), (1, 0));
     let split = together.split.expect("it was split");
     assert_eq!(split.node, "n2");
@@ -365,30 +370,36 @@ fn places_that_differ_are_found() {
 /// again.
 #[test]
 fn a_ring_brings_members_together_again() {
-    let ring = machine("torus", [1, 1], [4, 2], 8);
-    let load = line(Op::Memory {
+    let ring = build_dies_machine("torus", [1, 1], [4, 2], 8);
+    let load = build_node(Op::Memory {
         store: false,
         place: MemoryLocation::Remote,
         bytes: 1000,
         in_switch: false,
     });
-    let mut lines = vec![kernel(100)];
+    let mut lines = vec![build_kernel(100)];
     for round in 0..3 {
         let first = lines.len() as u64;
         lines.push(load.clone().after(&[first]).on(1));
-        lines.push(kernel(50).after(&[first + 1]));
-        lines.push(call(K::AllReduce, 16_000).on(2).after(&[first + 2]));
+        lines.push(build_kernel(50).after(&[first + 1]));
+        lines.push(
+            build_collective(K::AllReduce, 16_000)
+                .on(2)
+                .after(&[first + 2]),
+        );
         for behind in 0..round + 5 {
-            lines.push(kernel(70).after(&[first + 3 + behind]));
+            lines.push(build_kernel(70).after(&[first + 3 + behind]));
         }
     }
-    let workload = job(&vec![lines; 4], &[]);
-    let [_, together] = both(&workload, &ring, (Exclusive, &[0, 1, 2, 3]), "a ring");
+    let workload = build_rank_job(&vec![lines; 4], &[]);
+    let [_, together] =
+        check_aggregated_replay(&workload, &ring, (Exclusive, &[0, 1, 2, 3]), "a ring");
     assert_eq!((together.groups, together.together), (1, 0));
     assert_eq!(together.rejoined, 3, "{together:?}");
     // On a line the path back is longer, so the cores end at different times and are not rejoined.
-    let line = machine("mesh", [1, 1], [4, 2], 8);
-    let [_, apart] = both(&workload, &line, (Exclusive, &[0, 1, 2, 3]), "a line");
+    let line = build_dies_machine("mesh", [1, 1], [4, 2], 8);
+    let [_, apart] =
+        check_aggregated_replay(&workload, &line, (Exclusive, &[0, 1, 2, 3]), "a line");
     assert_eq!(apart.together, 0);
 }
 
@@ -396,27 +407,28 @@ fn a_ring_brings_members_together_again() {
 /// from a different sender. Their states differ, so they are not joined.
 #[test]
 fn as_many_nodes_are_not_the_same_nodes() {
-    let ring = machine("torus", [1, 1], [4, 2], 8);
+    let ring = build_dies_machine("torus", [1, 1], [4, 2], 8);
     let receiver = vec![
-        receive(2, 1000),
-        receive(3, 1000),
-        kernel(50).on(1).after(&[1]),
-        kernel(70).on(2).after(&[2]),
-        call(K::AllReduce, 400_000).group("pair").on(3),
-        kernel(90).on(4).after(&[3, 4, 5]),
+        build_receive(2, 1000),
+        build_receive(3, 1000),
+        build_kernel(50).on(1).after(&[1]),
+        build_kernel(70).on(2).after(&[2]),
+        build_collective(K::AllReduce, 400_000).group("pair").on(3),
+        build_kernel(90).on(4).after(&[3, 4, 5]),
     ];
     // Rank 2 sends to rank 0 at once and to rank 1 after the sum, rank 3 in the reverse order.
     let sender = |first: u32, second: u32| {
         vec![
-            send(first, 1000).on(1),
-            kernel(5000),
-            send(second, 1000).on(2).after(&[2]),
+            build_send(first, 1000).on(1),
+            build_kernel(5000),
+            build_send(second, 1000).on(2).after(&[2]),
         ]
     };
     let ranks = [receiver.clone(), receiver, sender(0, 1), sender(1, 0)];
-    let workload = job(&ranks, &[("pair", &[0, 1])]);
+    let workload = build_rank_job(&ranks, &[("pair", &[0, 1])]);
     for network in [ContentionFree, Exclusive] {
-        let [_, counts] = both(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
+        let [_, counts] =
+            check_aggregated_replay(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
         // The two senders stay together.
         let found = (counts.groups, counts.together, counts.rejoined);
         assert_eq!(found, (2, 1, 0), "{counts:?}");
@@ -427,28 +439,29 @@ fn as_many_nodes_are_not_the_same_nodes() {
 /// that it heard from first, on one lane, and these replies of 1 us are in flight when a sum ends for both.
 #[test]
 fn the_same_nodes_in_another_order_are_another_state() {
-    let ring = machine("torus", [1, 1], [4, 2], 8);
+    let ring = build_dies_machine("torus", [1, 1], [4, 2], 8);
     let answering = vec![
-        receive(2, 1000),
-        receive(3, 1000),
-        send(2, 1_000_000).on(1).after(&[1]),
-        send(3, 1_000_000).on(1).after(&[2]),
-        call(K::AllReduce, 400_000).group("pair").on(3),
-        kernel(90).on(4).after(&[3, 5]),
+        build_receive(2, 1000),
+        build_receive(3, 1000),
+        build_send(2, 1_000_000).on(1).after(&[1]),
+        build_send(3, 1_000_000).on(1).after(&[2]),
+        build_collective(K::AllReduce, 400_000).group("pair").on(3),
+        build_kernel(90).on(4).after(&[3, 5]),
     ];
     let asking = |first: u32, second: u32| {
         vec![
-            send(first, 1000).on(1),
-            kernel(100),
-            send(second, 1000).on(2).after(&[2]),
-            receive(first, 1_000_000),
-            receive(second, 1_000_000),
+            build_send(first, 1000).on(1),
+            build_kernel(100),
+            build_send(second, 1000).on(2).after(&[2]),
+            build_receive(first, 1_000_000),
+            build_receive(second, 1_000_000),
         ]
     };
     let ranks = [answering.clone(), answering, asking(0, 1), asking(1, 0)];
-    let workload = job(&ranks, &[("pair", &[0, 1])]);
+    let workload = build_rank_job(&ranks, &[("pair", &[0, 1])]);
     for network in [ContentionFree, Exclusive] {
-        let [_, counts] = both(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
+        let [_, counts] =
+            check_aggregated_replay(&workload, &ring, (network, &[0, 1, 4, 5]), "a pair");
         assert!(
             counts.groups > counts.together && counts.rejoined == 0,
             "{counts:?}"
@@ -461,21 +474,23 @@ fn the_same_nodes_in_another_order_are_another_state() {
 /// lane splits the group.
 #[test]
 fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
-    let ring = machine("torus", [1, 1], [4, 2], 8);
+    let ring = build_dies_machine("torus", [1, 1], [4, 2], 8);
     let turns = |beside: bool| {
-        let mut lines = vec![kernel(100).on(0), kernel(30).on(1).after(&[1])];
-        lines.push(call(K::AllReduce, 16_000).on(0).after(&[2]));
+        let mut lines = vec![build_kernel(100).on(0), build_kernel(30).on(1).after(&[1])];
+        lines.push(build_collective(K::AllReduce, 16_000).on(0).after(&[2]));
         if beside {
-            lines.push(kernel(40).on(0).after(&[2]));
+            lines.push(build_kernel(40).on(0).after(&[2]));
         }
-        lines.push(kernel(20).on(1).after(&[3]));
-        job(&vec![lines; 4], &[])
+        lines.push(build_kernel(20).on(1).after(&[3]));
+        build_rank_job(&vec![lines; 4], &[])
     };
     let row = [0, 1, 2, 3];
     for network in [ContentionFree, Exclusive] {
-        let [_, counts] = both(&turns(false), &ring, (network, &row), "a sum alone");
+        let [_, counts] =
+            check_aggregated_replay(&turns(false), &ring, (network, &row), "a sum alone");
         assert_eq!((counts.groups, counts.together), (1, 1), "{counts:?}");
-        let [_, counts] = both(&turns(true), &ring, (network, &row), "a sum and a kernel");
+        let [_, counts] =
+            check_aggregated_replay(&turns(true), &ring, (network, &row), "a sum and a kernel");
         assert_eq!((counts.groups, counts.together), (1, 0), "{counts:?}");
     }
 }
@@ -483,19 +498,25 @@ fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
 /// Loads of four cores at one port end one after another; at separate ports they end together.
 #[test]
 fn loads_at_one_port_tell_cores_apart() {
-    let tiles = machine("mesh", [1, 1], [4, 2], 8);
-    let load = line(Op::Memory {
+    let tiles = build_dies_machine("mesh", [1, 1], [4, 2], 8);
+    let load = build_node(Op::Memory {
         store: false,
         place: MemoryLocation::Remote,
         bytes: 1000,
         in_switch: false,
     });
-    let lines = vec![kernel(100), load.after(&[1]).on(1), kernel(50).after(&[2])];
+    let lines = vec![
+        build_kernel(100),
+        load.after(&[1]).on(1),
+        build_kernel(50).after(&[2]),
+    ];
     // The ports are at (0, 0) and (3, 1), with two cores or one core at each.
-    let four = job(&vec![lines.clone(); 4], &[]);
-    let [_, counts] = both(&four, &tiles, (Exclusive, &[0, 1, 2, 3]), "two at a port");
+    let four = build_rank_job(&vec![lines.clone(); 4], &[]);
+    let [_, counts] =
+        check_aggregated_replay(&four, &tiles, (Exclusive, &[0, 1, 2, 3]), "two at a port");
     assert_eq!(counts.together, 0);
-    let two = job(&vec![lines; 2], &[]);
-    let [_, counts] = both(&two, &tiles, (Exclusive, &[0, 7]), "one at each port");
+    let two = build_rank_job(&vec![lines; 2], &[]);
+    let [_, counts] =
+        check_aggregated_replay(&two, &tiles, (Exclusive, &[0, 7]), "one at each port");
     assert_eq!(counts.together, 1);
 }

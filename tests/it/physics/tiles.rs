@@ -4,8 +4,8 @@
 //! bytes, and a byte takes 1/1.024 ps. The golden values are in picoseconds, from runs of PALM's public code, each with
 //! its arithmetic next to it.
 
-use super::lines::{TestTraceNode, call, line, receive, send};
-use super::rig::{ReplayOutcomeAndLog, job, replay_with};
+use super::lines::{TestTraceNode, build_collective, build_node, build_receive, build_send};
+use super::rig::{ReplayOutcomeAndLog, build_rank_job, replay_with};
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links, Ports};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::ids::Npu;
@@ -39,7 +39,7 @@ capacity = "64 GB"
 "#;
 
 /// Returns the die, with additional lines for its table and for the machine.
-fn die(tiles: &str, rest: &str, dram_ns: u64) -> Machine {
+fn parse_die_machine(tiles: &str, rest: &str, dram_ns: u64) -> Machine {
     let text = DIE.replace("DRAM ns", &format!("{dram_ns} ns"));
     let text = text.replace("\n\n", &format!("\n{tiles}\n"));
     Machine::parse(&format!("{text}{rest}\n"), "die.toml").unwrap()
@@ -50,7 +50,7 @@ fn store_and_forward(rest: &str) -> String {
 }
 
 /// Replays `ranks` with rank r on core `cores[r]`; the group "g" has the members `group`, in this order.
-fn run(
+fn replay_on_cores(
     machine: &Machine,
     ranks: &[Vec<TestTraceNode>],
     group: &[u32],
@@ -58,9 +58,9 @@ fn run(
     network: NetworkModel,
 ) -> ReplayOutcomeAndLog {
     let workload = if group.is_empty() {
-        job(ranks, &[])
+        build_rank_job(ranks, &[])
     } else {
-        job(ranks, &[("g", group)])
+        build_rank_job(ranks, &[("g", group)])
     };
     let options = ReplayOptions::with_changes(|o| {
         o.map = Some(cores.iter().copied().map(Npu).collect());
@@ -78,12 +78,12 @@ fn all_reduces(
     group: &[u32],
 ) -> (Vec<Vec<TestTraceNode>>, Vec<u32>) {
     let lines: Vec<TestTraceNode> = (0..count)
-        .map(|lane| call(kind, bytes).group("g").on(lane as i64))
+        .map(|lane| build_collective(kind, bytes).group("g").on(lane as i64))
         .collect();
     (vec![lines; group.len()], group.to_vec())
 }
 
-fn near(found: u64, golden: f64) {
+fn assert_near_golden(found: u64, golden: f64) {
     // 10^-9 ms is a picosecond.
     assert!(
         (found as f64 - golden).abs() <= 1.0,
@@ -91,8 +91,8 @@ fn near(found: u64, golden: f64) {
     );
 }
 
-fn load(store: bool, bytes: u64) -> TestTraceNode {
-    line(Op::Memory {
+fn make_remote_memory_node(store: bool, bytes: u64) -> TestTraceNode {
+    build_node(Op::Memory {
         store,
         place: MemoryLocation::Remote,
         bytes,
@@ -104,7 +104,7 @@ fn load(store: bool, bytes: u64) -> TestTraceNode {
 /// (2 T + 3 ns).
 #[test]
 fn rings_take_what_they_take_in_the_paper_s_simulator() {
-    let die = die("", "", 1000);
+    let die = parse_die_machine("", "", 1000);
     let line = [0, 1, 2, 3];
     for (kind, steps, bytes) in [
         (K::AllReduce, 6.0, 8 * MB),
@@ -113,46 +113,49 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
         (K::AllGather, 3.0, 2 * MB),
     ] {
         let (ranks, group) = all_reduces(kind, 1, bytes, &line);
-        let found = run(&die, &ranks, &group, &line, Exclusive);
-        near(found.ps(), steps * (2.0 * T + 3000.0));
+        let found = replay_on_cores(&die, &ranks, &group, &line, Exclusive);
+        assert_near_golden(found.ps(), steps * (2.0 * T + 3000.0));
     }
     let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &line);
-    let found = run(&die, &ranks, &group, &line, Exclusive);
-    near(found.ps(), 11_736_750.0);
+    let found = replay_on_cores(&die, &ranks, &group, &line, Exclusive);
+    assert_near_golden(found.ps(), 11_736_750.0);
     // In the order 0, 2, 1, 3, two transfers share a link in each step: 6 (4 T + 2 + 2 ns).
     let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &[0, 2, 1, 3]);
-    near(
-        run(&die, &ranks, &group, &line, Exclusive).ps(),
+    assert_near_golden(
+        replay_on_cores(&die, &ranks, &group, &line, Exclusive).ps(),
         23_461_500.0,
     );
     // Each of `count` concurrent all-reduces takes exactly `count` times the time of a single one.
     for (count, golden) in [(2, 23_473_500.0), (3, 35_210_250.0), (5, 58_683_750.0)] {
         let (ranks, group) = all_reduces(K::AllReduce, count, 8 * MB, &line);
-        near(run(&die, &ranks, &group, &line, Exclusive).ps(), golden);
+        assert_near_golden(
+            replay_on_cores(&die, &ranks, &group, &line, Exclusive).ps(),
+            golden,
+        );
     }
 }
 
 /// By Eq. 3, in each of 6 steps, the message back crosses three links one after another: 3 (2 T + 1 ns).
 #[test]
 fn store_and_forward_takes_the_links_one_after_another() {
-    let die = die("", &store_and_forward(""), 1000);
+    let die = parse_die_machine("", &store_and_forward(""), 1000);
     let line = [0, 1, 2, 3];
     let (ranks, group) = all_reduces(K::AllReduce, 1, 8 * MB, &line);
-    near(
-        run(&die, &ranks, &group, &line, Exclusive).ps(),
+    assert_near_golden(
+        replay_on_cores(&die, &ranks, &group, &line, Exclusive).ps(),
         18.0 * (2.0 * T + 1000.0),
     );
     // The path from one corner to the opposite corner has 6 links.
-    let ranks = [vec![send(1, MB)], vec![receive(0, MB)]];
-    near(
-        run(&die, &ranks, &[], &[0, 15], Exclusive).ps(),
+    let ranks = [vec![build_send(1, MB)], vec![build_receive(0, MB)]];
+    assert_near_golden(
+        replay_on_cores(&die, &ranks, &[], &[0, 15], Exclusive).ps(),
         6.0 * (T + 1000.0),
     );
     // A load by (1, 0) at its port at (0, 1) occupies the memory, then each of two links.
-    let ranks = [vec![load(false, MB)]];
+    let ranks = [vec![make_remote_memory_node(false, MB)]];
     let memory = 1_000_000.0 + 4.0 * T;
-    near(
-        run(&die, &ranks, &[], &[1], Exclusive).ps(),
+    assert_near_golden(
+        replay_on_cores(&die, &ranks, &[], &[1], Exclusive).ps(),
         memory + 2.0 * (T + 1000.0),
     );
 }
@@ -161,41 +164,47 @@ fn store_and_forward_takes_the_links_one_after_another() {
 /// begins when the first has ended.
 #[test]
 fn transfers_hold_their_whole_way() {
-    let die = die("", "", 1000);
-    let corner = [vec![send(1, MB)], vec![receive(0, MB)]];
-    near(run(&die, &corner, &[], &[0, 15], Exclusive).ps(), 982_562.5);
+    let die = parse_die_machine("", "", 1000);
+    let corner = [vec![build_send(1, MB)], vec![build_receive(0, MB)]];
+    assert_near_golden(
+        replay_on_cores(&die, &corner, &[], &[0, 15], Exclusive).ps(),
+        982_562.5,
+    );
     // 0 sends to 2, and 1 to 3, so they share the link from 1 to 2: twice T + 2 ns.
     let two = [
-        vec![send(1, MB)],
-        vec![receive(0, MB)],
-        vec![send(3, MB)],
-        vec![receive(2, MB)],
+        vec![build_send(1, MB)],
+        vec![build_receive(0, MB)],
+        vec![build_send(3, MB)],
+        vec![build_receive(2, MB)],
     ];
-    near(
-        run(&die, &two, &[], &[0, 2, 1, 3], Exclusive).ps(),
+    assert_near_golden(
+        replay_on_cores(&die, &two, &[], &[0, 2, 1, 3], Exclusive).ps(),
         2.0 * (T + 2000.0),
     );
     // With cut-through links, contention takes only one T, and then the second message crosses the
     // rest of its path.
-    let links = run(&die, &two, &[], &[0, 2, 1, 3], Links).ps();
-    near(links, 2.0 * T + 1000.0);
-    near(
-        run(&die, &two, &[], &[0, 2, 1, 3], ContentionFree).ps(),
+    let links = replay_on_cores(&die, &two, &[], &[0, 2, 1, 3], Links).ps();
+    assert_near_golden(links, 2.0 * T + 1000.0);
+    assert_near_golden(
+        replay_on_cores(&die, &two, &[], &[0, 2, 1, 3], ContentionFree).ps(),
         T + 2000.0,
     );
     // Messages in opposite directions share links only if links are half duplex.
     let back = [
-        vec![send(1, MB), receive(1, MB)],
-        vec![receive(0, MB), send(0, MB)],
+        vec![build_send(1, MB), build_receive(1, MB)],
+        vec![build_receive(0, MB), build_send(0, MB)],
     ];
-    near(run(&die, &back, &[], &[0, 3], Exclusive).ps(), T + 3000.0);
-    let half = self::die("duplex = \"half\"", "", 1000);
+    assert_near_golden(
+        replay_on_cores(&die, &back, &[], &[0, 3], Exclusive).ps(),
+        T + 3000.0,
+    );
+    let half = parse_die_machine("duplex = \"half\"", "", 1000);
     for network in [Exclusive, Links] {
-        let ps = run(&half, &back, &[], &[0, 3], network).ps() as f64;
+        let ps = replay_on_cores(&half, &back, &[], &[0, 3], network).ps() as f64;
         assert!(ps >= 2.0 * T, "{network}: {ps}");
     }
-    near(
-        run(&half, &back, &[], &[0, 3], Exclusive).ps(),
+    assert_near_golden(
+        replay_on_cores(&half, &back, &[], &[0, 3], Exclusive).ps(),
         2.0 * (T + 3000.0),
     );
 }
@@ -205,26 +214,38 @@ fn transfers_hold_their_whole_way() {
 /// states 1 ns; with 1 ns the result is 3 x 999 ns + ... less.
 #[test]
 fn loads_hold_their_way_and_their_port() {
-    let us = die("", "", 1000);
+    let us = parse_die_machine("", "", 1000);
     let all: Vec<u32> = (0..16).collect();
-    let ranks = vec![vec![load(false, MB)]; 16];
-    near(run(&us, &ranks, &[], &all, Exclusive).ps(), 19_629_000.0);
-    near(
-        run(&us, &ranks, &[], &all, ContentionFree).ps(),
+    let ranks = vec![vec![make_remote_memory_node(false, MB)]; 16];
+    assert_near_golden(
+        replay_on_cores(&us, &ranks, &[], &all, Exclusive).ps(),
+        19_629_000.0,
+    );
+    assert_near_golden(
+        replay_on_cores(&us, &ranks, &[], &all, ContentionFree).ps(),
         1_000_000.0 + 4.0 * T + 2000.0,
     );
     // Stores take as long, in the other direction.
-    let ranks = vec![vec![load(true, MB)]; 16];
-    near(run(&us, &ranks, &[], &all, Exclusive).ps(), 19_629_000.0);
-    let one = [vec![load(false, MB)]];
-    let ns = die("", "", 1);
-    near(run(&us, &one, &[], &[0], Exclusive).ps(), 4_907_250.0);
-    near(run(&ns, &one, &[], &[0], Exclusive).ps(), 3_908_250.0);
+    let ranks = vec![vec![make_remote_memory_node(true, MB)]; 16];
+    assert_near_golden(
+        replay_on_cores(&us, &ranks, &[], &all, Exclusive).ps(),
+        19_629_000.0,
+    );
+    let one = [vec![make_remote_memory_node(false, MB)]];
+    let ns = parse_die_machine("", "", 1);
+    assert_near_golden(
+        replay_on_cores(&us, &one, &[], &[0], Exclusive).ps(),
+        4_907_250.0,
+    );
+    assert_near_golden(
+        replay_on_cores(&ns, &one, &[], &[0], Exclusive).ps(),
+        3_908_250.0,
+    );
     // Each hop from the port adds 1 ns, at (0, 1), (0, 0) and (1, 0).
     for (core, hops) in [(4, 0), (0, 1), (1, 2)] {
         for network in [Exclusive, Links, ContentionFree] {
-            let ps = run(&ns, &one, &[], &[core], network).ps();
-            near(ps, 4.0 * T + 1000.0 * (1.0 + f64::from(hops)));
+            let ps = replay_on_cores(&ns, &one, &[], &[core], network).ps();
+            assert_near_golden(ps, 4.0 * T + 1000.0 * (1.0 + f64::from(hops)));
         }
     }
 }
@@ -245,18 +266,21 @@ fn dram_of_every_core_takes_no_links() {
     for network in [Exclusive, Links, ContentionFree] {
         for count in [1, 16] {
             let all: Vec<u32> = (0..count).collect();
-            let ranks = vec![vec![load(false, MB)]; count as usize];
-            near(
-                run(&machine, &ranks, &[], &all, network).ps(),
+            let ranks = vec![vec![make_remote_memory_node(false, MB)]; count as usize];
+            assert_near_golden(
+                replay_on_cores(&machine, &ranks, &[], &all, network).ps(),
                 4.0 * T + 1000.0,
             );
         }
         let pair = [
-            vec![load(false, MB), send(1, MB).on(1)],
-            vec![load(false, MB), receive(0, MB).on(1)],
+            vec![make_remote_memory_node(false, MB), build_send(1, MB).on(1)],
+            vec![
+                make_remote_memory_node(false, MB),
+                build_receive(0, MB).on(1),
+            ],
         ];
-        near(
-            run(&machine, &pair, &[], &[0, 1], network).ps(),
+        assert_near_golden(
+            replay_on_cores(&machine, &pair, &[], &[0, 1], network).ps(),
             4.0 * T + 1000.0,
         );
     }
@@ -265,26 +289,26 @@ fn dram_of_every_core_takes_no_links() {
 /// A load that crosses a link delays a message on that link; with `links`, it does so only while the load's bytes pass.
 #[test]
 fn loads_and_messages_share_links() {
-    let die = die("", "", 1);
+    let die = parse_die_machine("", "", 1);
     // (1, 1) loads over the link from (0, 1), and (0, 1) sends to (2, 1) over the same link.
     let ranks = [
-        vec![load(false, MB)],
-        vec![send(2, MB)],
-        vec![receive(1, MB)],
+        vec![make_remote_memory_node(false, MB)],
+        vec![build_send(2, MB)],
+        vec![build_receive(1, MB)],
     ];
-    let found = run(&die, &ranks, &[], &[5, 4, 6], Exclusive);
+    let found = replay_on_cores(&die, &ranks, &[], &[5, 4, 6], Exclusive);
     let access = 4.0 * T + 2000.0;
-    near(found.end(0, 1), access);
-    near(found.end(2, 1), access + T + 2000.0);
+    assert_near_golden(found.end(0, 1), access);
+    assert_near_golden(found.end(2, 1), access + T + 2000.0);
     // The load's bytes occupy the link from 1 ns, for T.
-    let found = run(&die, &ranks, &[], &[5, 4, 6], Links);
-    near(found.end(2, 1), 1000.0 + T + T + 2000.0);
+    let found = replay_on_cores(&die, &ranks, &[], &[5, 4, 6], Links);
+    assert_near_golden(found.end(2, 1), 1000.0 + T + T + 2000.0);
 }
 
 #[test]
 fn what_faults_and_ports_forbid_is_refused_by_name() {
     let refused = |machine: &Machine, ranks: &[Vec<TestTraceNode>], cores: &[u32], network| {
-        let workload = job(ranks, &[]);
+        let workload = build_rank_job(ranks, &[]);
         let options = ReplayOptions::with_changes(|o| {
             o.map = Some(cores.iter().copied().map(Npu).collect());
             o.network = network;
@@ -292,12 +316,12 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
         let error = CompiledReplay::new(&workload, machine, &options).unwrap_err();
         error.to_string()
     };
-    let broken = die(
+    let broken = parse_die_machine(
         "faulty_cores = [[1, 2]]\nfaulty_links = [[1, 0, 2, 0], [0, 1, 0, 2]]",
         "",
         1,
     );
-    let pair = [vec![send(1, MB)], vec![receive(0, MB)]];
+    let pair = [vec![build_send(1, MB)], vec![build_receive(0, MB)]];
     let text = refused(&broken, &pair, &[9, 0], None);
     assert!(text.contains("rank 0 is placed on core (1, 2)"), "{text}");
     let text = refused(&broken, &pair, &[0, 3], None);
@@ -312,17 +336,20 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     // Both paths are blocked: along x by one fault, along y by the other.
     let text = refused(&broken, &pair, &[0, 10], None);
     assert!(text.contains("no route"), "{text}");
-    let together = vec![vec![call(K::AllReduce, MB)]; 2];
+    let together = vec![vec![build_collective(K::AllReduce, MB)]; 2];
     let text = refused(&broken, &together, &[0, 3], None);
     assert!(text.contains("no route"), "{text}");
-    let text = refused(&die("", "", 1), &pair, &[0, 1], Some(Ports));
+    let text = refused(&parse_die_machine("", "", 1), &pair, &[0, 1], Some(Ports));
     assert!(text.contains("take `network` exclusive"), "{text}");
     // If the path in the other order of dimensions is free, the message takes it: (0, 0) to (3, 1) through (0, 1).
-    near(
-        run(&broken, &pair, &[], &[0, 7], Exclusive).ps(),
+    assert_near_golden(
+        replay_on_cores(&broken, &pair, &[], &[0, 7], Exclusive).ps(),
         T + 4000.0,
     );
-    near(run(&broken, &pair, &[], &[0, 7], Links).ps(), T + 4000.0);
+    assert_near_golden(
+        replay_on_cores(&broken, &pair, &[], &[0, 7], Links).ps(),
+        T + 4000.0,
+    );
 }
 
 /// Fig. 6 shows a ring all-reduce on 4 and on 16 cores, within 5 % of an ideal ring: 2 (P - 1) / P
@@ -330,13 +357,13 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
 /// one link; on the line of four, the message back crosses three.
 #[test]
 fn rings_of_fig_6_take_their_bytes() {
-    let die = die("", "", 1);
+    let die = parse_die_machine("", "", 1);
     let cycle = [0, 1, 2, 3, 7, 6, 5, 9, 10, 11, 15, 14, 13, 12, 8, 4];
     for megabytes in [1_u64, 8, 64, 512] {
         for cores in [&[0, 1, 2, 3][..], &[0, 1, 5, 4], &cycle] {
             let group: Vec<u32> = (0..cores.len() as u32).collect();
             let (ranks, group) = all_reduces(K::AllReduce, 1, megabytes * MB, &group);
-            let found = run(&die, &ranks, &group, cores, Exclusive).ps() as f64;
+            let found = replay_on_cores(&die, &ranks, &group, cores, Exclusive).ps() as f64;
             let size = cores.len() as f64;
             let bytes = 2.0 * (size - 1.0) / size * megabytes as f64 * T;
             assert!(
@@ -355,21 +382,21 @@ fn rings_of_fig_6_take_their_bytes() {
 /// not assert those numbers.
 #[test]
 fn stacked_tasks_of_fig_7_miss_contention() {
-    let die = die("", "", 1);
+    let die = parse_die_machine("", "", 1);
     let line = [0, 1, 2, 3];
     let task = |index: u64, bytes: u64| {
         let on = index as i64;
         match index {
-            0 | 4 => call(K::AllReduce, bytes).group("g").on(on),
-            1 => call(K::AllToAll, bytes).group("g").on(on),
-            2 => load(false, bytes).on(on),
-            _ => load(true, bytes).on(on),
+            0 | 4 => build_collective(K::AllReduce, bytes).group("g").on(on),
+            1 => build_collective(K::AllToAll, bytes).group("g").on(on),
+            2 => make_remote_memory_node(false, bytes).on(on),
+            _ => make_remote_memory_node(true, bytes).on(on),
         }
     };
     let missed = |count: u64, bytes: u64| {
         let lines: Vec<TestTraceNode> = (0..count).map(|index| task(index, bytes)).collect();
         let ranks = vec![lines; 4];
-        let time = |network| run(&die, &ranks, &line, &line, network).ps() as f64;
+        let time = |network| replay_on_cores(&die, &ranks, &line, &line, network).ps() as f64;
         1.0 - time(ContentionFree) / time(Exclusive)
     };
     for bytes in [MB, 8 * MB, 64 * MB] {

@@ -24,7 +24,7 @@ struct ServerOnMessagePath {
 }
 
 /// Returns all servers on the path between two NPUs, in order.
-fn route(dims: &[Dim], from: u32, to: u32) -> Vec<ServerOnMessagePath> {
+fn list_path_servers(dims: &[Dim], from: u32, to: u32) -> Vec<ServerOnMessagePath> {
     let mut way = Vec::new();
     let (mut at, mut stride) = (from, 1);
     for (d, dim) in dims.iter().enumerate() {
@@ -76,14 +76,21 @@ fn route(dims: &[Dim], from: u32, to: u32) -> Vec<ServerOnMessagePath> {
 /// Returns the number of servers on the path between two NPUs, and their total time for one packet,
 /// in picoseconds.
 pub fn packet_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -> u64 {
-    let way = route(dims, from, to).into_iter();
+    let way = list_path_servers(dims, from, to).into_iter();
     way.map(|server| server.ps_per_byte * bytes).sum()
 }
 
 /// Returns the arrival times of `flows` in picoseconds, with packets of at most `segment` bytes, or
 /// with whole messages.
-pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[TimedMessageBetweenNpus]) -> Vec<u64> {
-    let ways: Vec<_> = flows.iter().map(|f| route(dims, f.from, f.to)).collect();
+pub fn compute_arrival_times(
+    dims: &[Dim],
+    segment: Option<u64>,
+    flows: &[TimedMessageBetweenNpus],
+) -> Vec<u64> {
+    let ways: Vec<_> = flows
+        .iter()
+        .map(|f| list_path_servers(dims, f.from, f.to))
+        .collect();
     let packets: Vec<Vec<u64>> = flows
         .iter()
         .map(|flow| {

@@ -1,7 +1,10 @@
 //! Tests turns: lanes, collectives of one group, and collectives of several groups.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{ObserverLog, cases, dim, job, machine, replay, replay_with, stepwise};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{
+    ObserverLog, build_machine_from_dims, build_rank_job, make_dim, make_proptest_config,
+    make_stepwise_options, replay_and_log, replay_with,
+};
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::machine::Machine;
@@ -12,7 +15,7 @@ use std::collections::BTreeSet;
 
 /// Returns a ring whose steps take 500 ns + 20 ns per 1,000 B.
 fn ring_of(n: u32) -> Machine {
-    machine(&[dim(DimensionShape::Ring, n, Ring)])
+    build_machine_from_dims(&[make_dim(DimensionShape::Ring, n, Ring)])
 }
 
 /// The time of a collective of two members with 20,000 B, where reduce-scatter and all-gather send
@@ -20,7 +23,7 @@ fn ring_of(n: u32) -> Machine {
 const T: u64 = 1_400_000;
 
 fn all_reduce() -> TestTraceNode {
-    call(K::AllReduce, 20_000)
+    build_collective(K::AllReduce, 20_000)
 }
 
 #[test]
@@ -35,7 +38,7 @@ fn collectives_of_one_group_take_turns() {
             .unwrap()
             .build_workload()
             .unwrap();
-        for options in [Default::default(), stepwise()] {
+        for options in [Default::default(), make_stepwise_options()] {
             assert_eq!(replay_with(&workload, &ring_of(2), &options).ps(), 3 * T);
         }
     }
@@ -49,8 +52,8 @@ fn collectives_of_two_groups_overlap() {
     let ranks = [vec![a.clone(), b.clone()], vec![a], vec![b]];
     let groups: [(&str, &[u32]); 2] = [("a", &[0, 1]), ("b", &[0, 2])];
     // In a ring of 3, all members are neighbours.
-    let ring = machine(&[dim(DimensionShape::Ring, 3, Ring).of_links()]);
-    let replay = replay(&job(&ranks, &groups), &ring);
+    let ring = build_machine_from_dims(&[make_dim(DimensionShape::Ring, 3, Ring).of_links()]);
+    let replay = replay_and_log(&build_rank_job(&ranks, &groups), &ring);
     assert_eq!(replay.ends(), [T, T, T]);
     // On one stream of rank 0 the second collective starts at T. Rank 2's part has arrived by then.
     // Rank 0 therefore begins to gather when its own part has left, at T + 200, and rank 2 begins
@@ -58,7 +61,7 @@ fn collectives_of_two_groups_overlap() {
     // T + 700 + 700 ns.
     let one_stream = |lines: &Vec<TestTraceNode>| lines.iter().map(|l| l.clone().on(7)).collect();
     let ranks: Vec<Vec<TestTraceNode>> = ranks.iter().map(one_stream).collect();
-    let replay = super::rig::replay(&job(&ranks, &groups), &ring);
+    let replay = replay_and_log(&build_rank_job(&ranks, &groups), &ring);
     assert_eq!(replay.ends(), [2 * T, T, T + 900_000]);
 }
 
@@ -66,8 +69,8 @@ fn collectives_of_two_groups_overlap() {
 /// and goes first: it ends at T, long before the first starts.
 #[test]
 fn a_collective_that_is_ready_first_goes_first() {
-    let rank = vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()];
-    let replay = replay(&job(&vec![rank; 2], &[]), &ring_of(2));
+    let rank = vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()];
+    let replay = replay_and_log(&build_rank_job(&vec![rank; 2], &[]), &ring_of(2));
     for rank in 0..2 {
         assert_eq!(
             (replay.end(rank, 2), replay.end(rank, 3)),
@@ -89,15 +92,15 @@ fn a_collective_that_is_ready_first_goes_first() {
 #[test]
 fn program_order_holds_until_all_are_ready() {
     let ranks = [
-        vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()],
+        vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()],
         vec![
-            kernel(1000),
+            build_kernel(1000),
             all_reduce().after(&[1]),
-            kernel(1000).after(&[1]),
+            build_kernel(1000).after(&[1]),
             all_reduce().after(&[3]),
         ],
     ];
-    let replay = replay(&job(&ranks, &[]), &ring_of(2));
+    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(2));
     assert_eq!(
         (replay.end(0, 2), replay.end(1, 2)),
         (11_400_000, 10_900_000)
@@ -113,15 +116,15 @@ fn program_order_holds_until_all_are_ready() {
 #[test]
 fn one_that_all_are_ready_for_overtakes() {
     let ranks = [
-        vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()],
+        vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()],
         vec![
-            kernel(1000),
+            build_kernel(1000),
             all_reduce().after(&[1]),
-            kernel(500).on(1),
+            build_kernel(500).on(1),
             all_reduce().after(&[3]),
         ],
     ];
-    let replay = replay(&job(&ranks, &[]), &ring_of(2));
+    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(2));
     let ends = (replay.end(0, 3), replay.end(1, 4));
     assert_eq!(ends, (500_000 + T, 500_000 + T));
 }
@@ -131,10 +134,10 @@ fn one_that_all_are_ready_for_overtakes() {
 #[test]
 fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
     let ranks = [
-        vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()],
+        vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()],
         vec![all_reduce(), all_reduce().after(&[1])],
     ];
-    let workload = job(&ranks, &[]);
+    let workload = build_rank_job(&ranks, &[]);
     let machine = ring_of(2);
     let prepared = chakram::engine::CompiledReplay::new(&workload, &machine, &Default::default());
     let result = prepared.unwrap().run(ObserverLog::default());
@@ -146,11 +149,16 @@ fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
 #[test]
 fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
     let ranks = [
-        vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()],
-        vec![all_reduce(), all_reduce(), send(2, 8).after(&[1])],
-        vec![all_reduce(), receive(1, 8), all_reduce().after(&[2])],
+        vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()],
+        vec![all_reduce(), all_reduce(), build_send(2, 8).after(&[1])],
+        vec![all_reduce(), build_receive(1, 8), all_reduce().after(&[2])],
     ];
-    assert_eq!(replay(&job(&ranks, &[]), &ring_of(3)).outcome.nodes, 9);
+    assert_eq!(
+        replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(3))
+            .outcome
+            .nodes,
+        9
+    );
 }
 
 /// Returns one rank's trace: `calls` all-reduces among kernels, where each node depends on up to two earlier nodes.
@@ -159,7 +167,7 @@ fn any_trace(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
     let behind = prop::collection::vec((any::<[prop::sample::Index; 2]>(), 0_usize..3), 2 * calls);
     let lanes = prop::collection::vec(prop::option::of(0_i64..3), calls);
     (kernels, behind, lanes).prop_map(move |(kernels, behind, lanes)| {
-        let mut lines = vec![kernel(kernels[calls].0 * 700)];
+        let mut lines = vec![build_kernel(kernels[calls].0 * 700)];
         for i in 0..2 * calls {
             let (nodes, count) = &behind[i];
             let ids: BTreeSet<u64> = nodes[..*count]
@@ -168,7 +176,7 @@ fn any_trace(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
                 .collect();
             let ids: Vec<_> = ids.into_iter().collect();
             let line = match i % 2 {
-                0 => kernel(kernels[i / 2].0 * 700).on(kernels[i / 2].1),
+                0 => build_kernel(kernels[i / 2].0 * 700).on(kernels[i / 2].1),
                 _ => TestTraceNode {
                     lane: lanes[i / 2],
                     ..all_reduce()
@@ -181,7 +189,7 @@ fn any_trace(calls: usize) -> impl Strategy<Value = Vec<TestTraceNode>> {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(make_proptest_config(300))]
 
     /// If a group's collectives can complete in program order, they also complete when they take turns, for any
     /// dependencies, even if they occupy lanes.
@@ -190,7 +198,7 @@ proptest! {
         ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(any_trace(calls), 3)),
     ) {
         let nodes: usize = ranks.iter().map(Vec::len).sum();
-        let replay = replay(&job(&ranks, &[]), &ring_of(3));
+        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(3));
         prop_assert_eq!(replay.outcome.nodes, nodes as u64);
     }
 }
@@ -205,18 +213,24 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     // Both are on one named stream and ready at 0.
     let [on_a, on_b] = [a.clone().on(0), b.clone().on(0)];
     let ranks = [vec![on_a.clone(), on_b.clone()], vec![on_b, on_a]];
-    assert_eq!(replay(&job(&ranks, groups), &ring_of(2)).ps(), 2 * T);
+    assert_eq!(
+        replay_and_log(&build_rank_job(&ranks, groups), &ring_of(2)).ps(),
+        2 * T
+    );
     // On separate lanes, they are ready 1 us apart, and in reverse order on the other rank. Each
     // starts when its second member is ready, after 2 us, and they overlap.
     let rank = |first: &TestTraceNode, second: &TestTraceNode| {
         vec![
-            kernel(1000).on(1),
+            build_kernel(1000).on(1),
             first.clone().after(&[1]),
-            kernel(2000).on(2),
+            build_kernel(2000).on(2),
             second.clone().after(&[3]),
         ]
     };
     let ranks = [rank(&a, &b), rank(&b, &a)];
     let machine = ring_of(2);
-    assert_eq!(replay(&job(&ranks, groups), &machine).ps(), 2_000_000 + T);
+    assert_eq!(
+        replay_and_log(&build_rank_job(&ranks, groups), &machine).ps(),
+        2_000_000 + T
+    );
 }

@@ -1,7 +1,10 @@
 //! Tests all-to-alls with unequal parts against sums by hand, and all-to-alls whose equal parts are given explicitly.
 
-use super::lines::{TestTraceNode, call, kernel};
-use super::rig::{Dim, ReplayOutcomeAndLog, dim, job, machine, over, replay_with, traces};
+use super::lines::{TestTraceNode, build_collective, build_kernel};
+use super::rig::{
+    Dim, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, load_rank_traces, make_dim,
+    make_stepwise_network_options, replay_with,
+};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
@@ -11,32 +14,38 @@ use chakram::workload::MissingRankPolicy;
 const NETWORKS: [NetworkModel; 2] = [NetworkModel::ContentionFree, NetworkModel::Ports];
 
 /// Returns an all-to-all of `bytes` that sends `send` and receives `receive`.
-fn exchange(bytes: u64, send: &[u64], receive: &[u64]) -> TestTraceNode {
+fn make_uneven_all_to_all(bytes: u64, send: &[u64], receive: &[u64]) -> TestTraceNode {
     let text = |list: &[u64]| match list {
         [] => String::new(),
         list => format_size_list(list),
     };
     TestTraceNode {
         splits: [text(send), text(receive)],
-        ..call(CollectiveKind::AllToAll, bytes)
+        ..build_collective(CollectiveKind::AllToAll, bytes)
     }
 }
 
-fn run(rows: &[Vec<u64>], dims: &[Dim], options: &ReplayOptions) -> ReplayOutcomeAndLog {
+fn replay_uneven_all_to_all(
+    rows: &[Vec<u64>],
+    dims: &[Dim],
+    options: &ReplayOptions,
+) -> ReplayOutcomeAndLog {
     let most = rows.iter().map(|row| row.iter().sum()).max().unwrap_or(0);
-    let ranks = rows.iter().map(|row| vec![exchange(most, row, &[])]);
-    let workload = job(&ranks.collect::<Vec<_>>(), &[]);
-    replay_with(&workload, &machine(dims), options)
+    let ranks = rows
+        .iter()
+        .map(|row| vec![make_uneven_all_to_all(most, row, &[])]);
+    let workload = build_rank_job(&ranks.collect::<Vec<_>>(), &[]);
+    replay_with(&workload, &build_machine_from_dims(dims), options)
 }
 
 /// Returns three fully connected members with α = 500 ns, and 20 ns for 1,000 B.
-fn three(algorithm: CollectiveAlgorithm) -> [Dim; 1] {
-    [dim(DimensionShape::FullyConnected, 3, algorithm)]
+fn make_three_member_dim(algorithm: CollectiveAlgorithm) -> [Dim; 1] {
+    [make_dim(DimensionShape::FullyConnected, 3, algorithm)]
 }
 
 /// Returns the bytes that each of three members sends to the next member and to the one after it.
 /// The part for the next member is always 1,000 B, so that no receiver gets two messages at once.
-fn rows() -> Vec<Vec<u64>> {
+fn list_sent_bytes() -> Vec<Vec<u64>> {
     vec![vec![7, 1000, 3000], vec![500, 7, 1000], vec![1000, 0, 7]]
 }
 
@@ -46,7 +55,11 @@ fn rows() -> Vec<Vec<u64>> {
 #[test]
 fn direct_exchanges_end_when_the_longest_is_there() {
     for network in NETWORKS {
-        let replay = run(&rows(), &three(CollectiveAlgorithm::Direct), &over(network));
+        let replay = replay_uneven_all_to_all(
+            &list_sent_bytes(),
+            &make_three_member_dim(CollectiveAlgorithm::Direct),
+            &make_stepwise_network_options(network),
+        );
         assert_eq!(replay.ends(), [530_000, 520_000, 580_000], "{network}");
         assert_eq!(replay.outcome.stepwise, 1);
     }
@@ -58,10 +71,10 @@ fn direct_exchanges_end_when_the_longest_is_there() {
 #[test]
 fn pairwise_exchanges_go_round_by_round() {
     for network in NETWORKS {
-        let replay = run(
-            &rows(),
-            &three(CollectiveAlgorithm::Pairwise),
-            &over(network),
+        let replay = replay_uneven_all_to_all(
+            &list_sent_bytes(),
+            &make_three_member_dim(CollectiveAlgorithm::Pairwise),
+            &make_stepwise_network_options(network),
         );
         let [first, second, third] = replay.ends()[..] else {
             panic!("there are three members");
@@ -75,12 +88,12 @@ fn pairwise_exchanges_go_round_by_round() {
 /// All parts are empty, for any size of the buffer.
 #[test]
 fn nothing_takes_no_time() {
-    let ranks = vec![vec![exchange(9000, &[0; 3], &[])]; 3];
+    let ranks = vec![vec![make_uneven_all_to_all(9000, &[0; 3], &[])]; 3];
     for (algorithm, _) in CollectiveAlgorithm::ALL {
-        let workload = job(&ranks, &[]);
+        let workload = build_rank_job(&ranks, &[]);
         let replay = replay_with(
             &workload,
-            &machine(&three(algorithm)),
+            &build_machine_from_dims(&make_three_member_dim(algorithm)),
             &ReplayOptions::default(),
         );
         assert_eq!(replay.ps(), 0, "{algorithm}");
@@ -97,13 +110,14 @@ fn one_may_send_to_all_and_none_to_it() {
         vec![0; 4],
         vec![0; 4],
     ];
-    let dims = [dim(
+    let dims = [make_dim(
         DimensionShape::FullyConnected,
         4,
         CollectiveAlgorithm::Direct,
     )];
     for network in NETWORKS {
-        let replay = run(&rows, &dims, &over(network));
+        let replay =
+            replay_uneven_all_to_all(&rows, &dims, &make_stepwise_network_options(network));
         assert_eq!(replay.ends()[1..], [520_000, 560_000, 620_000], "{network}");
         assert!(replay.ends()[0] <= 120_000, "{network}");
     }
@@ -116,13 +130,14 @@ fn one_may_send_to_all_and_none_to_it() {
 fn data_go_along_one_dimension_after_another() {
     let mut rows = vec![vec![0; 4]; 4];
     rows[0][3] = 1000;
-    let dims = [dim(
+    let dims = [make_dim(
         DimensionShape::FullyConnected,
         2,
         CollectiveAlgorithm::Direct,
     ); 2];
     for network in NETWORKS {
-        let replay = run(&rows, &dims, &over(network));
+        let replay =
+            replay_uneven_all_to_all(&rows, &dims, &make_stepwise_network_options(network));
         assert_eq!(replay.ends()[3], 1_040_000, "{network}");
     }
 }
@@ -134,20 +149,33 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
         for n in [2, 3, 4, 7] {
             let dims = [
-                dim(DimensionShape::Ring, n, algorithm),
-                dim(DimensionShape::Switch, 2, algorithm),
+                make_dim(DimensionShape::Ring, n, algorithm),
+                make_dim(DimensionShape::Switch, 2, algorithm),
             ];
             let all = 2 * n as usize;
-            let (part, machine) = (12_345, machine(&dims));
-            let said = vec![vec![exchange(part * all as u64, &vec![part; all], &[])]; all];
-            let plain = vec![vec![call(CollectiveKind::AllToAll, part * all as u64)]; all];
+            let (part, machine) = (12_345, build_machine_from_dims(&dims));
+            let said = vec![
+                vec![make_uneven_all_to_all(
+                    part * all as u64,
+                    &vec![part; all],
+                    &[]
+                )];
+                all
+            ];
+            let plain = vec![
+                vec![build_collective(
+                    CollectiveKind::AllToAll,
+                    part * all as u64
+                )];
+                all
+            ];
             for options in [
                 ReplayOptions::default(),
-                over(NetworkModel::ContentionFree),
-                over(NetworkModel::Ports),
+                make_stepwise_network_options(NetworkModel::ContentionFree),
+                make_stepwise_network_options(NetworkModel::Ports),
             ] {
                 let run = |ranks: &[Vec<TestTraceNode>]| {
-                    replay_with(&job(ranks, &[]), &machine, &options)
+                    replay_with(&build_rank_job(ranks, &[]), &machine, &options)
                 };
                 assert_eq!(run(&said), run(&plain), "{algorithm}, {n}");
             }
@@ -159,47 +187,55 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
 /// part for itself is unknown.
 #[test]
 fn the_receivers_know_what_an_absent_rank_sent() {
-    let rows = rows();
+    let rows = list_sent_bytes();
     let columns = |to: usize| rows.iter().map(|row| row[to]).collect::<Vec<u64>>();
-    let lines = [0, 1].map(|rank| [exchange(4007, &rows[rank], &columns(rank))]);
+    let lines = [0, 1].map(|rank| [make_uneven_all_to_all(4007, &rows[rank], &columns(rank))]);
     let present = [(0, &lines[0][..]), (1, &lines[1][..])];
-    let workload = traces(present)
+    let workload = load_rank_traces(present)
         .finish_workload(Some(3), MissingRankPolicy::Mirror)
         .unwrap();
-    let machine = machine(&three(CollectiveAlgorithm::Direct));
+    let machine = build_machine_from_dims(&make_three_member_dim(CollectiveAlgorithm::Direct));
     for network in NETWORKS {
-        let replay = replay_with(&workload, &machine, &over(network));
+        let replay = replay_with(&workload, &machine, &make_stepwise_network_options(network));
         assert_eq!(replay.ends(), [530_000, 520_000], "{network}");
     }
     // Only rank 0 is present, so the two absent ranks are assumed to exchange equal parts: 4,007 B
     // ÷ 3 = 1,335 B, which take 26.7 ns. Rank 1's part for 0 leaves after this part, and arrives
     // 500 + 10 later.
-    let workload = traces([(0, &lines[0][..])])
+    let workload = load_rank_traces([(0, &lines[0][..])])
         .finish_workload(Some(3), MissingRankPolicy::Mirror)
         .unwrap();
-    let replay = replay_with(&workload, &machine, &over(NetworkModel::Ports));
+    let replay = replay_with(
+        &workload,
+        &machine,
+        &make_stepwise_network_options(NetworkModel::Ports),
+    );
     assert_eq!(replay.ends(), [536_700]);
 }
 
 /// If parts differ from call to call, each call has its own schedule.
 #[test]
 fn each_call_has_its_own_parts() {
-    let dims = three(CollectiveAlgorithm::Direct);
+    let dims = make_three_member_dim(CollectiveAlgorithm::Direct);
     let twice = |factor: u64| {
-        let rows: Vec<Vec<u64>> = rows()
+        let rows: Vec<Vec<u64>> = list_sent_bytes()
             .iter()
             .map(|row| row.iter().map(|part| part * factor).collect())
             .collect();
         let ranks = (0..3).map(|rank| {
-            let second = exchange(8014, &rows[rank], &[]).after(&[2]);
+            let second = make_uneven_all_to_all(8014, &rows[rank], &[]).after(&[2]);
             vec![
-                exchange(8014, &rows_of(rank), &[]),
-                kernel(2000).after(&[1]),
+                make_uneven_all_to_all(8014, &rows_of(rank), &[]),
+                build_kernel(2000).after(&[1]),
                 second,
             ]
         });
-        let workload = job(&ranks.collect::<Vec<_>>(), &[]);
-        replay_with(&workload, &machine(&dims), &over(NetworkModel::Ports))
+        let workload = build_rank_job(&ranks.collect::<Vec<_>>(), &[]);
+        replay_with(
+            &workload,
+            &build_machine_from_dims(&dims),
+            &make_stepwise_network_options(NetworkModel::Ports),
+        )
     };
     // The second call begins at 2,530, 2,520 and 2,580. Rank 0's part for 2 leaves after its part
     // for 1, at 2,550, or at 2,570 if all parts are doubled. This part is the last to arrive, 500 +
@@ -208,14 +244,14 @@ fn each_call_has_its_own_parts() {
 }
 
 fn rows_of(rank: usize) -> Vec<u64> {
-    rows()[rank].clone()
+    list_sent_bytes()[rank].clone()
 }
 
 #[test]
 fn lists_of_another_length_are_refused() {
-    let ranks = vec![vec![exchange(9, &[4, 5], &[])]; 3];
-    let machine = machine(&three(CollectiveAlgorithm::Direct));
-    let workload = job(&ranks, &[]);
+    let ranks = vec![vec![make_uneven_all_to_all(9, &[4, 5], &[])]; 3];
+    let machine = build_machine_from_dims(&make_three_member_dim(CollectiveAlgorithm::Direct));
+    let workload = build_rank_job(&ranks, &[]);
     let refusal = CompiledReplay::new(&workload, &machine, &ReplayOptions::default());
     let text = format!("{:?}", refusal.expect_err("three members"));
     assert!(

@@ -1,8 +1,8 @@
 //! Tests the time spent waiting for messages, as distinct from their transfer, and a pipeline's bubble, against sums by
 //! hand. Random jobs are in `laws`.
 
-use super::lines::{TestTraceNode, call, kernel, receive, send};
-use super::rig::{dim, machine, priced, traces};
+use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
+use super::rig::{build_machine_from_dims, load_rank_traces, make_comm_timing_options, make_dim};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm;
 use chakram::report::{self, Report};
@@ -13,8 +13,12 @@ use chakram::workload::{GroupRoles, MissingRankPolicy};
 
 /// Returns a report of a job on four NPUs behind a switch: 20 ps per byte and 1 us for two links.
 /// Group 1 has the role `role`.
-fn reported(ranks: &[Vec<TestTraceNode>], role: Option<&str>, options: &ReplayOptions) -> Report {
-    let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
+fn replay_switch_report(
+    ranks: &[Vec<TestTraceNode>],
+    role: Option<&str>,
+    options: &ReplayOptions,
+) -> Report {
+    let mut builder = load_rank_traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     builder.declare_groups([("1".to_owned(), vec![0, 1])].into());
     if let Some(role) = role {
         let mut roles = GroupRoles::default();
@@ -23,14 +27,18 @@ fn reported(ranks: &[Vec<TestTraceNode>], role: Option<&str>, options: &ReplayOp
     }
     let ranks = ranks.len() as u32;
     let workload = builder.finish_workload(Some(ranks), MissingRankPolicy::Refuse);
-    let machine = machine(&[dim(DimensionShape::Switch, 4, CollectiveAlgorithm::Ring)]);
+    let machine = build_machine_from_dims(&[make_dim(
+        DimensionShape::Switch,
+        4,
+        CollectiveAlgorithm::Ring,
+    )]);
     let workload = workload.unwrap();
     let prepared = CompiledReplay::new(&workload, &machine, options).unwrap();
     report::replay_to_report(&prepared, ()).unwrap().0
 }
 
 /// Returns the times of compute, communication, bubble and the rest, in nanoseconds.
-fn parts(report: &Report, rank: usize) -> [u64; 4] {
+fn list_time_parts_ns(report: &Report, rank: usize) -> [u64; 4] {
     let parts = report.rows[rank].time.parts.map(|part| part.0 / 1000);
     [parts[0], parts[1], parts[2], parts[3..].iter().sum()]
 }
@@ -41,15 +49,19 @@ fn parts(report: &Report, rank: usize) -> [u64; 4] {
 #[test]
 fn a_receive_waits_until_its_send_is_issued() {
     let ranks = [
-        vec![kernel(100_000), send(1, 50_000).after(&[1])],
-        vec![receive(0, 50_000), kernel(30_000)],
+        vec![build_kernel(100_000), build_send(1, 50_000).after(&[1])],
+        vec![build_receive(0, 50_000), build_kernel(30_000)],
     ];
     // A group of all ranks is not a pipeline stage.
     for role in [None, Some("pipeline"), Some("tensor")] {
-        let found = reported(&ranks, role, &ReplayOptions::default());
+        let found = replay_switch_report(&ranks, role, &ReplayOptions::default());
         assert_eq!(found.outcome.makespan, Span::from_ns(102_000));
-        assert_eq!(parts(&found, 0), [100_000, 1_000, 0, 1_000]);
-        assert_eq!(parts(&found, 1), [30_000, 2_000, 70_000, 0], "{role:?}");
+        assert_eq!(list_time_parts_ns(&found, 0), [100_000, 1_000, 0, 1_000]);
+        assert_eq!(
+            list_time_parts_ns(&found, 1),
+            [30_000, 2_000, 70_000, 0],
+            "{role:?}"
+        );
         let charged = found.messages_charged;
         let ns = |span: Span| span.0 / 1000;
         // The transfer time of a send counts for the sender.
@@ -69,13 +81,13 @@ fn a_receive_waits_until_its_send_is_issued() {
 #[test]
 fn roles_say_which_waiting_is_a_bubble() {
     let ranks = |peer: u32| {
-        let mut ranks = vec![vec![kernel(0)]; 3];
-        ranks[0] = vec![kernel(100_000), send(peer, 50_000).after(&[1])];
-        ranks[peer as usize] = vec![receive(0, 50_000)];
+        let mut ranks = vec![vec![build_kernel(0)]; 3];
+        ranks[0] = vec![build_kernel(100_000), build_send(peer, 50_000).after(&[1])];
+        ranks[peer as usize] = vec![build_receive(0, 50_000)];
         // Group 1 contains ranks 0 and 1.
         for rank in [0, 1] {
             let last = ranks[rank].len() as u64;
-            let barrier = call(CollectiveKind::Barrier, 0).group("1");
+            let barrier = build_collective(CollectiveKind::Barrier, 0).group("1");
             ranks[rank].push(barrier.after(&[last]));
         }
         ranks
@@ -87,8 +99,8 @@ fn roles_say_which_waiting_is_a_bubble() {
         (Some("pp"), 1, 100_000),
         (Some("pp"), 2, 0),
     ] {
-        let found = reported(&ranks(peer), role, &ReplayOptions::default());
-        let [_, _, found, _] = parts(&found, peer as usize);
+        let found = replay_switch_report(&ranks(peer), role, &ReplayOptions::default());
+        let [_, _, found, _] = list_time_parts_ns(&found, peer as usize);
         assert_eq!(found, bubble, "{role:?} {peer}");
     }
 }
@@ -101,19 +113,27 @@ fn a_send_as_recorded_waits_for_its_receiver() {
         (false, [0, 7_000, 40_000, 0]),
         (true, [0, 7_000, 0, 40_000]),
     ] {
-        let sent = send(1, 50_000).lasts(7_000);
+        let sent = build_send(1, 50_000).lasts(7_000);
         let sent = if eager { sent.eager() } else { sent };
         let ranks = [
             vec![sent],
             vec![
-                kernel(40_000).lasts(40_000),
-                receive(0, 50_000).lasts(7_000).after(&[1]),
+                build_kernel(40_000).lasts(40_000),
+                build_receive(0, 50_000).lasts(7_000).after(&[1]),
             ],
         ];
-        let found = reported(&ranks, None, &priced(CommTiming::Recorded));
+        let found = replay_switch_report(
+            &ranks,
+            None,
+            &make_comm_timing_options(CommTiming::Recorded),
+        );
         assert_eq!(found.outcome.makespan, Span::from_ns(47_000));
-        assert_eq!(parts(&found, 0), parts_of_sender, "{eager}");
-        assert_eq!(parts(&found, 1), [40_000, 7_000, 0, 0], "{eager}");
+        assert_eq!(list_time_parts_ns(&found, 0), parts_of_sender, "{eager}");
+        assert_eq!(
+            list_time_parts_ns(&found, 1),
+            [40_000, 7_000, 0, 0],
+            "{eager}"
+        );
     }
 }
 
@@ -121,10 +141,10 @@ fn a_send_as_recorded_waits_for_its_receiver() {
 #[test]
 fn reports_without_a_bubble_are_read() {
     let ranks = [
-        vec![kernel(100_000), send(1, 50_000).after(&[1])],
-        vec![receive(0, 50_000)],
+        vec![build_kernel(100_000), build_send(1, 50_000).after(&[1])],
+        vec![build_receive(0, 50_000)],
     ];
-    let found = reported(&ranks, None, &ReplayOptions::default());
+    let found = replay_switch_report(&ranks, None, &ReplayOptions::default());
     let mut json = serde_json::to_value(&found).unwrap();
     let parsed = |json: &serde_json::Value| serde_json::from_value::<Report>(json.clone()).unwrap();
     assert_eq!(parsed(&json), found);
@@ -137,5 +157,5 @@ fn reports_without_a_bubble_are_read() {
         without(&mut row["time_ps"], "bubble");
     }
     without(&mut json["critical_path"]["time_ps"], "bubble");
-    assert_eq!(parts(&parsed(&json), 1), [0, 2_000, 0, 0]);
+    assert_eq!(list_time_parts_ns(&parsed(&json), 1), [0, 2_000, 0, 0]);
 }

@@ -71,7 +71,7 @@ impl WireBusyTimes {
 
 /// Returns when a message's last byte arrives and when it has left, without contention and on devices that do not store
 /// the message. It arrives after the latency of every link plus its bytes at the slowest rate.
-pub fn alone(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
+pub fn compute_uncontended_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
     let mut stride = 1;
     let (mut latency, mut slowest) = (0, 0);
     for dim in dims {

@@ -1,6 +1,6 @@
 //! Compares curves of GEMMs, attention and collectives with measurements of single operations.
 
-use super::{packed_rows, rows};
+use super::{packed_rows, read_validation_rows};
 use chakram::machine::{
     AttentionSizes, CollectiveCurve, FittedCollectiveProtocol, Machine, PowerThrottling,
 };
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Compares GEMM shapes with the results of an independent program for the same formula and constants.
 #[test]
 fn gemm_curves_follow_their_formula() {
-    let Some(rows) = rows("prices_gemm_check.csv") else {
+    let Some(rows) = read_validation_rows("prices_gemm_check.csv") else {
         return;
     };
     let mut seen = 0;
@@ -157,7 +157,7 @@ fn attention_curves_are_near_what_was_measured() {
 /// separately the sizes above 1 MB that are not points of the curves.
 #[test]
 fn collective_curves_are_near_what_was_measured() {
-    let Some(rows) = rows("nccl_a100_h100_b200.csv") else {
+    let Some(rows) = read_validation_rows("nccl_a100_h100_b200.csv") else {
         return;
     };
     for (system, version, preset) in [
@@ -232,7 +232,7 @@ fn collective_curves_are_near_what_was_measured() {
 /// between.
 #[test]
 fn sizes_that_were_left_out_are_interpolated() {
-    let Some(rows) = rows("nccl_a100_h100_b200.csv") else {
+    let Some(rows) = read_validation_rows("nccl_a100_h100_b200.csv") else {
         return;
     };
     let mut tables: BTreeMap<[&str; 4], Vec<(f64, f64)>> = BTreeMap::new();

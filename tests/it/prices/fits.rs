@@ -1,7 +1,7 @@
 //! Tests constants and corrections fitted to measured runs.
 
-use super::scores::{COLUMNS, score};
-use crate::commands::chakram;
+use super::scores::{COLUMNS, run_score};
+use crate::commands::run_chakram;
 use serde_json::Value;
 
 /// Returns the machine file of A100s with a host that takes 1.5 times the time to launch an
@@ -37,7 +37,7 @@ fn constants_are_fitted_to_the_runs_of_other_folds() {
     };
     let json = |csv: &str, more: &[&str]| -> Value {
         let columns = COLUMNS.replace("groups", "folds = [\"hidden\"]\ngroups");
-        let (good, text) = score(csv, &columns, &[&["--format", "json"], more].concat());
+        let (good, text) = run_score(csv, &columns, &[&["--format", "json"], more].concat());
         assert!(good, "{text}");
         serde_json::from_str(&text).expect("it is JSON")
     };
@@ -89,7 +89,7 @@ fn measured_steps_correct_the_prices_of_a_machine() {
     let columns = columns.replace("tensor = \"tp\"", "tensor = \"tp\"\nlayers = \"depth\"");
     let columns = write("columns.toml", &columns);
     let run = |arguments: &[&str]| {
-        let output = chakram(arguments);
+        let output = run_chakram(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         output.stdout

@@ -1,8 +1,8 @@
 //! Tests the times of generated models: hosts that launch kernels, and the default kernel times by
 //! curves.
 
-use super::scores::{COLUMNS, score};
-use crate::commands::chakram;
+use super::scores::{COLUMNS, run_score};
+use crate::commands::run_chakram;
 use serde_json::Value;
 
 /// A host that takes no time changes nothing, and a host slower than its kernels determines the
@@ -11,7 +11,7 @@ use serde_json::Value;
 fn hosts_that_are_slower_than_kernels_set_the_time() {
     let csv = "width,tp,seconds\n256,1,1\n";
     let seconds = |more: &[&str]| {
-        let (good, text) = score(csv, COLUMNS, &[&["--format", "json"], more].concat());
+        let (good, text) = run_score(csv, COLUMNS, &[&["--format", "json"], more].concat());
         assert!(good, "{text}");
         let found: Value = serde_json::from_str(&text).expect("it is JSON");
         found["runs"][0]["predicted_s"]
@@ -32,8 +32,8 @@ fn hosts_that_are_slower_than_kernels_set_the_time() {
 }
 
 /// Returns the makespan in a JSON report, and `true` if the report has an interval.
-fn makespan(arguments: &[&str]) -> (u64, bool) {
-    let output = chakram(&[arguments, &["--format", "json"]].concat());
+fn run_for_makespan(arguments: &[&str]) -> (u64, bool) {
+    let output = run_chakram(&[arguments, &["--format", "json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
@@ -55,7 +55,8 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
         std::fs::write(&machine, preset.replace(jitter, stated)).expect("there is room");
         let machine = machine.to_str().expect("a plain name");
         let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];
-        let output = chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
+        let output =
+            run_chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         serde_json::from_slice(&output.stdout).expect("it is JSON")
@@ -85,7 +86,8 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
 fn intervals_across_nodes_reach_further_up() {
     for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.15)] {
         let model = ["generate", "gpt2-small", "--data", data, "--batch", "16"];
-        let output = chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
+        let output =
+            run_chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
@@ -122,7 +124,7 @@ fn intervals_of_models_with_experts_reach_further_up() {
             "--format",
             "json",
         ];
-        let output = chakram(&[&words[..], &timed].concat());
+        let output = run_chakram(&[&words[..], &timed].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
@@ -148,7 +150,7 @@ fn intervals_of_models_with_experts_reach_further_up() {
 fn generated_models_are_priced_by_curves_where_there_are_any() {
     let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];
     let on = |machine: &str, more: &[&str]| {
-        makespan(&[&model[..], &["--machine", machine], more].concat())
+        run_for_makespan(&[&model[..], &["--machine", machine], more].concat())
     };
     let (by_default, interval) = on("dgx-a100", &[]);
     assert!(interval);
@@ -176,7 +178,7 @@ fn generated_models_are_priced_by_curves_where_there_are_any() {
     let folder = tempfile::tempdir().expect("there is room");
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().expect("a plain name");
-    let output = chakram(&[&model[..], &["-o", prefix]].concat());
+    let output = run_chakram(&[&model[..], &["-o", prefix]].concat());
     assert!(
         output.status.success(),
         "{}",
@@ -184,7 +186,7 @@ fn generated_models_are_priced_by_curves_where_there_are_any() {
     );
     assert_eq!(
         by_default,
-        makespan(&["replay", prefix, "--machine", "dgx-a100"]).0
+        run_for_makespan(&["replay", prefix, "--machine", "dgx-a100"]).0
     );
 }
 
@@ -225,7 +227,7 @@ algorithm = "ring"
         &machine,
     ];
     let report = |more: &[&str]| -> Value {
-        let output = chakram(&[&model[..], more, &["--format", "json"]].concat());
+        let output = run_chakram(&[&model[..], more, &["--format", "json"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         serde_json::from_slice(&output.stdout).expect("it is JSON")

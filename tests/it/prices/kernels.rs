@@ -1,12 +1,12 @@
 //! Tests how a captured job's kernel times are used for other jobs.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use crate::corpus::{corpus_path, sample_every_nth};
 use serde_json::Value;
 
 /// Returns the makespan, in milliseconds, of `traces` on `machine` with kernels timed by `compute`.
 fn makespan_ms(traces: &str, machine: &str, compute: &str) -> f64 {
-    let output = chakram(&[
+    let output = run_chakram(&[
         "replay",
         traces,
         "--machine",
@@ -32,7 +32,7 @@ fn kernels_of_a_captured_job_price_it() {
     let machine = "traces/tp-mlp/machine.toml";
     let arguments = ["calibrate", "--kernels", "traces/tp-mlp", "--machine"];
     let calibrate = |from: &str, to: &str| {
-        let output = chakram(&[&arguments[..], &[from, "-o", to]].concat());
+        let output = run_chakram(&[&arguments[..], &[from, "-o", to]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         std::fs::read_to_string(to).expect("it was written")
@@ -77,7 +77,7 @@ fn kernels_of_a_small_batch_price_a_larger_one() {
     for side in ["A", "B"] {
         let capture = pairs.join("ddp_batch_x2").join(side);
         let capture = capture.to_str().expect("a plain name");
-        let output = chakram(&[
+        let output = run_chakram(&[
             "convert",
             "pytorch",
             capture,
@@ -88,7 +88,7 @@ fn kernels_of_a_small_batch_price_a_larger_one() {
     }
     let (machine, measured) = ("traces/ddp-resnet18/machine.toml", at("measured.toml"));
     let arguments = ["--machine", machine, "-o", &measured];
-    let output = chakram(&[&["calibrate", "--kernels", &at("A")][..], &arguments].concat());
+    let output = run_chakram(&[&["calibrate", "--kernels", &at("A")][..], &arguments].concat());
     assert!(output.status.success());
     let predicted = makespan_ms(&at("B"), &measured, "curves");
     let (smaller, recorded) = (
@@ -106,7 +106,7 @@ fn kernels_of_a_small_batch_price_a_larger_one() {
 fn jobs_without_kernels_calibrate_nothing() {
     let folder = tempfile::tempdir().expect("there is room");
     let at = |name: &str| folder.path().join(name).to_str().expect("plain").to_owned();
-    let output = chakram(&[
+    let output = run_chakram(&[
         "generate",
         "resnet-18",
         "--batch",
@@ -120,7 +120,7 @@ fn jobs_without_kernels_calibrate_nothing() {
     assert!(output.status.success(), "{error}");
     let refused = |traces: &str, machine: &str| {
         let out = at("out.toml");
-        let output = chakram(&[
+        let output = run_chakram(&[
             "calibrate",
             "--kernels",
             traces,
@@ -160,7 +160,7 @@ fn ranks_that_differ_are_measured_by_themselves() {
             "json",
         ];
         let report: Value =
-            serde_json::from_slice(&chakram(&arguments).stdout).expect("it is JSON");
+            serde_json::from_slice(&run_chakram(&arguments).stdout).expect("it is JSON");
         let ranks = report["npus"].as_array().expect("a list").iter();
         ranks
             .map(|rank| rank["time_ps"]["compute"].as_f64().expect("a number"))
@@ -179,7 +179,7 @@ fn ranks_that_differ_are_measured_by_themselves() {
             "-o",
             measured,
         ];
-        let output = chakram(&[&arguments[..], by_rank].concat());
+        let output = run_chakram(&[&arguments[..], by_rank].concat());
         assert!(
             output.status.success(),
             "{}",
@@ -194,7 +194,7 @@ fn ranks_that_differ_are_measured_by_themselves() {
     let arguments = ["calibrate", "--kernels", job, "--by-rank", "--machine"];
     let again = format!("{measured}.again.toml");
     let calibrate = |from: &str| {
-        let output = chakram(&[&arguments[..], &[from, "-o", &again]].concat());
+        let output = run_chakram(&[&arguments[..], &[from, "-o", &again]].concat());
         assert!(
             output.status.success(),
             "{}",
@@ -283,7 +283,7 @@ fn captured_jobs_are_priced_by_their_own_kernels() {
                 &own,
             ],
         ] {
-            let output = chakram(arguments);
+            let output = run_chakram(arguments);
             assert!(
                 output.status.success(),
                 "{}",

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-fn chakram(folder: &Path, words: &[&str]) -> String {
+fn run_chakram_in_folder(folder: &Path, words: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     let output = command.current_dir(folder).args(words).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
@@ -13,7 +13,7 @@ fn chakram(folder: &Path, words: &[&str]) -> String {
 }
 
 /// Returns the report of an all-reduce of 512 MiB among eight NPUs that uses curves, on the machine file `text`.
-fn report(folder: &Path, text: &str) -> Value {
+fn report_all_reduce(folder: &Path, text: &str) -> Value {
     std::fs::write(folder.join("m.toml"), text).unwrap();
     let words = [
         "generate",
@@ -30,7 +30,7 @@ fn report(folder: &Path, text: &str) -> Value {
         "--format",
         "json",
     ];
-    serde_json::from_str(&chakram(folder, &words)).unwrap()
+    serde_json::from_str(&run_chakram_in_folder(folder, &words)).unwrap()
 }
 
 /// The measured times are 2111 us for 512 MiB and 578.7 us for 128 MiB. A byte takes 1532.3 us / 384 MiB, so 512 MiB
@@ -41,8 +41,13 @@ const START: f64 = 2111.0 - TRANSFER;
 #[test]
 fn measured_collectives_follow_the_keys_of_their_links() {
     let dir = tempfile::tempdir().unwrap();
-    let preset = chakram(dir.path(), &["machine", "show", "dgx-h100"]);
-    let micros = |text: &str| report(dir.path(), text)["makespan_ps"].as_f64().unwrap() / 1e6;
+    let preset = run_chakram_in_folder(dir.path(), &["machine", "show", "dgx-h100"]);
+    let micros = |text: &str| {
+        report_all_reduce(dir.path(), text)["makespan_ps"]
+            .as_f64()
+            .unwrap()
+            / 1e6
+    };
     assert_eq!(micros(&preset), 2111.0);
     let nvlink = "latency = \"400 ns\" ";
     assert!(preset.contains(nvlink));
@@ -77,11 +82,11 @@ fn measured_collectives_follow_the_keys_of_their_links() {
 #[test]
 fn derived_times_are_named_and_measured_ones_are_not() {
     let dir = tempfile::tempdir().unwrap();
-    let preset = chakram(dir.path(), &["machine", "show", "dgx-h100"]);
-    let measured = report(dir.path(), &preset);
+    let preset = run_chakram_in_folder(dir.path(), &["machine", "show", "dgx-h100"]);
+    let measured = report_all_reduce(dir.path(), &preset);
     assert_eq!(measured["collectives"][0]["derived_from"], Value::Null);
     let half = preset.replacen("bandwidth = \"450 GB/s\" ", "bandwidth = \"225 GB/s\" ", 1);
-    let derived = report(dir.path(), &half);
+    let derived = report_all_reduce(dir.path(), &half);
     let links = &derived["collectives"][0]["derived_from"];
     assert_eq!(links["bandwidth_bytes_per_s"], 450e9);
     assert_eq!(links["machine_bandwidth_bytes_per_s"], 225e9);
@@ -91,7 +96,7 @@ fn derived_times_are_named_and_measured_ones_are_not() {
     assert!(warnings.contains(said), "{warnings}");
     // A file that does not state its measured links was measured on its own links.
     let own = half.lines().filter(|line| !line.starts_with("measured_at"));
-    let own = report(dir.path(), &own.collect::<Vec<_>>().join("\n"));
+    let own = report_all_reduce(dir.path(), &own.collect::<Vec<_>>().join("\n"));
     assert_eq!(own["makespan_ps"], 2_111_000_000u64);
     assert_eq!(own["collectives"][0]["derived_from"], Value::Null);
 }
@@ -100,7 +105,7 @@ fn derived_times_are_named_and_measured_ones_are_not() {
 #[test]
 fn sweeps_of_links_move_measured_collectives() {
     let dir = tempfile::tempdir().unwrap();
-    let preset = chakram(dir.path(), &["machine", "show", "dgx-h100"]);
+    let preset = run_chakram_in_folder(dir.path(), &["machine", "show", "dgx-h100"]);
     let silent = preset
         .lines()
         .filter(|line| !line.starts_with("measured_at"));
@@ -120,12 +125,12 @@ fn sweeps_of_links_move_measured_collectives() {
         "-o",
         "ar/job",
     ];
-    chakram(dir.path(), &generate);
+    run_chakram_in_folder(dir.path(), &generate);
     let study = "name = \"links\"\n[base]\ntrace = \"ar\"\ncollectives = \"curves\"\n[[axis]]\nkey = \"machine\"\n\
                  values = [\"dgx-h100\", \"m.toml\"]\n[[axis]]\nkey = \"machine.dimension.nvlink.bandwidth\"\n\
                  values = [\"225 GB/s\", \"450 GB/s\", \"900 GB/s\"]\n";
     std::fs::write(dir.path().join("s.toml"), study).unwrap();
-    chakram(dir.path(), &["sweep", "s.toml", "-o", "out"]);
+    run_chakram_in_folder(dir.path(), &["sweep", "s.toml", "-o", "out"]);
     let rows = std::fs::read_to_string(dir.path().join("out/rows.jsonl")).unwrap();
     let times: Vec<f64> = (rows.lines())
         .map(|line| {

@@ -1,6 +1,6 @@
 //! Tests scores of predictions, and tables without usable runs.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use crate::corpus::corpus_path;
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ vocabulary = \"1024\"
 batch = \"2\"
 ";
 
-pub fn score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
+pub fn run_score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
     let folder = tempfile::tempdir().expect("there is room");
     let path = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -30,7 +30,7 @@ pub fn score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
         path.to_str().expect("a plain name").to_owned()
     };
     let (csv, columns) = (path("runs.csv", csv), path("columns.toml", columns));
-    let output = chakram(&[&["score", &csv, "--columns", &columns][..], more].concat());
+    let output = run_chakram(&[&["score", &csv, "--columns", &columns][..], more].concat());
     let text = if output.status.success() {
         &output.stdout
     } else {
@@ -58,7 +58,7 @@ fn machines_are_found_beside_the_columns() {
         };
         let runs = at("runs.csv", "width,tp,seconds\n256,1,1\n");
         let columns = at("columns.toml", columns);
-        let output = chakram(&["score", &runs, "--columns", &columns, "--format", "json"]);
+        let output = run_chakram(&["score", &runs, "--columns", &columns, "--format", "json"]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         let scores: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
@@ -76,7 +76,7 @@ fn machines_are_found_beside_the_columns() {
 /// A run measured exactly as predicted has no error, whatever other columns the table has.
 #[test]
 fn scores_are_errors_of_predictions() {
-    let first = score(
+    let first = run_score(
         "width,tp,seconds\n256,1,1\n256,2,2\n",
         COLUMNS,
         &["--format", "json"],
@@ -94,7 +94,7 @@ fn scores_are_errors_of_predictions() {
         seconds(0),
         seconds(1) / 2.0
     );
-    let (good, text) = score(&csv, COLUMNS, &["--format", "json"]);
+    let (good, text) = run_score(&csv, COLUMNS, &["--format", "json"]);
     assert!(good, "{text}");
     let scores: Value = serde_json::from_str(&text).expect("it is JSON");
     let ours = &scores["scores"]["chakram"];
@@ -113,7 +113,7 @@ fn scores_are_errors_of_predictions() {
 /// seconds.
 #[test]
 fn tables_state_rates_pick_rows_and_set_options() {
-    let (good, text) = score(
+    let (good, text) = run_score(
         "width,tp,seconds\n256,1,1\n256,2,2\n",
         COLUMNS,
         &["--format", "json"],
@@ -137,7 +137,7 @@ fn tables_state_rates_pick_rows_and_set_options() {
         .replace("unit = \"s\"", "unit = \"tokens/s/npu\"")
         .replace("tensor = \"tp\"\n", "")
         + "[only]\nphase = [\"train\"]\n[when.cut]\none = { npus = \"1\" }\ntwo = { npus = \"2\", tensor = \"2\" }\n";
-    let (good, text) = score(&csv, &columns, &["--format", "json"]);
+    let (good, text) = run_score(&csv, &columns, &["--format", "json"]);
     assert!(good, "{text}");
     let scores: Value = serde_json::from_str(&text).expect("it is JSON");
     let ours = &scores["scores"]["chakram"];
@@ -149,7 +149,7 @@ fn tables_state_rates_pick_rows_and_set_options() {
     let flops = 2.0 * 72.0 * s * l * h * h * (1.0 + s / (6.0 * h) + v / (12.0 * l * h));
     let csv = format!("width,tp,seconds\n256,1,{}\n", flops / 1e12 / of(0));
     let columns = COLUMNS.replace("unit = \"s\"", "unit = \"model TFLOP/s/npu\"");
-    let (good, text) = score(&csv, &columns, &["--format", "json"]);
+    let (good, text) = run_score(&csv, &columns, &["--format", "json"]);
     assert!(good, "{text}");
     let scores: Value = serde_json::from_str(&text).expect("it is JSON");
     let most = scores["scores"]["chakram"]["max"]
@@ -192,15 +192,15 @@ fn tables_that_make_no_runs_are_refused() {
             "an unknown option",
         ),
     ] {
-        let (good, text) = score(csv, &columns, &[]);
+        let (good, text) = run_score(csv, &columns, &[]);
         assert!(!good, "{text}");
         assert!(text.contains(expected), "{text}");
     }
 }
 
 /// Returns the seconds predicted for each row, by line.
-fn predicted(csv: &str, columns: &str) -> Vec<(u64, f64)> {
-    let (good, text) = score(csv, columns, &["--format", "json"]);
+fn predict_row_seconds(csv: &str, columns: &str) -> Vec<(u64, f64)> {
+    let (good, text) = run_score(csv, columns, &["--format", "json"]);
     assert!(good, "{text}");
     let scores: Value = serde_json::from_str(&text).expect("it is JSON");
     let runs = scores["runs"].as_array().expect("runs");
@@ -218,7 +218,7 @@ const OF_MODEL: &str = "measured = \"s\"\nunit = \"s\"\nmachine = \"dgx-h100\"\n
 
 #[test]
 fn a_model_has_as_many_layers_as_its_row_says() {
-    let rows = predicted(
+    let rows = predict_row_seconds(
         "m,l,h,n,tp,pp,z,s\nllama3-8b,32,,8,,,,1\nllama3-8b,,4096,8,,,,1\nllama3-8b,4,,8,,,,1\nllama3-8b,8,,8,,,,1\n\
          llama3-8b,,2048,8,,,,1\nresnet-18,4,,8,,,,1\n",
         OF_MODEL,
@@ -237,7 +237,7 @@ fn a_model_has_as_many_layers_as_its_row_says() {
 #[test]
 fn a_refused_row_is_named_and_the_others_are_scored() {
     let csv = "m,l,h,n,tp,pp,z,s\ngpt2-small,,,8,1,1,,1\ngpt2-small,,,8,3,1,,1\ngpt2-small,,,8,2,1,,1\ngpt2-small,,,8,1,1,,x\n";
-    let (good, text) = score(csv, OF_MODEL, &[]);
+    let (good, text) = run_score(csv, OF_MODEL, &[]);
     assert!(good, "{text}");
     assert!(text.contains("2 of 4 rows cannot be predicted"), "{text}");
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -246,7 +246,7 @@ fn a_refused_row_is_named_and_the_others_are_scored() {
         words.contains(why) && words.contains("runs.csv:5: \"s\" is \"x\""),
         "{text}"
     );
-    let (good, text) = score(csv, OF_MODEL, &["--format", "csv"]);
+    let (good, text) = run_score(csv, OF_MODEL, &["--format", "csv"]);
     assert!(good && text.lines().count() == 3, "{text}");
 }
 
@@ -254,12 +254,12 @@ fn a_refused_row_is_named_and_the_others_are_scored() {
 fn plans_of_published_tables_are_predicted() {
     // A single replica cannot shard its optimizer, and 12 blocks in 5 stages are uneven.
     let csv = "m,l,h,n,tp,pp,z,s\ngpt2-small,,,1,1,1,,1\ngpt2-small,,,1,1,1,1,1\ngpt2-small,,,5,1,5,,1\ngpt2-small,,,4,1,4,,1\n";
-    let rows = predicted(csv, OF_MODEL);
+    let rows = predict_row_seconds(csv, OF_MODEL);
     assert_eq!(rows.len(), 4);
     assert_eq!(rows[0].1, rows[1].1);
     // The largest of five stages has at most three blocks, as each of four stages has.
     assert!(rows[2].1 < rows[0].1, "{rows:?}");
-    let (_, text) = score(csv, OF_MODEL, &[]);
+    let (_, text) = run_score(csv, OF_MODEL, &[]);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         words.contains("`zero` is \"1\", which has no effect with one replica (lines 3)"),
@@ -282,7 +282,7 @@ fn measured_iterations_are_predicted() {
         let runs = folder.join(format!("vtrain_a100_{table}.part.csv"));
         let columns = format!("docs/columns/vtrain-{table}.toml");
         let runs = runs.to_str().expect("a plain name");
-        let output = chakram(&["score", runs, "--columns", &columns, "--format", "json"]);
+        let output = run_chakram(&["score", runs, "--columns", &columns, "--format", "json"]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         let scores: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
@@ -308,7 +308,7 @@ fn measured_iterations_are_predicted() {
 fn settings_that_move_no_prediction_are_named() {
     let of = |more: &[&str]| {
         let more = [more, &["--format", "json"]].concat();
-        let (good, text) = score("width,tp,seconds\n256,1,1\n256,2,2\n", COLUMNS, &more);
+        let (good, text) = run_score("width,tp,seconds\n256,1,1\n256,2,2\n", COLUMNS, &more);
         assert!(good, "{text}");
         let scores: Value = serde_json::from_str(&text).expect("it is JSON");
         scores
@@ -344,7 +344,7 @@ fn settings_that_move_no_prediction_are_named() {
     let named = twice["without_effect"].as_array().expect("a list");
     assert_eq!(named.len(), 1, "{named:?}");
     assert_eq!(named[0]["value"], "3");
-    let (_, text) = score(
+    let (_, text) = run_score(
         "width,tp,seconds\n256,1,1\n",
         COLUMNS,
         &["--set", "layers=2"],
@@ -354,7 +354,7 @@ fn settings_that_move_no_prediction_are_named() {
         "{text}"
     );
     // If a row is no usable run without a setting, this setting has an effect, whatever the prediction.
-    let (good, text) = score(
+    let (good, text) = run_score(
         "width,tp,seconds\n256,1,1\n256,16,1\n",
         COLUMNS,
         &["--set", "heads=16"],
@@ -374,7 +374,7 @@ fn the_picture_has_each_run_where_it_belongs() {
         "--columns",
         "docs/columns/example.toml",
     ];
-    let rows = chakram(
+    let rows = run_chakram(
         &[
             &["score"][..],
             &table,
@@ -382,7 +382,7 @@ fn the_picture_has_each_run_where_it_belongs() {
         ]
         .concat(),
     );
-    let rows = super::table(&String::from_utf8_lossy(&rows.stdout));
+    let rows = super::parse_csv_rows(&String::from_utf8_lossy(&rows.stdout));
     let picture = std::fs::read_to_string(picture).expect("it was written");
     let number = |text: &str, key: &str| -> f64 {
         let (_, rest) = text.split_once(&format!("{key}=\"")).expect("it has it");

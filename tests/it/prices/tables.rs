@@ -1,7 +1,7 @@
 //! Tests machines whose times come from tables of GEMMs and from logs of nccl-tests.
 
 use super::packed_rows;
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use crate::corpus::sample_every_nth;
 use chakram::machine::Machine;
 use chakram::trace::Dtype;
@@ -11,17 +11,17 @@ use std::path::Path;
 
 /// Returns the output of `chakram calibrate` with these arguments, and writes the machine file to
 /// `ours`.
-fn calibrate(arguments: &[&str], machine: &str, ours: &Path) -> String {
+fn run_calibrate(arguments: &[&str], machine: &str, ours: &Path) -> String {
     let ours = ours.to_str().expect("a plain name");
     let rest = ["--machine", machine, "-o", ours];
-    let output = chakram(&[&["calibrate"], arguments, &rest].concat());
+    let output = run_chakram(&[&["calibrate"], arguments, &rest].concat());
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn makespan_us(arguments: &[&str]) -> f64 {
-    let output = chakram(&[arguments, &["--format", "json"]].concat());
+    let output = run_chakram(&[arguments, &["--format", "json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{error}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
@@ -66,7 +66,7 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
         let table = folder.path().join(format!("{gpu}.csv"));
         std::fs::write(&table, csv).expect("it can be written");
         let ours = folder.path().join(format!("{gpu}.toml"));
-        let printed = calibrate(
+        let printed = run_calibrate(
             &["--gemm", table.to_str().expect("a plain name")],
             preset,
             &ours,
@@ -129,7 +129,7 @@ fn a_measured_gemm_takes_its_time() {
     let (ours, again) = (at("ours.toml"), at("again.toml"));
     let [ours_name, again_name] = [&ours, &again].map(|path| path.to_str().expect("a plain name"));
     let inputs = ["--gemm", table.to_str().expect("a plain name")];
-    let printed = calibrate(&inputs, "dgx-a100", &ours);
+    let printed = run_calibrate(&inputs, "dgx-a100", &ours);
     assert!(printed.contains("1 GEMM\n"), "{printed}");
     let class = |machine: &str| {
         let machine = match machine.strip_suffix(".toml") {
@@ -160,7 +160,7 @@ fn a_measured_gemm_takes_its_time() {
         (longer - 24.0 * (500.0 - time)).abs() < 0.01,
         "{longer} {time}"
     );
-    calibrate(&inputs, ours_name, &again);
+    run_calibrate(&inputs, ours_name, &again);
     let [once, twice] =
         [&ours, &again].map(|path| std::fs::read_to_string(path).expect("it is there"));
     assert_eq!(once, twice, "{again_name}");
@@ -186,7 +186,7 @@ fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
     std::fs::write(&log, LOG).expect("it can be written");
     let (ours, again) = (at("ours.toml"), at("again.toml"));
     let log = log.to_str().expect("a plain name");
-    let printed = calibrate(&["--nccl", log], "dgx-a100", &ours);
+    let printed = run_calibrate(&["--nccl", log], "dgx-a100", &ours);
     assert!(printed.contains("1 collective\n"), "{printed}");
     let of = |machine: &str, ranks: &str| {
         makespan_us(&[
@@ -213,7 +213,7 @@ fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
         of(ours_name, "2")
     );
     assert_eq!(of(ours_name, "4"), of("dgx-a100", "4"));
-    calibrate(&["--nccl", log], ours_name, &again);
+    run_calibrate(&["--nccl", log], ours_name, &again);
     let [once, twice] =
         [&ours, &again].map(|path| std::fs::read_to_string(path).expect("it is there"));
     assert_eq!(once, twice);
@@ -222,7 +222,7 @@ fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
     let many = at("many.txt");
     std::fs::write(&many, wide).expect("it can be written");
     let many = many.to_str().expect("a plain name");
-    let output = chakram(&[
+    let output = run_chakram(&[
         "calibrate",
         "--nccl",
         many,

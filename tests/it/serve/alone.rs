@@ -1,7 +1,7 @@
 //! Tests the time of a single request: one run of its jobs on free cores, and everything that
 //! follows from this time.
 
-use super::{build_scenario, picosecond_cores, served};
+use super::{build_scenario, picosecond_cores, serve_scenario};
 use chakram::serve::{
     Platform, RequestServeTimeLimitOption, ServeReport, compare, find_capacity, serve_requests,
     sweep_rates,
@@ -19,7 +19,7 @@ fn four_cores() -> Platform {
     Platform::parse(text, "p.toml").unwrap()
 }
 
-fn branches(rate: f64, arrivals: &str, rest: &str) -> String {
+fn format_branches_scenario(rate: f64, arrivals: &str, rest: &str) -> String {
     format!(
         "name = \"two branches\"\n[[model]]\nname = \"m\"\n{BRANCHES}\n{rest}\n\
          [stream]\narrivals = \"{arrivals}\"\nrate = {rate:.1}\n[stop]\nrequests = 2000\n\
@@ -27,15 +27,15 @@ fn branches(rate: f64, arrivals: &str, rest: &str) -> String {
     )
 }
 
-fn alone(report: &ServeReport, model: &str) -> u64 {
+fn read_alone_time(report: &ServeReport, model: &str) -> u64 {
     report.row_of_model(model).unwrap().alone.unwrap().0
 }
 
 #[test]
 fn branches_run_side_by_side() {
-    let text = branches(700_000.0, "periodic", "deadline = \"1500 ns\"");
-    let (report, _) = served(&build_scenario(&text), Some(&four_cores()));
-    assert_eq!(alone(&report, "m"), 1_000_000);
+    let text = format_branches_scenario(700_000.0, "periodic", "deadline = \"1500 ns\"");
+    let (report, _) = serve_scenario(&build_scenario(&text), Some(&four_cores()));
+    assert_eq!(read_alone_time(&report, "m"), 1_000_000);
     // The load is 700,000 requests/s x 4 tasks x 1 us over 4 cores.
     assert!((report.offered_load.unwrap() - 0.7).abs() < 1e-12);
     assert!((report.mean_utilisation() - 0.7).abs() < 1e-3);
@@ -46,7 +46,7 @@ fn branches_run_side_by_side() {
 /// An M/D/1 queue whose server takes 1 us can take nearly a million requests a second.
 #[test]
 fn capacity_follows_from_the_time_alone() {
-    let scenario = build_scenario(&branches(700_000.0, "poisson", ""));
+    let scenario = build_scenario(&format_branches_scenario(700_000.0, "poisson", ""));
     let cores = four_cores();
     let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span::from_us(10)));
     let at = sweep_rates(&scenario, Some(&cores), options, &[600_000.0]).unwrap();
@@ -73,7 +73,7 @@ fn offered_load_counts_cores_and_slots() {
             "name = \"one task\"\n[[model]]\nname = \"m\"\njobs = [{{ tasks = 1, length = 1000 }}]\n\
              [stream]\narrivals = \"periodic\"\nrate = 5e8\n[stop]\nrequests = 5\n[policy]\n{policy}"
         );
-        let (report, _) = served(&build_scenario(&text), Some(&picosecond_cores(4)));
+        let (report, _) = serve_scenario(&build_scenario(&text), Some(&picosecond_cores(4)));
         report.offered_load.unwrap()
     };
     let policies = [
@@ -100,7 +100,7 @@ fn the_shortest_is_the_one_that_takes_least_alone() {
              {{ tasks = 1, length = 1300, after = [0] }}, {{ tasks = 1, length = 10, after = [1, 2] }}]\n\
              [stream]\narrivals = \"file\"\nfile = {file:?}\n[policy]\nkind = \"shortest-job-first\"\n{preemption}"
         );
-        let (_, found) = served(&build_scenario(&text), Some(&four_cores()));
+        let (_, found) = serve_scenario(&build_scenario(&text), Some(&four_cores()));
         let ends = found.iter().map(|request| request.finished.0 / 1000);
         ends.collect::<Vec<u64>>()
     };
@@ -122,7 +122,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
     let scenario = build_scenario(text);
     let reports = ["a100x", "p4", "brainwave"].map(|name| {
         let platform = Platform::load_by_name(name).unwrap();
-        served(&scenario, Some(&platform)).0
+        serve_scenario(&scenario, Some(&platform)).0
     });
     // Alone, the requests take 230.1, 2262.1 and 367.4 us.
     let attained = reports
@@ -174,8 +174,8 @@ fn the_tables_of_dlrm_run_side_by_side() {
              [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 1"
         );
         let platform = Platform::load_by_name(&format!("{platform}-sigcomm23")).unwrap();
-        let (report, found) = served(&build_scenario(&text), Some(&platform));
-        assert_eq!(alone(&report, "dlrm"), found[0].finished.0);
+        let (report, found) = serve_scenario(&build_scenario(&text), Some(&platform));
+        assert_eq!(read_alone_time(&report, "dlrm"), found[0].finished.0);
         found[0].finished.0
     };
     assert_eq!(on("a100", "") / 1000, 20_294_060);
@@ -196,9 +196,9 @@ fn tokens_come_with_a_word_on_batching() {
          steps = {{ file = {table:?}, tokens = \"tokens\", batch = \"batch\", prefill = \"prefill_ms\", step = \"step_ms\" }}\n\
          [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 3"
     );
-    let (report, _) = served(&build_scenario(&text), None);
+    let (report, _) = serve_scenario(&build_scenario(&text), None);
     // The prompt takes 10 ms, and each of four further tokens takes 2 ms.
-    assert_eq!(alone(&report, "m"), 18_000_000_000);
+    assert_eq!(read_alone_time(&report, "m"), 18_000_000_000);
     let says = |warning: &String| warning.contains("continuous batching is not simulated");
     assert!(report.warnings.iter().any(says), "{:?}", report.warnings);
 }

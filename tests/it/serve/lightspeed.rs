@@ -1,18 +1,18 @@
 //! Tests results that follow from the printed parameters of LIGHTSPEED's thesis and of its
 //! successor.
 
-use super::{build_scenario, served};
+use super::{build_scenario, serve_scenario};
 use chakram::serve::{Platform, Scenario, ServeReport};
 use std::path::Path;
 
 /// Returns the result of one request of a preset on an idle platform.
-fn alone(preset: &str, tokens: Option<u64>, platform: &str) -> ServeReport {
+fn serve_one_request(preset: &str, tokens: Option<u64>, platform: &str) -> ServeReport {
     let tokens = tokens.map_or(String::new(), |tokens| format!("tokens = {tokens}"));
     let text = format!(
         "name = \"one\"\n[[model]]\nname = \"m\"\npreset = {preset:?}\n{tokens}\n\
          [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 1"
     );
-    served(
+    serve_scenario(
         &build_scenario(&text),
         Some(&Platform::load_by_name(platform).unwrap()),
     )
@@ -48,7 +48,7 @@ fn unloaded_serve_times_follow_from_the_table() {
     ];
     for (preset, tokens, expected) in times {
         for (platform, expected) in PLATFORMS.iter().zip(expected) {
-            let found = serve_us(&alone(preset, tokens, platform));
+            let found = serve_us(&serve_one_request(preset, tokens, platform));
             assert!(
                 (found - expected).abs() < 1e-3,
                 "{preset} on {platform}: {found}"
@@ -59,7 +59,7 @@ fn unloaded_serve_times_follow_from_the_table() {
     // printed.
     let expected = [45_940.3, 107_959.3, 47_489.0, 59_698.5, 8840.5];
     for (platform, expected) in PLATFORMS.iter().zip(expected) {
-        let found = serve_us(&alone("chatgpt-star", Some(1), platform));
+        let found = serve_us(&serve_one_request("chatgpt-star", Some(1), platform));
         assert!((found - expected).abs() < 0.07, "{platform}: {found}");
     }
 }
@@ -75,7 +75,7 @@ fn utilisation_states_its_window() {
         ("lightning", 0.9995),
     ];
     for (platform, expected) in shares {
-        let report = alone("vgg-16", None, platform);
+        let report = serve_one_request("vgg-16", None, platform);
         let row = report.row_of_all_models().unwrap();
         let datapath = row.parts.datapath_ps.0 as f64;
         let compute = row.parts.compute_ps.0 as f64;
@@ -94,7 +94,7 @@ fn the_hand_calculation_comes_out() {
     let scenario = Scenario::load_file(&folder.join("golden.toml")).unwrap();
     let cores = folder.join("three-cores.toml");
     let cores = Platform::load_by_name(cores.to_str().unwrap()).unwrap();
-    let (report, requests) = served(&scenario, Some(&cores));
+    let (report, requests) = serve_scenario(&scenario, Some(&cores));
     let times: Vec<u64> = requests
         .iter()
         .map(|request| request.finished.since(request.arrival).0)
@@ -116,7 +116,7 @@ fn a_datapath_latency_adds_itself_on_an_idle_platform() {
             "name = \"p\"\nsource = \"x\"\ncores = 4\nclock = \"1 GHz\"\ndatapath = \"{datapath}\""
         );
         let platform = Platform::parse(&cores, "p").unwrap();
-        served(&build_scenario(text), Some(&platform)).1[0]
+        serve_scenario(&build_scenario(text), Some(&platform)).1[0]
             .finished
             .0
     };
@@ -139,7 +139,7 @@ fn offered_loads_are_those_of_the_successor() {
         ("a100x-sigcomm23", 2.424),
     ];
     for (platform, expected) in loads {
-        let report = served(&scenario, Some(&Platform::load_by_name(platform).unwrap())).0;
+        let report = serve_scenario(&scenario, Some(&Platform::load_by_name(platform).unwrap())).0;
         let load = report.offered_load.unwrap();
         assert!((load - expected).abs() < 2e-3, "{platform}: {load}");
         let loud = report
@@ -164,7 +164,7 @@ fn ratios_over_seeds() {
         scenario.seed = seed;
         let means = names.each_ref().map(|name| {
             let platform = Platform::load_by_name(name).unwrap();
-            serve_us(&served(&scenario, Some(&platform)).0)
+            serve_us(&serve_scenario(&scenario, Some(&platform)).0)
         });
         for (sum, mean) in sums.iter_mut().zip(means) {
             *sum += mean / means[0] / 10.0;
@@ -178,7 +178,7 @@ fn ratios_over_seeds() {
 /// The requests have 92 million tasks in 34,501 jobs.
 #[test]
 fn large_requests_are_answered_in_closed_form() {
-    let report = alone("chatgpt-star", Some(1), "lightning");
+    let report = serve_one_request("chatgpt-star", Some(1), "lightning");
     assert_eq!(
         report.row_of_model("m").unwrap().multiplications,
         Some(176_738_811_200)

@@ -488,7 +488,9 @@ fn prompts_are_tokenized_in_turn() {
                 tokenize = \"1 ms\"\n[requests]\narrivals = \"bursts\"\nburst = 2\nevery = \"1 s\"\ncount = 4\n[[class]]\n\
                 name = \"all\"\ninput = 10\noutput = 1\n";
     std::fs::write(&file, text).unwrap();
-    let rows = crate::commands::answer(&["serve", &file, "--format", "csv", "--table", "requests"]);
+    let rows = crate::commands::run_for_output(&[
+        "serve", &file, "--format", "csv", "--table", "requests",
+    ]);
     let mut lines = rows.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let heads = lines.next().unwrap();
     let at = |name: &str| heads.iter().position(|head| *head == name).unwrap();

@@ -1,6 +1,6 @@
 //! Compares closed forms with simulations of single tasks, and policies with plain simulators, for every request.
 
-use super::{build_scenario, picosecond_cores, served};
+use super::{build_scenario, picosecond_cores, serve_scenario};
 use chakram::serve::CompletedRequest;
 use std::fmt::Write;
 use testkit::serving::{
@@ -22,7 +22,7 @@ impl RandomSequence {
 }
 
 /// Returns the number of random cases, which `CHAKRAM_CASES` overrides.
-fn cases(default: u64) -> u64 {
+fn read_case_count(default: u64) -> u64 {
     let given = std::env::var("CHAKRAM_CASES").ok();
     given
         .and_then(|number| number.parse().ok())
@@ -30,7 +30,7 @@ fn cases(default: u64) -> u64 {
 }
 
 /// Writes the models' arrivals in picoseconds, and returns the scenario's stream that reads them.
-fn arrivals(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
+fn write_arrivals_file(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
     let mut rows = "arrival_ps,model\n".to_owned();
     for (at, model) in requests {
         writeln!(rows, "{at},m{model}").unwrap();
@@ -47,7 +47,7 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
     let folder = tempfile::tempdir().unwrap();
     let mut numbers = RandomSequence(1);
     let (mut jobs_seen, mut overlapped) = (0, 0);
-    for case in 0..cases(250) {
+    for case in 0..read_case_count(250) {
         let cores = 1 + numbers.below(13) as usize;
         let mut models = Vec::new();
         let mut text = format!("name = \"case {case}\"\n");
@@ -82,7 +82,7 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
                 (at, numbers.below(models.len() as u64) as usize)
             })
             .collect();
-        text += &arrivals(&folder, &requests);
+        text += &write_arrivals_file(&folder, &requests);
         let plain: Vec<MultiJobRequest> = requests
             .iter()
             .map(|&(ready, model)| MultiJobRequest {
@@ -95,7 +95,8 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
             .map(|request| request.jobs.len())
             .sum::<usize>();
         let ends = deal_task_by_task(cores, &plain);
-        let (report, found) = served(&build_scenario(&text), Some(&picosecond_cores(cores)));
+        let (report, found) =
+            serve_scenario(&build_scenario(&text), Some(&picosecond_cores(cores)));
         for (model, jobs) in models.iter().enumerate() {
             let one = MultiJobRequest {
                 ready: 0,
@@ -113,7 +114,9 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
                 .any(|(pair, next)| pair[0] > next.0),
         );
     }
-    assert!(jobs_seen as u64 > cases(250) * 3 && overlapped as u64 > cases(250) / 4);
+    assert!(
+        jobs_seen as u64 > read_case_count(250) * 3 && overlapped as u64 > read_case_count(250) / 4
+    );
 }
 
 /// Tests random scenarios of a policy on one to three processors. The scenarios have datapath
@@ -127,7 +130,7 @@ fn hold_policy(
     let folder = tempfile::tempdir().unwrap();
     let mut numbers = RandomSequence(seed);
     let (mut waits, mut put_back, mut batches) = (0_u64, 0_u64, 0_u64);
-    for case in 0..cases(150) {
+    for case in 0..read_case_count(150) {
         let (plain, kind) = policy(&mut numbers);
         let processors = 1 + numbers.below(3) as usize;
         let cost = (preempts && numbers.below(3) > 0).then(|| numbers.below(30));
@@ -159,7 +162,7 @@ fn hold_policy(
                 (at, numbers.below(models.len() as u64) as usize)
             })
             .collect();
-        text += &arrivals(&folder, &requests);
+        text += &write_arrivals_file(&folder, &requests);
         let preemption = cost.map_or(String::new(), |cost| {
             format!("preemption = \"{cost} ps\"\n")
         });
@@ -175,7 +178,7 @@ fn hold_policy(
             })
             .collect();
         let expected = serve_plainly(plain, processors, cost, &plainly);
-        let (report, found) = served(&build_scenario(&text), Some(&picosecond_cores(1)));
+        let (report, found) = serve_scenario(&build_scenario(&text), Some(&picosecond_cores(1)));
         for (request, expected) in found.iter().zip(&expected) {
             let times = |one: &CompletedRequest| {
                 (
@@ -203,7 +206,7 @@ fn hold_policy(
         assert_eq!(found.len(), expected.len());
         put_back += report.preemptions;
     }
-    assert!(waits > cases(150), "requests wait: {waits}");
+    assert!(waits > read_case_count(150), "requests wait: {waits}");
     assert_eq!(preempts, put_back > 0, "{put_back} put back");
     println!("{waits} waited, {put_back} put back, {batches} in batches");
 }
@@ -281,14 +284,14 @@ fn nobody_starves_beyond_the_bound() {
     // 50 ps, ten of them before the processor is free.
     let mut requests = vec![(0, 0), (0, 1)];
     requests.extend((1..200).map(|i| (i * 50 - 10, 0)));
-    let stream = arrivals(&folder, &requests);
+    let stream = write_arrivals_file(&folder, &requests);
     let text = format!(
         "name = \"starve\"\n[[model]]\nname = \"m0\"\njobs = [{{ tasks = 1, length = 50 }}]\n\
          [[model]]\nname = \"m1\"\njobs = [{{ tasks = 1, length = 10 }}]\npriority = 3\n{stream}\
          [policy]\nkind = \"priority\""
     );
     let starts = |text: &str| {
-        let (_, found) = served(&build_scenario(text), Some(&picosecond_cores(1)));
+        let (_, found) = serve_scenario(&build_scenario(text), Some(&picosecond_cores(1)));
         found[1].started.0
     };
     assert_eq!(starts(&text), 199 * 50 + 50, "without aging it is the last");
@@ -302,7 +305,7 @@ fn nobody_starves_beyond_the_bound() {
 fn sparsity_skips_the_share_that_it_says() {
     let text = "name = \"sparse\"\nseed = 5\n[[model]]\nname = \"m\"\njobs = [{ tasks = 7, length = 1000 }]\nsparsity = 0.3\n\
                 [stream]\narrivals = \"periodic\"\nrate = 1000000.0\n[stop]\nrequests = 20000";
-    let (_, found) = served(&build_scenario(text), Some(&picosecond_cores(1)));
+    let (_, found) = serve_scenario(&build_scenario(text), Some(&picosecond_cores(1)));
     let kept: Vec<u64> = found
         .iter()
         .map(|request| request.compute.0 / 1000)

@@ -1,6 +1,6 @@
 //! Tests `chakram serve` and `chakram platform` as users see them.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use serde_json::Value;
 use std::path::Path;
 
@@ -24,8 +24,8 @@ requests = 4000
 kind = \"first-come\"
 ";
 
-fn printed(args: &[&str]) -> String {
-    let output = chakram(args);
+fn run_for_stdout(args: &[&str]) -> String {
+    let output = run_chakram(args);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
     String::from_utf8(output.stdout).unwrap()
@@ -44,7 +44,7 @@ fn settings_without_effect_are_named() {
     with_scenario(|scenario, folder| {
         let warnings = |path: &str, args: &[&str]| {
             let args = [&["serve", path, "--format", "json"], args].concat();
-            let json: Value = serde_json::from_str(&printed(&args)).unwrap();
+            let json: Value = serde_json::from_str(&run_for_stdout(&args)).unwrap();
             json["reports"][0]["warnings"].to_string()
         };
         let none = "has no effect";
@@ -77,7 +77,7 @@ fn settings_without_effect_are_named() {
             "{requests}"
         );
     });
-    let output = chakram(&["serve", "x.toml", "--attain", "0.9"]);
+    let output = run_chakram(&["serve", "x.toml", "--attain", "0.9"]);
     assert_eq!(output.status.code(), Some(2));
 }
 
@@ -95,7 +95,8 @@ fn all_forms_say_the_same() {
             "--timeline",
             picture.to_str().unwrap(),
         ];
-        let json: Value = serde_json::from_str(&printed(&[&args[..], &rest[..]].concat())).unwrap();
+        let json: Value =
+            serde_json::from_str(&run_for_stdout(&[&args[..], &rest[..]].concat())).unwrap();
         let report = &json["reports"][0];
         assert_eq!(report["completed"], 4000);
         let page = std::fs::read_to_string(&page).unwrap();
@@ -120,7 +121,7 @@ fn all_forms_say_the_same() {
         };
         assert_eq!(begins("quick") + begins("slow"), 4000);
         assert_eq!(begins("job 0"), 4000);
-        let rows = printed(&["serve", scenario, "--format", "csv", "--table", "requests"]);
+        let rows = run_for_stdout(&["serve", scenario, "--format", "csv", "--table", "requests"]);
         let mut sum = 0_u128;
         for row in rows.lines().skip(1) {
             let cells: Vec<&str> = row.split(',').collect();
@@ -149,7 +150,7 @@ fn all_forms_say_the_same() {
 #[test]
 fn rates_and_capacity_are_swept() {
     with_scenario(|scenario, folder| {
-        let text = printed(&["serve", scenario, "--rates", "625,100,1250"]);
+        let text = run_for_stdout(&["serve", scenario, "--rates", "625,100,1250"]);
         let loads: Vec<&str> = text
             .lines()
             .skip(3)
@@ -169,7 +170,8 @@ fn rates_and_capacity_are_swept() {
             "0.9",
         ];
         let rest = ["--format", "json", "--html", page.to_str().unwrap()];
-        let json: Value = serde_json::from_str(&printed(&[&args[..], &rest[..]].concat())).unwrap();
+        let json: Value =
+            serde_json::from_str(&run_for_stdout(&[&args[..], &rest[..]].concat())).unwrap();
         let capacity = &json["sweep"]["capacity"];
         let (rate, more) = (
             capacity["rate_per_s"].as_f64().unwrap(),
@@ -197,7 +199,7 @@ fn measurements_become_a_platform() {
                   Server Compute Infer,Server Compute Output,Client Recv,p50 latency,p90 latency,p95 latency,p99 latency,Avg latency\n\
                   1,1000,100,200,10,30,590,20,50,990,1000,1010,1020,1001\n";
     std::fs::write(path("perf.csv"), triton).unwrap();
-    printed(&[
+    run_for_stdout(&[
         "platform",
         "import",
         &path("perf.csv"),
@@ -222,7 +224,7 @@ fn measurements_become_a_platform() {
     // A table of any form is averaged: 580 and 620 us of compute for one request, and 1500 us for four.
     let table = "model,platform,batch,compute_us,queue_us,total_ms\nm,p4,1,580,0,1\nm,p4,1,620,0,1\nm,p4,4,1500,100,2\nm,other,4,1,0,2\n";
     std::fs::write(path("any.csv"), table).unwrap();
-    printed(&[
+    run_for_stdout(&[
         "platform",
         "import",
         &path("any.csv"),
@@ -240,7 +242,7 @@ fn measurements_become_a_platform() {
     let scenario = "name = \"b\"\n[[model]]\nname = \"m\"\nmeasured = true\n[stream]\narrivals = \"bursts\"\nburst = 2\nevery = \"1 s\"\n\
                     [stop]\nrequests = 2\n[policy]\nkind = \"batching\"\nbatch = 2\nwait = \"1 ms\"";
     std::fs::write(path("b.toml"), scenario).unwrap();
-    let rows = printed(&[
+    let rows = run_for_stdout(&[
         "serve",
         &path("b.toml"),
         "--machine",
@@ -255,7 +257,7 @@ fn measurements_become_a_platform() {
         &first[5..11],
         ["1300000000", "400000000", "0", "900000000", "0", "2"]
     );
-    let output = chakram(&["platform", "import", &path("any.csv"), "--name", "p5"]);
+    let output = run_chakram(&["platform", "import", &path("any.csv"), "--name", "p5"]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.code() == Some(2) && error.contains("rows of platform \"p5\""),
@@ -272,12 +274,12 @@ fn platforms_are_swept_side_by_side() {
         let both = ["--machine", "a100x", "--machine", "p4"];
         let json = ["--format", "json", "--html", page.to_str().unwrap()];
         let json: Value =
-            serde_json::from_str(&printed(&[&common[..], &both, &json].concat())).unwrap();
+            serde_json::from_str(&run_for_stdout(&[&common[..], &both, &json].concat())).unwrap();
         let sweeps = json["sweeps"].as_array().unwrap();
         for (sweep, platform) in sweeps.iter().zip(["a100x", "p4"]) {
             let alone = ["--machine", platform, "--format", "json"];
             let alone: Value =
-                serde_json::from_str(&printed(&[&common[..], &alone].concat())).unwrap();
+                serde_json::from_str(&run_for_stdout(&[&common[..], &alone].concat())).unwrap();
             assert_eq!(*sweep, alone["sweep"], "{platform}");
         }
         assert_eq!(sweeps.len(), 2);
@@ -285,7 +287,7 @@ fn platforms_are_swept_side_by_side() {
         // The charts show the mean and the last percentile, each with two curves and the limit.
         assert_eq!(page.matches("<polyline").count(), 4, "{page}");
         assert_eq!(page.matches("limit 20.000 ms").count(), 2);
-        let text = printed(&[&common[..], &both].concat());
+        let text = run_for_stdout(&[&common[..], &both].concat());
         for platform in ["a100x", "p4"] {
             assert!(text.contains(&format!(" on {platform}")), "{text}");
         }
@@ -307,7 +309,7 @@ fn options_that_do_nothing_are_refused() {
             (&["--html", "-"][..], "--html FILE.html"),
             (&["--rate", "-1"][..], "requests per second above 0"),
         ] {
-            let output = chakram(&[&["serve", scenario], args].concat());
+            let output = run_chakram(&[&["serve", scenario], args].concat());
             let error = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(2), "{args:?}");
             assert!(error.contains(says), "{args:?}: {error}");

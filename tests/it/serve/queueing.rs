@@ -1,23 +1,29 @@
 //! Compares queues with formulas, with the confidence interval in the report.
 
-use super::{build_scenario, picosecond_cores, served};
+use super::{build_scenario, picosecond_cores, serve_scenario};
 use chakram::serve::ServeReport;
 use testkit::serving::compute_lindley_waits;
 
 /// Serves Poisson arrivals at `rate` per second at `processors`, first come, first served.
-fn queue(models: &str, rate: f64, processors: u32, requests: u64, seed: u64) -> ServeReport {
+fn serve_poisson_queue(
+    models: &str,
+    rate: f64,
+    processors: u32,
+    requests: u64,
+    seed: u64,
+) -> ServeReport {
     let text = format!(
         "name = \"queue\"\nseed = {seed}\nprocessors = {processors}\n{models}\n\
          [stream]\narrivals = \"poisson\"\nrate = {rate}\n[stop]\nrequests = {requests}\n\
          [measure]\nwarmup = {}\n[policy]\nkind = \"first-come\"",
         requests / 20
     );
-    served(&build_scenario(&text), None).0
+    serve_scenario(&build_scenario(&text), None).0
 }
 
 /// Checks that the mean serve time differs from a formula by at most the fraction `within`, and that the formula is
 /// inside the report's interval.
-fn hold(report: &ServeReport, formula: f64, within: f64) {
+fn check_mean_serve_time(report: &ServeReport, formula: f64, within: f64) {
     let mean = report.row_of_all_models().unwrap().mean.unwrap();
     let found = mean.value.as_seconds();
     let half = mean
@@ -46,10 +52,14 @@ const TWO: &str = "[[model]]\nname = \"short\"\nlatency = \"0.5 s\"\nweight = 2\
 /// of M/M/c is C(c, a) / (c - rate) (Erlang).
 #[test]
 fn means_are_those_of_the_formulas() {
-    hold(&queue(CONSTANT, 0.5, 1, 60_000, 1), 1.5, 0.02);
-    hold(&queue(EXPONENTIAL, 0.5, 1, 60_000, 1), 2.0, 0.04);
-    hold(
-        &queue(TWO, 0.5, 1, 60_000, 1),
+    check_mean_serve_time(&serve_poisson_queue(CONSTANT, 0.5, 1, 60_000, 1), 1.5, 0.02);
+    check_mean_serve_time(
+        &serve_poisson_queue(EXPONENTIAL, 0.5, 1, 60_000, 1),
+        2.0,
+        0.04,
+    );
+    check_mean_serve_time(
+        &serve_poisson_queue(TWO, 0.5, 1, 60_000, 1),
         1.0 + 0.5 * 1.5 / (2.0 * 0.5),
         0.04,
     );
@@ -84,7 +94,7 @@ fn means_are_within_one_per_cent() {
     for (name, models, rate, processors, formula) in queues {
         let (mut sum, mut inside) = (0.0, 0);
         for seed in 1..=5 {
-            let report = queue(models, rate, processors, 2_000_000, seed);
+            let report = serve_poisson_queue(models, rate, processors, 2_000_000, seed);
             let mean = report.row_of_all_models().unwrap().mean.unwrap();
             let half = mean
                 .plus_minus
@@ -113,7 +123,7 @@ fn means_are_within_one_per_cent() {
 fn cores_dealt_round_robin_are_one_server() {
     let text = "name = \"queue\"\nseed = 3\n[[model]]\nname = \"m\"\njobs = [{ tasks = 4, length = 1000000 }]\n\
                 [stream]\narrivals = \"poisson\"\nrate = 800000.0\n[stop]\nrequests = 5000";
-    let (report, requests) = served(&build_scenario(text), Some(&picosecond_cores(4)));
+    let (report, requests) = serve_scenario(&build_scenario(text), Some(&picosecond_cores(4)));
     let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
     let waits = compute_lindley_waits(&arrivals, &vec![1_000_000; arrivals.len()]);
     for (request, wait) in requests.iter().zip(waits) {
@@ -131,7 +141,7 @@ fn one_server_is_lindleys_recursion() {
             "name = \"queue\"\nseed = {seed}\n{models}\n[stream]\narrivals = \"poisson\"\nrate = 0.9\n\
              [stop]\nrequests = 3000\n[policy]\nkind = \"first-come\""
         );
-        let (_, requests) = served(&build_scenario(&text), None);
+        let (_, requests) = serve_scenario(&build_scenario(&text), None);
         let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
         let lengths: Vec<u64> = requests.iter().map(|request| request.compute.0).collect();
         let waits: Vec<u64> = requests.iter().map(|request| request.queue.0).collect();
@@ -146,7 +156,7 @@ fn closed_loops_keep_the_number_of_users() {
     let text = "name = \"closed\"\n[[model]]\nname = \"m\"\nlatency = \"10 ms\"\n\
                 [stream]\narrivals = \"closed\"\nusers = 4\nthink = \"20 ms\"\nthink_exponential = true\n\
                 [stop]\nrequests = 20000\n[policy]\nkind = \"first-come\"";
-    let (report, _) = served(&build_scenario(text), None);
+    let (report, _) = serve_scenario(&build_scenario(text), None);
     assert_eq!(report.offered_load, None);
     let all = report.row_of_all_models().unwrap();
     let users = all.throughput_per_s * (0.020 + all.mean.unwrap().value.as_seconds());
@@ -162,7 +172,7 @@ fn arrivals_have_the_mean_and_the_mix() {
                 [[model]]\nname = \"b\"\nlatency = \"1 ns\"\nbytes = 3000\n\
                 [stream]\narrivals = \"poisson\"\nbandwidth = \"10 Gbit/s\"\n[stop]\nrequests = 100000";
     let scenario = build_scenario(text);
-    let (report, requests) = served(&scenario, None);
+    let (report, requests) = serve_scenario(&scenario, None);
     // 2000 bytes on average at 1.25 GB/s take 1.6 us.
     let mean = requests.last().unwrap().arrival.0 as f64 / 100_000.0;
     assert!((mean / 1.6e6 - 1.0).abs() < 0.01, "{mean}");
@@ -173,7 +183,7 @@ fn arrivals_have_the_mean_and_the_mix() {
             row.arrived
         );
     }
-    let again = served(&scenario, None).1;
+    let again = serve_scenario(&scenario, None).1;
     assert_eq!(requests, again, "the same seed gives the same requests");
 }
 

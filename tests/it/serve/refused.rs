@@ -1,6 +1,6 @@
 //! Tests rejected scenarios and arrival files: errors name the place, what was found and what was expected.
 
-use super::{build_scenario, served};
+use super::{build_scenario, serve_scenario};
 use chakram::serve::{
     NoRequestObserver, Platform, RequestServeTimeLimitOption, Scenario, serve_requests,
 };
@@ -21,7 +21,7 @@ kind = \"priority\"
 aging = \"1 ms\"
 ";
 
-fn error(text: &str) -> String {
+fn expect_scenario_error(text: &str) -> String {
     let parsed = Scenario::parse(text, "bad.toml", Path::new("."));
     parsed.expect_err("it is refused").to_string()
 }
@@ -123,7 +123,7 @@ fn wrong_keys_and_values_are_refused() {
     for (from, to, says) in table {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD, "{from}");
-        let error = error(&text);
+        let error = expect_scenario_error(&text);
         for part in *says {
             assert!(error.contains(part), "{to}: {error}");
         }
@@ -225,7 +225,7 @@ fn arrivals_as_objects_are_read() {
         "name = \"file\"\n[[model]]\nname = \"m\"\nlatency = \"1 us\"\n\
          [stream]\narrivals = \"file\"\nfile = {path:?}\nrepeat = 2\nspeed = 2.0"
     );
-    let (_, requests) = served(&build_scenario(&text), None);
+    let (_, requests) = serve_scenario(&build_scenario(&text), None);
     // The file ends at 2.5 ms, which is 1.25 ms at double speed, and then repeats from its end.
     let at: Vec<u64> = requests
         .iter()

@@ -1,6 +1,6 @@
 //! Tests models given as traces: compares how their jobs run on a machine with recurrences that the tests state.
 
-use super::{build_scenario, served};
+use super::{build_scenario, serve_scenario};
 use chakram::serve::{
     NoRequestObserver, Platform, RequestServeTimeLimitOption, Scenario, serve_requests,
 };
@@ -15,7 +15,7 @@ const MACHINE: &str = "name = \"two\"\n[npu.small]\nmemory_bandwidth = \"1 TB/s\
 const HEAD: &str = "{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n";
 
 /// Returns a kernel with a recorded duration.
-fn kernel(id: u32, after: &str, us: u64) -> String {
+fn format_kernel_node(id: u32, after: &str, us: u64) -> String {
     format!(
         "{{\"id\":{id},\"name\":\"kernel\",\"type\":\"COMP_NODE\",\"data_deps\":[{after}],\"duration_micros\":{us},\
          \"attr\":[{{\"name\":\"is_cpu_op\",\"bool_val\":false}}]}}\n"
@@ -23,7 +23,7 @@ fn kernel(id: u32, after: &str, us: u64) -> String {
 }
 
 /// Returns half of a message of 64 kB, which takes 1 us at 64 GB/s.
-fn message(id: u32, after: &str, kind: &str, end: &str, peer: u32) -> String {
+fn format_message_node(id: u32, after: &str, kind: &str, end: &str, peer: u32) -> String {
     format!(
         "{{\"id\":{id},\"name\":\"activations\",\"type\":\"COMM_{kind}_NODE\",\"data_deps\":[{after}],\
          \"attr\":[{{\"name\":\"is_cpu_op\",\"bool_val\":false}},{{\"name\":\"comm_{end}\",\"int32_val\":{peer}}},\
@@ -33,18 +33,29 @@ fn message(id: u32, after: &str, kind: &str, end: &str, peer: u32) -> String {
 
 /// Returns the traces of a pipeline of two stages of 10 us each, and of one rank that takes 7 us,
 /// with the machine file in the same folder.
-fn folder() -> tempfile::TempDir {
+fn write_trace_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| {
         let path = folder.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
-    let first = [HEAD, &kernel(1, "", 10), &message(2, "1", "SEND", "dst", 1)];
-    let second = [HEAD, &message(1, "", "RECV", "src", 0), &kernel(2, "1", 10)];
+    let first = [
+        HEAD,
+        &format_kernel_node(1, "", 10),
+        &format_message_node(2, "1", "SEND", "dst", 1),
+    ];
+    let second = [
+        HEAD,
+        &format_message_node(1, "", "RECV", "src", 0),
+        &format_kernel_node(2, "1", 10),
+    ];
     write("stages/job.0.jsonl", first.concat());
     write("stages/job.1.jsonl", second.concat());
-    write("alone/job.0.jsonl", [HEAD, &kernel(1, "", 7)].concat());
+    write(
+        "alone/job.0.jsonl",
+        [HEAD, &format_kernel_node(1, "", 7)].concat(),
+    );
     write("machine.toml", MACHINE.to_owned());
     folder
 }
@@ -53,7 +64,7 @@ fn on_machine(folder: &tempfile::TempDir) -> Platform {
     Platform::load_by_name(folder.path().join("machine.toml").to_str().unwrap()).unwrap()
 }
 
-fn stages(folder: &tempfile::TempDir, policy: &str, rate: u32) -> Scenario {
+fn build_pipeline_scenario(folder: &tempfile::TempDir, policy: &str, rate: u32) -> Scenario {
     let trace = folder.path().join("stages");
     build_scenario(&format!(
         "name = \"pipeline\"\nseed = 4\n[[model]]\nname = \"m\"\ntrace = {trace:?}\n\
@@ -66,10 +77,10 @@ const US: u64 = 1_000_000;
 /// One request at a time takes 10 + 1 + 10 us, and waits as it would at a single server.
 #[test]
 fn one_launch_at_a_time_is_a_server() {
-    let folder = folder();
+    let folder = write_trace_folder();
     let platform = on_machine(&folder);
-    let scenario = stages(&folder, "[policy]\nkind = \"first-come\"", 30_000);
-    let (report, requests) = served(&scenario, Some(&platform));
+    let scenario = build_pipeline_scenario(&folder, "[policy]\nkind = \"first-come\"", 30_000);
+    let (report, requests) = serve_scenario(&scenario, Some(&platform));
     let arrivals: Vec<u64> = requests.iter().map(|request| request.arrival.0).collect();
     let waits = compute_lindley_waits(&arrivals, &vec![21 * US; arrivals.len()]);
     for (request, wait) in requests.iter().zip(waits) {
@@ -93,9 +104,12 @@ fn one_launch_at_a_time_is_a_server() {
 /// e(k - 1)) + 10.
 #[test]
 fn launches_follow_one_another_through_stages() {
-    let folder = folder();
+    let folder = write_trace_folder();
     let platform = on_machine(&folder);
-    let (report, requests) = served(&stages(&folder, "", 70_000), Some(&platform));
+    let (report, requests) = serve_scenario(
+        &build_pipeline_scenario(&folder, "", 70_000),
+        Some(&platform),
+    );
     let (mut first, mut end) = (0, 0);
     for request in &requests {
         first = first.max(request.arrival.0) + 10 * US;
@@ -106,12 +120,12 @@ fn launches_follow_one_another_through_stages() {
     assert!((report.offered_load.unwrap() - 0.7).abs() < 1e-9);
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
     // At most two requests are in service: a third is launched when the first has ended.
-    let two = stages(
+    let two = build_pipeline_scenario(
         &folder,
         "[policy]\nkind = \"first-come\"\nslots = 2",
         70_000,
     );
-    let (_, requests) = served(&two, Some(&platform));
+    let (_, requests) = serve_scenario(&two, Some(&platform));
     let (mut firsts, mut ends): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
     for (k, request) in requests.iter().enumerate() {
         let slot = k.checked_sub(2).map_or(0, |k| ends[k]);
@@ -126,7 +140,7 @@ fn launches_follow_one_another_through_stages() {
 /// given by a latency.
 #[test]
 fn traces_of_one_rank_go_to_any_npu() {
-    let folder = folder();
+    let folder = write_trace_folder();
     let platform = on_machine(&folder);
     let trace = folder.path().join("alone");
     let text = format!(
@@ -136,7 +150,7 @@ fn traces_of_one_rank_go_to_any_npu() {
          [policy]\nkind = \"first-come\""
     );
     let ends = |text: &str| -> Vec<(u64, u32)> {
-        let (_, requests) = served(&build_scenario(text), Some(&platform));
+        let (_, requests) = serve_scenario(&build_scenario(text), Some(&platform));
         let ends = requests.iter();
         ends.map(|one| (one.finished.0 / US, one.processor))
             .collect()
@@ -147,7 +161,7 @@ fn traces_of_one_rank_go_to_any_npu() {
     let mixed = text
         .replace("weight = 0", "weight = 1")
         .replace("= 5", "= 40");
-    let (_, requests) = served(&build_scenario(&mixed), Some(&platform));
+    let (_, requests) = serve_scenario(&build_scenario(&mixed), Some(&platform));
     let mut free = [0_u64; 2];
     for request in &requests {
         let length = [7, 3][request.model as usize];
@@ -160,14 +174,14 @@ fn traces_of_one_rank_go_to_any_npu() {
 
 #[test]
 fn what_traces_cannot_do_is_refused() {
-    let folder = folder();
+    let folder = write_trace_folder();
     let machine = on_machine(&folder);
     let fails = |scenario: &Scenario, platform: Option<&Platform>| {
         let options = RequestServeTimeLimitOption::default();
         let run = serve_requests(scenario, platform, options, &mut NoRequestObserver);
         run.expect_err("it is refused").to_string()
     };
-    let policy = |text: &str| stages(&folder, text, 1000);
+    let policy = |text: &str| build_pipeline_scenario(&folder, text, 1000);
     let none = fails(&policy(""), None);
     assert!(none.contains("needs a machine"), "{none}");
     let lightning = Platform::load_by_name("lightning").unwrap();

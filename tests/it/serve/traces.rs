@@ -1,14 +1,14 @@
 //! Tests figures 5-1 and 5-2 of the thesis, and an hour of Azure's requests.
 
-use super::served;
+use super::serve_scenario;
 use chakram::report::text::TextStyleWidthAndDetail;
 use chakram::serve::{Platform, Scenario, ServeReport, compare};
 use std::path::{Path, PathBuf};
 
-fn burst(gbps: u32, platform: &str) -> ServeReport {
+fn serve_lightspeed_burst(gbps: u32, platform: &str) -> ServeReport {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
     let scenario = Scenario::load_file(&folder.join(format!("burst-{gbps}g.toml"))).unwrap();
-    served(&scenario, Some(&Platform::load_by_name(platform).unwrap())).0
+    serve_scenario(&scenario, Some(&Platform::load_by_name(platform).unwrap())).0
 }
 
 const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
@@ -18,7 +18,8 @@ const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
 #[test]
 #[ignore = "seconds: cargo test --release --test it serve::traces::figures -- --ignored --nocapture; BLESS=1 writes the tables"]
 fn figures_5_1_and_5_2_as_far_as_they_follow() {
-    let rates = [10, 100].map(|gbps| PLATFORMS.map(|platform| burst(gbps, platform)));
+    let rates =
+        [10, 100].map(|gbps| PLATFORMS.map(|platform| serve_lightspeed_burst(gbps, platform)));
     let style = TextStyleWidthAndDetail::default();
     let tables = rates
         .each_ref()
@@ -81,7 +82,7 @@ fn lightning_wins_where_products_are_few() {
     assert!((peak("a100x") / peak("lightning") - 3.99).abs() < 0.01);
 }
 
-fn corpus(name: &str) -> Option<PathBuf> {
+fn find_validation_file(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("CHAKRAM_CORPUS")?;
     let path = Path::new(&folder).join("validation").join(name);
     path.is_file().then_some(path)
@@ -93,8 +94,8 @@ fn corpus(name: &str) -> Option<PathBuf> {
 #[ignore = "for speed: CHAKRAM_CORPUS=… cargo test --release --test it serve::traces::an_hour -- --ignored --nocapture"]
 fn an_hour_of_requests_five_times() {
     let files = (
-        corpus("requests_azure2023_conv.csv.gz"),
-        corpus("serving_splitwise.part.csv"),
+        find_validation_file("requests_azure2023_conv.csv.gz"),
+        find_validation_file("serving_splitwise.part.csv"),
     );
     let (Some(requests), Some(steps)) = files else {
         println!(
@@ -111,7 +112,7 @@ fn an_hour_of_requests_five_times() {
     );
     let scenario = super::build_scenario(&text);
     let begun = std::time::Instant::now();
-    let (report, _) = served(&scenario, None);
+    let (report, _) = serve_scenario(&scenario, None);
     println!("{:?} for {} requests", begun.elapsed(), report.completed);
     println!(
         "{}",

@@ -1,12 +1,12 @@
 //! Tests of the list of sources, and of `convert auto`.
 
-use super::{TemporaryTestFolder, done, refused};
+use super::{TemporaryTestFolder, expect_cli_error, run_for_stdout};
 
 const TEXT: &str = "DATA\n1\nl -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4\n";
 
 #[test]
 fn every_source_is_listed_and_is_a_command() {
-    let list = done(&["convert", "--list"]);
+    let list = run_for_stdout(&["convert", "--list"]);
     let words: Vec<&str> = list
         .lines()
         .filter(|line| !line.starts_with(' '))
@@ -15,7 +15,7 @@ fn every_source_is_listed_and_is_a_command() {
     assert_eq!(words[0], "SOURCE");
     assert!(words.len() > 3, "{list}");
     for word in &words[1..] {
-        let help = done(&["convert", word, "--help"]);
+        let help = run_for_stdout(&["convert", word, "--help"]);
         assert!(help.contains("--output"), "{word}: {help}");
     }
     assert!(
@@ -29,8 +29,8 @@ fn contents_choose_the_converter() {
     let folder = TemporaryTestFolder::new();
     let workload = folder.file("any.name", TEXT);
     let [text, auto] = ["text", "auto"].map(|name| folder.path(name));
-    done(&["convert", "text", &workload, "--npus", "2", "-o", &text]);
-    done(&[
+    run_for_stdout(&["convert", "text", &workload, "--npus", "2", "-o", &text]);
+    run_for_stdout(&[
         "convert", "auto", &workload, "-o", &auto, "--", "--npus", "2",
     ]);
     for rank in 0..2 {
@@ -39,21 +39,21 @@ fn contents_choose_the_converter() {
     }
     // The result is the same as when no name is given.
     let unnamed = folder.path("unnamed");
-    done(&["convert", &workload, "-o", &unnamed, "--", "--npus", "2"]);
+    run_for_stdout(&["convert", &workload, "-o", &unnamed, "--", "--npus", "2"]);
     assert_eq!(folder.read("unnamed.1.et"), folder.read("auto.1.et"));
     // The inputs are a trace, a prefix, and a folder of captures.
     let trace = folder.path("text.0.et");
-    done(&["convert", "auto", &trace, "-o", &folder.path("one.jsonl")]);
+    run_for_stdout(&["convert", "auto", &trace, "-o", &folder.path("one.jsonl")]);
     assert!(
         folder
             .read("one.jsonl")
             .starts_with(b"{\"schema\":\"chakram.trace.")
     );
-    done(&["convert", "auto", &text, "-o", &folder.path("both.et")]);
+    run_for_stdout(&["convert", "auto", &text, "-o", &folder.path("both.et")]);
     assert_eq!(folder.read("both.1.et"), folder.read("text.1.et"));
     let capture = "traces/ddp-resnet18/capture";
-    let said = done(&["convert", "auto", capture, "-o", &folder.path("resnet")]);
-    let named = done(&["convert", "pytorch", capture, "-o", &folder.path("named")]);
+    let said = run_for_stdout(&["convert", "auto", capture, "-o", &folder.path("resnet")]);
+    let named = run_for_stdout(&["convert", "pytorch", capture, "-o", &folder.path("named")]);
     assert_eq!(said, named.replace("named.", "resnet."));
     assert_eq!(folder.read("resnet.1.et"), folder.read("named.1.et"));
 }
@@ -63,7 +63,7 @@ fn what_is_of_no_source_or_of_two_is_refused() {
     let folder = TemporaryTestFolder::new();
     let output = folder.path("out");
     let wrong = folder.file("wrong", "hello, world\n");
-    let error = refused(&["convert", "auto", &wrong, "-o", &output]);
+    let error = expect_cli_error(&["convert", "auto", &wrong, "-o", &output]);
     for part in [
         "wrong",
         "text that begins with `hello, world`",
@@ -73,7 +73,7 @@ fn what_is_of_no_source_or_of_two_is_refused() {
         assert!(error.contains(part), "{part}: {error}");
     }
     let text = folder.file("text", TEXT);
-    let error = refused(&[
+    let error = expect_cli_error(&[
         "convert",
         "auto",
         "traces/ddp-resnet18/capture",
@@ -87,16 +87,16 @@ fn what_is_of_no_source_or_of_two_is_refused() {
     );
     let empty = folder.path("empty");
     std::fs::create_dir(&empty).unwrap();
-    let error = refused(&["convert", "auto", &empty, "-o", &output]);
+    let error = expect_cli_error(&["convert", "auto", &empty, "-o", &output]);
     assert!(error.contains("a folder with 0 files"), "{error}");
-    let error = refused(&["convert", "auto", &folder.path("nothing"), "-o", &output]);
+    let error = expect_cli_error(&["convert", "auto", &folder.path("nothing"), "-o", &output]);
     assert!(error.contains("cannot open"), "{error}");
-    let error = refused(&["convert", &text]);
+    let error = expect_cli_error(&["convert", &text]);
     assert!(error.contains("--output"), "{error}");
-    let error = refused(&["convert", "--list", &text]);
+    let error = expect_cli_error(&["convert", "--list", &text]);
     assert!(error.contains("--list"), "{error}");
     // The error is the one that the source's own command gives.
-    let error = refused(&["convert", "auto", &text, "-o", &output]);
+    let error = expect_cli_error(&["convert", "auto", &text, "-o", &output]);
     assert!(error.contains("--npus"), "{error}");
     assert_eq!(folder.names(), ["empty", "text", "wrong"]);
 }

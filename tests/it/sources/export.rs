@@ -1,8 +1,8 @@
 //! Tests operator graphs of models from `export_graph.py`: their FLOPs and bytes equal the values
 //! of a run (`export/make.py`) exactly.
 
-use super::{TemporaryTestFolder, done};
-use crate::convert::rig::{attribute, on_host, try_convert};
+use super::{TemporaryTestFolder, run_for_stdout};
+use crate::convert::rig::{find_integer_attribute, on_host, try_convert};
 use chakram::convert::{ConvertOptions, HostKinetoMatchMethod};
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use std::process::Command;
 /// Returns the FLOPs that PyTorch's counter adds for causal attention although they are not
 /// executed: two products over the masked pairs of tokens, for this many rows of heads that are 32
 /// wide.
-const fn masked(rows: i64, tokens: i64) -> i64 {
+const fn count_masked_flops(rows: i64, tokens: i64) -> i64 {
     2 * 2 * rows * 32 * (tokens * (tokens - 1) / 2)
 }
 
@@ -26,10 +26,15 @@ const MODELS: [(&str, usize, i64, i64); 5] = [
     (
         "transformer",
         41,
-        69_206_016 - 2 * masked(2 * 4, 32),
+        69_206_016 - 2 * count_masked_flops(2 * 4, 32),
         5_523_968 - NOT_READ,
     ),
-    ("vision", 27, 13_388_544 - masked(3 * 3, 17), 1_410_976),
+    (
+        "vision",
+        27,
+        13_388_544 - count_masked_flops(3 * 3, 17),
+        1_410_976,
+    ),
     ("upward", 10, 618_496, 230_160),
 ];
 
@@ -44,15 +49,20 @@ fn exported_models_cost_what_their_run_did() {
         assert_eq!(rank.method, HostKinetoMatchMethod::HostAlone, "{model}");
         // The first node declares groups.
         assert_eq!(nodes.len(), operators + 1, "{model}");
-        let sum = |name| -> i64 { nodes.iter().filter_map(|node| attribute(node, name)).sum() };
+        let sum = |name| -> i64 {
+            nodes
+                .iter()
+                .filter_map(|node| find_integer_attribute(node, name))
+                .sum()
+        };
         assert_eq!(
             (sum("num_ops"), sum("tensor_size")),
             (flops, bytes),
             "{model}"
         );
         for node in &nodes[1..] {
-            let costs = attribute(node, "num_ops").unwrap_or(0)
-                + attribute(node, "tensor_size").unwrap_or(0);
+            let costs = find_integer_attribute(node, "num_ops").unwrap_or(0)
+                + find_integer_attribute(node, "tensor_size").unwrap_or(0);
             assert_eq!(on_host(node), costs == 0, "{model}: {}", node.name);
         }
     }
@@ -67,9 +77,9 @@ fn an_exported_model_replays() {
         "{}/tests/it/sources/export/transformer.json.zst",
         env!("CARGO_MANIFEST_DIR")
     );
-    done(&["convert", "auto", &graph, "-o", &job]);
+    run_for_stdout(&["convert", "auto", &graph, "-o", &job]);
     let makespan = |machine: &str| -> u64 {
-        let report = done(&[
+        let report = run_for_stdout(&[
             "replay",
             &job,
             "-m",

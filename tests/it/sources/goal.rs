@@ -1,7 +1,7 @@
 //! Compares schedules in GOAL with the LogGP formula: a message of `s` bytes takes `s` G to leave its sender, and
 //! arrives L after that. Overheads and gaps are zero.
 
-use super::{TemporaryTestFolder, done, refused};
+use super::{TemporaryTestFolder, expect_cli_error, run_for_stdout};
 
 /// The machine is a switch of 8 NPUs with G = 0.1 ns and L = 2 x 250 ns.
 const MACHINE: &str = r#"
@@ -30,21 +30,21 @@ algorithm = "ring"
 const G: u64 = 100;
 const L: u64 = 500_000;
 
-fn makespan(folder: &TemporaryTestFolder, schedule: &str) -> u64 {
+fn replay_goal_makespan(folder: &TemporaryTestFolder, schedule: &str) -> u64 {
     let machine = folder.file("machine.toml", MACHINE);
     let goal = folder.file("schedule.goal", schedule);
     let job = folder.path("job");
-    done(&["convert", "goal", &goal, "-o", &job]);
+    run_for_stdout(&["convert", "goal", &goal, "-o", &job]);
     let replayed = |job: &str| {
-        let report = done(&["replay", job, "-m", &machine, "--format", "json"]);
+        let report = run_for_stdout(&["replay", job, "-m", &machine, "--format", "json"]);
         let report: serde_json::Value = serde_json::from_str(&report).unwrap();
         report["makespan_ps"].as_u64().unwrap()
     };
     let ends = replayed(&job);
     // After it is written and read back, the schedule takes as long as before.
     let (written, again) = (folder.path("again.goal"), folder.path("again"));
-    done(&["convert", "goal", &job, "-o", &written]);
-    done(&["convert", "goal", &written, "-o", &again]);
+    run_for_stdout(&["convert", "goal", &job, "-o", &written]);
+    run_for_stdout(&["convert", "goal", &written, "-o", &again]);
     assert_eq!(replayed(&again), ends);
     ends
 }
@@ -80,7 +80,7 @@ fn times_are_those_of_the_formula() {
         ping_pong += "}\n";
     }
     assert_eq!(
-        makespan(&folder, &ping_pong),
+        replay_goal_makespan(&folder, &ping_pong),
         10 * (3_000_000 + 4000 * G + L)
     );
     // In a binomial tree over 8 ranks, three successive hops lead to rank 7, each after its
@@ -105,7 +105,7 @@ fn times_are_those_of_the_formula() {
     let text = text.replace(" S ", &format!(" {size}b "));
     // Rank 0 sends two more messages after its first, and rank 1 sends one more. Rank 4 has the
     // data at 3 s G + L, rank 5 at 3 s G + 2 L, and rank 7 last, at 3 s G + 3 L.
-    assert_eq!(makespan(&folder, &text), 3 * size * G + 3 * L);
+    assert_eq!(replay_goal_makespan(&folder, &text), 3 * size * G + 3 * L);
 }
 
 /// One processor runs one calculation at a time, and two processors run them concurrently. `irequires` waits until a
@@ -121,16 +121,25 @@ fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
     };
     // a runs first, followed by b and c, either concurrently or one after the other. With a full dependency c always
     // runs after b.
-    assert_eq!(makespan(&folder, &calculations(2, "irequires")), 6_000_000);
-    assert_eq!(makespan(&folder, &calculations(1, "irequires")), 8_000_000);
-    assert_eq!(makespan(&folder, &calculations(2, "requires")), 8_000_000);
+    assert_eq!(
+        replay_goal_makespan(&folder, &calculations(2, "irequires")),
+        6_000_000
+    );
+    assert_eq!(
+        replay_goal_makespan(&folder, &calculations(1, "irequires")),
+        8_000_000
+    );
+    assert_eq!(
+        replay_goal_makespan(&folder, &calculations(2, "requires")),
+        8_000_000
+    );
 }
 
 #[test]
 fn what_goal_cannot_hold_is_refused() {
     let folder = TemporaryTestFolder::new();
     let job = folder.path("job");
-    done(&[
+    run_for_stdout(&[
         "generate",
         "collective",
         "all-reduce",
@@ -141,7 +150,7 @@ fn what_goal_cannot_hold_is_refused() {
         "-o",
         &job,
     ]);
-    let error = refused(&["convert", "goal", &job, "-o", &folder.path("out.goal")]);
+    let error = expect_cli_error(&["convert", "goal", &job, "-o", &folder.path("out.goal")]);
     for part in ["rank 0: ", "job: node 1 `", "is a collective", "try: "] {
         assert!(error.contains(part), "{error}");
     }
@@ -149,7 +158,7 @@ fn what_goal_cannot_hold_is_refused() {
         "circle.goal",
         "num_ranks 1\nrank 0 {\na: calc 1\na requires a\n}\n",
     );
-    let error = refused(&["convert", "goal", &goal, "-o", &folder.path("out")]);
+    let error = expect_cli_error(&["convert", "goal", &goal, "-o", &folder.path("out")]);
     for part in ["circle.goal", "line 3", "form a cycle"] {
         assert!(error.contains(part), "{error}");
     }
@@ -157,6 +166,6 @@ fn what_goal_cannot_hold_is_refused() {
         "idle.goal",
         "// Made by hand.\n\n/* Twice. */ num_ranks 2\nrank 0 {\ncalc 5\n}\nrank 1 {\n}\n",
     );
-    let said = done(&["convert", "auto", &goal, "-o", &folder.path("idle")]);
+    let said = run_for_stdout(&["convert", "auto", &goal, "-o", &folder.path("idle")]);
     assert!(said.contains("1 operation of 2 ranks: 2 nodes"), "{said}");
 }

@@ -1,11 +1,11 @@
 //! Compares MSCCL algorithms with the machine's own.
 
-use super::{TemporaryTestFolder, done, refused};
+use super::{TemporaryTestFolder, expect_cli_error, run_for_stdout};
 use std::fmt::Write;
 
 /// Returns MSCCL rings among `gpus` in which, on each channel, chunks go around the ring. Channel 0 runs upwards and
 /// channel 1, if there is one, downwards. Chunk `c` of channel `k` is `k * gpus + c`.
-fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
+fn format_msccl_ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
     let chunks = gpus * channels;
     let mut text = format!(
         "<algo name=\"ring\" proto=\"Simple\" nchannels=\"{channels}\" nchunksperloop=\"{chunks}\" ngpus=\"{gpus}\" \
@@ -57,7 +57,7 @@ fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
     text + "</algo>\n"
 }
 
-fn machine(shape: &str) -> String {
+fn format_machine_toml(shape: &str) -> String {
     format!(
         r#"
 name = "four"
@@ -83,8 +83,8 @@ algorithm = "ring"
     )
 }
 
-fn makespan(args: &[&str]) -> u64 {
-    let report = done(&[&["replay", "--format", "json"], args].concat());
+fn replay_makespan(args: &[&str]) -> u64 {
+    let report = run_for_stdout(&[&["replay", "--format", "json"], args].concat());
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     report["makespan_ps"].as_u64().unwrap()
 }
@@ -96,13 +96,13 @@ fn makespan(args: &[&str]) -> u64 {
 fn rings_take_what_native_rings_take() {
     let folder = TemporaryTestFolder::new();
     for (shape, channels) in [("switch", 1), ("ring", 2)] {
-        let machine = folder.file("machine.toml", machine(shape));
+        let machine = folder.file("machine.toml", format_machine_toml(shape));
         for (kind, coll, size, steps) in [
             ("all-reduce", "allreduce", "4MB", 6),
             ("all-gather", "allgather", "1MB", 3),
         ] {
             let job = folder.path("job");
-            done(&[
+            run_for_stdout(&[
                 "generate",
                 "collective",
                 kind,
@@ -113,16 +113,19 @@ fn rings_take_what_native_rings_take() {
                 "-o",
                 &job,
             ]);
-            let xml = folder.file("ring.xml", ring(coll, 4, channels, kind == "all-reduce"));
+            let xml = folder.file(
+                "ring.xml",
+                format_msccl_ring(coll, 4, channels, kind == "all-reduce"),
+            );
             let custom = folder.path("custom");
-            let said = done(&["convert", "msccl", &xml, "--size", size, "-o", &custom]);
+            let said = run_for_stdout(&["convert", "msccl", &xml, "--size", size, "-o", &custom]);
             assert!(
                 said.starts_with(&format!("ring: {kind} of 4.0 MB among 4 GPUs: ")),
                 "{said}"
             );
-            let native = makespan(&[&job, "-m", &machine]);
+            let native = replay_makespan(&[&job, "-m", &machine]);
             let option = format!("{kind}={custom}");
-            let played = makespan(&[&job, "-m", &machine, "--custom", &option]);
+            let played = replay_makespan(&[&job, "-m", &machine, "--custom", &option]);
             assert_eq!(played, native, "{shape} {kind}");
             // A message takes one hop on a ring, and two through a switch.
             let hops = if shape == "ring" { 1 } else { 2 };
@@ -164,9 +167,9 @@ fn steps_wait_for_steps_of_other_thread_blocks() {
             gpu(3, ""),
         )
     };
-    let machine = folder.file("machine.toml", machine("switch"));
+    let machine = folder.file("machine.toml", format_machine_toml("switch"));
     let job = folder.path("job");
-    done(&[
+    run_for_stdout(&[
         "generate",
         "collective",
         "broadcast",
@@ -181,10 +184,10 @@ fn steps_wait_for_steps_of_other_thread_blocks() {
     for after in [(-1, -1), (0, 0)] {
         let xml = folder.file("on.xml", text(after));
         let custom = folder.path("custom");
-        done(&[
+        run_for_stdout(&[
             "convert", "auto", &xml, "-o", &custom, "--", "--size", "1MB",
         ]);
-        times.push(makespan(&[
+        times.push(replay_makespan(&[
             &job,
             "-m",
             &machine,
@@ -198,18 +201,18 @@ fn steps_wait_for_steps_of_other_thread_blocks() {
 #[test]
 fn sizes_that_an_algorithm_is_not_for_are_refused() {
     let folder = TemporaryTestFolder::new();
-    let text = ring("allreduce", 4, 1, true)
+    let text = format_msccl_ring("allreduce", 4, 1, true)
         .replace("inplace", "minBytes=\"1000\" maxBytes=\"2000\" inplace");
     let xml = folder.file("ring.xml", text);
     let output = folder.path("out");
     for size in ["999B", "1MB"] {
-        let error = refused(&["convert", "msccl", &xml, "--size", size, "-o", &output]);
+        let error = expect_cli_error(&["convert", "msccl", &xml, "--size", size, "-o", &output]);
         assert!(error.contains("for 1000 to 2000 bytes"), "{error}");
     }
-    let error = refused(&["convert", "msccl", &xml, "--size", "10EB", "-o", &output]);
+    let error = expect_cli_error(&["convert", "msccl", &xml, "--size", "10EB", "-o", &output]);
     assert!(error.contains("--size"), "{error}");
     assert_eq!(folder.names(), ["ring.xml"]);
-    done(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
+    run_for_stdout(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
 }
 
 /// Steps that only wait do not count as kernels without a time, however many there are; here they are eight of ten.
@@ -253,7 +256,7 @@ fn steps_that_only_wait_take_no_time() {
     );
     let algorithm = folder.file("pair.xml", text);
     let job = folder.path("job");
-    done(&[
+    run_for_stdout(&[
         "convert", "msccl", &algorithm, "--size", "65536B", "-o", &job,
     ]);
     // 65,536 B at 100 GB/s take 655.36 ns after two links of 1 us, one to the switch and one from it; copies run
@@ -266,5 +269,8 @@ fn steps_that_only_wait_take_no_time() {
         "--latency",
         "1us",
     ];
-    assert_eq!(makespan(&[&[&job[..]][..], &machine].concat()), 2_655_360);
+    assert_eq!(
+        replay_makespan(&[&[&job[..]][..], &machine].concat()),
+        2_655_360
+    );
 }

@@ -1,7 +1,7 @@
 //! Tests Nsight Systems exports that SQLite itself wrote (`nsys/make.py`). The files have the smallest and the largest
 //! pages, trees of several levels, long names on overflow pages, free pages, and texts in two encodings.
 
-use super::{TemporaryTestFolder, done, refused};
+use super::{TemporaryTestFolder, expect_cli_error, run_for_stdout};
 use serde_json::Value;
 use std::io::Read;
 
@@ -19,8 +19,8 @@ fn unpack_archives(packed: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn json(args: &[&str]) -> Value {
-    let text = done(&[args, &["--format", "json"]].concat());
+fn run_for_json(args: &[&str]) -> Value {
+    let text = run_for_stdout(&[args, &["--format", "json"]].concat());
     serde_json::from_str(&text).expect("it is JSON")
 }
 
@@ -33,7 +33,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
     let report = folder.file("report.sqlite", unpack_archives(SMALL));
     let packed = folder.file("report.sqlite.gz", SMALL);
     let job = folder.path("job");
-    let summary = json(&["convert", "nsys", &report, "-o", &job]);
+    let summary = run_for_json(&["convert", "nsys", &report, "-o", &job]);
     assert_eq!(summary["order"], "nccl");
     assert_eq!(summary["stated"], 8);
     assert_eq!(summary["world"], 2);
@@ -50,7 +50,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
         assert_eq!(rank["unsized_calls"], 0);
         assert_eq!(rank["unlaunched"], 0);
     }
-    let report = json(&["replay", &job, "-m", "dgx-h100", "--comm", "captured"]);
+    let report = run_for_json(&["replay", &job, "-m", "dgx-h100", "--comm", "captured"]);
     let device = &report["captured_on"]["devices"][0];
     assert_eq!(*device, "NVIDIA H100 80GB HBM3");
     let calls = &report["collectives"][0];
@@ -61,7 +61,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
     assert_eq!(report["makespan_ps"], captured * 1000);
     // Compressed files and files without a stated format give the same job.
     let other = folder.path("other");
-    done(&["convert", &packed, "-o", &other]);
+    run_for_stdout(&["convert", &packed, "-o", &other]);
     for rank in 0..2 {
         let [one, two] = ["job", "other"].map(|job| folder.read(&format!("{job}.{rank}.et")));
         assert!(one == two, "rank {rank}");
@@ -74,18 +74,18 @@ fn texts_in_utf_16_and_the_largest_pages_are_read() {
     let folder = TemporaryTestFolder::new();
     let report = folder.file("report.sqlite", unpack_archives(LARGE));
     let job = folder.path("job");
-    let said = done(&["convert", "auto", &report, "-o", &job]);
+    let said = run_for_stdout(&["convert", "auto", &report, "-o", &job]);
     assert!(said.contains("process 4007 on device 0"), "{said}");
     assert!(
         said.contains("NCCL's ranges do not say their ranks"),
         "{said}"
     );
-    let summary = json(&["convert", "nsys", &folder.path(""), "-o", &job]);
+    let summary = run_for_json(&["convert", "nsys", &folder.path(""), "-o", &job]);
     assert_eq!(summary["order"], "devices");
     let rank = &summary["ranks"][0];
     assert_eq!(rank["device"], 30);
     assert_eq!(rank["device_ns"], serde_json::json!([177_500, 177_500]));
-    let operators = done(&["inspect", &job, "--format", "csv", "--table", "operators"]);
+    let operators = run_for_stdout(&["inspect", &job, "--format", "csv", "--table", "operators"]);
     assert!(operators.contains("cutlass::gemm_"), "{operators}");
 }
 
@@ -100,21 +100,21 @@ fn exports_are_recognized_and_others_are_refused() {
         &["convert", "trace", &report, "-o", &folder.path("x.et")],
         &["convert", "pytorch", &report, "-o", &folder.path("x")],
     ] {
-        let error = refused(command);
+        let error = expect_cli_error(command);
         assert!(
             error.contains("this is an export of Nsight Systems"),
             "{error}"
         );
         assert!(error.contains(&try_this), "{error}");
     }
-    let list = done(&["convert", "--list"]);
+    let list = run_for_stdout(&["convert", "--list"]);
     assert!(list.contains("nsys") && list.contains(".sqlite"), "{list}");
     // A truncated file and files that are not databases are rejected.
     let cut = folder.file("cut.sqlite", &unpack_archives(SMALL)[..20_000]);
-    let error = refused(&["convert", "nsys", &cut, "-o", &folder.path("x")]);
+    let error = expect_cli_error(&["convert", "nsys", &cut, "-o", &folder.path("x")]);
     assert!(error.contains("it was cut off"), "{error}");
     let text = folder.file("text.sqlite", "SQLite is no database");
-    let error = refused(&["convert", "nsys", &text, "-o", &folder.path("x")]);
+    let error = expect_cli_error(&["convert", "nsys", &text, "-o", &folder.path("x")]);
     assert!(
         error.contains("shorter than the header") || error.contains("not a SQLite database"),
         "{error}"

@@ -1,7 +1,7 @@
 //! Tests other tools' inputs when they are given to commands that do not read them: the error names the format and the
 //! command that reads it.
 
-use super::{TemporaryTestFolder, done, refused, run};
+use super::{TemporaryTestFolder, expect_cli_error, run_for_exit_and_text, run_for_stdout};
 
 const CAPTURE: &str = "traces/ddp-resnet18/capture";
 const KINETO: &str = r#"{"schemaVersion": 1, "traceEvents": []}"#;
@@ -30,7 +30,7 @@ const COMMANDS: [&[&str]; 12] = [
 fn every_command_says_what_reads_a_capture() {
     let folder = TemporaryTestFolder::new();
     let archive = folder.path("jobs.etz");
-    done(&["archive", "create", &archive, "-q"]);
+    run_for_stdout(&["archive", "create", &archive, "-q"]);
     let nested = folder.path("run");
     for rank in ["rank0", "rank1"] {
         std::fs::create_dir_all(format!("{nested}/{rank}")).expect("there is room");
@@ -50,7 +50,7 @@ fn every_command_says_what_reads_a_capture() {
                 "ARCHIVE" => &archive,
                 word => word,
             });
-            let error = refused(&words.collect::<Vec<_>>());
+            let error = expect_cli_error(&words.collect::<Vec<_>>());
             let expected = format!(
                 "error: {input}: this is a capture of PyTorch\n  try: chakram convert pytorch {word} -o job\n"
             );
@@ -125,7 +125,7 @@ fn what_other_tools_call_otherwise_is_named() {
             "`from = 1` and `to = 8` in place of `values`",
         ),
     ] {
-        let error = refused(words);
+        let error = expect_cli_error(words);
         assert!(error.contains(expected), "{words:?}: {error}");
     }
 }
@@ -211,17 +211,17 @@ fn inputs_of_every_tool_are_named() {
     ] {
         let path = folder.file(name, text);
         for reader in ["inspect", "validate"] {
-            let error = refused(&[reader, &path]);
+            let error = expect_cli_error(&[reader, &path]);
             let begins = format!("error: {path}: this is {what}");
             assert!(error.starts_with(&begins), "{error}");
             assert!(error.contains(&command.replace("{}", &path)), "{error}");
         }
         // `convert` detects the format, and names formats that it cannot read.
         if command.is_empty() {
-            let error = refused(&["convert", &path, "-o", &folder.path("out")]);
+            let error = expect_cli_error(&["convert", &path, "-o", &folder.path("out")]);
             assert!(error.contains(what), "{error}");
         }
-        let checked = run(&["machine", "check", &path]);
+        let checked = run_for_exit_and_text(&["machine", "check", &path]);
         assert_eq!(checked.code, 2);
         // A trace is not a machine, and a machine file is recognized by its name.
         if what != "an execution trace" {
@@ -230,7 +230,7 @@ fn inputs_of_every_tool_are_named() {
     }
     // If the file's name is that of a trace, the error comes from the trace reader.
     let path = folder.file("job.0.json", "{\"id\": \"0\", \"nam\": \"x\"}");
-    let error = refused(&["inspect", &path]);
+    let error = expect_cli_error(&["inspect", &path]);
     assert!(!error.contains("convert trace"), "{error}");
 }
 
@@ -238,34 +238,34 @@ fn inputs_of_every_tool_are_named() {
 fn machines_and_models_of_other_tools_are_named() {
     let folder = TemporaryTestFolder::new();
     let network = folder.file("network.yml", NETWORK);
-    let error = refused(&["replay", "traces/ddp-resnet18", "-m", &network]);
+    let error = expect_cli_error(&["replay", "traces/ddp-resnet18", "-m", &network]);
     assert!(
         error.contains("this is a network file of ASTRA-sim")
             && error.contains(&format!("chakram machine import {network}")),
         "{error}"
     );
     let capture = folder.file("k.json", KINETO);
-    let error = refused(&["replay", "traces/ddp-resnet18", "-m", &capture]);
+    let error = expect_cli_error(&["replay", "traces/ddp-resnet18", "-m", &capture]);
     assert!(error.contains("chakram convert pytorch"), "{error}");
-    let error = refused(&["generate", "meta-llama/Llama-3.1-8B"]);
+    let error = expect_cli_error(&["generate", "meta-llama/Llama-3.1-8B"]);
     assert!(error.contains("nearest preset is `llama3-8b`"), "{error}");
-    let error = refused(&["serve", "meta-llama/Llama-3.1-8B"]);
+    let error = expect_cli_error(&["serve", "meta-llama/Llama-3.1-8B"]);
     assert!(error.contains("nearest preset is `llama3-8b`"), "{error}");
-    let error = refused(&["serve", "llama3-8b"]);
+    let error = expect_cli_error(&["serve", "llama3-8b"]);
     assert!(
         error.contains("llama3-8b is a language model: the arrivals of requests are not given"),
         "{error}"
     );
-    let error = refused(&["serve", "dlrm"]);
+    let error = expect_cli_error(&["serve", "dlrm"]);
     assert!(
         error.contains(
             "model dlrm: the blocks have no attention; only decoders with causal attention are served"
         ),
         "{error}"
     );
-    let error = refused(&["serve", "none.toml"]);
+    let error = expect_cli_error(&["serve", "none.toml"]);
     assert!(error.contains("cannot read none.toml"), "{error}");
     // An error with another cause is unchanged.
-    let error = refused(&["replay", "none", "-m", "dgx-h100", "-o", &capture]);
+    let error = expect_cli_error(&["replay", "none", "-m", "dgx-h100", "-o", &capture]);
     assert!(error.contains("no such file or folder"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! Tests text workloads of SimAI: the nodes of a pass, its volumes by group and its time, derived
 //! by hand.
 
-use super::{TemporaryTestFolder, done, refused, run};
+use super::{TemporaryTestFolder, expect_cli_error, run_for_exit_and_text, run_for_stdout};
 use serde_json::Value;
 
 /// The layers as AICB writes them. With 8 NPUs, T = 2 and E = 2, D is 4 and each expert has 2
@@ -18,10 +18,14 @@ moe\t-1\t7000\tALLTOALL_EP\t10000\t0\tALLTOALL_EP\t10000\t9000\tALLREDUCE_DP_EP\
 type TraceNodeFromSimai = (u64, Vec<u64>, Result<u64, (u64, String, u64)>);
 
 /// Returns the nodes of a rank's trace after the declaration of groups.
-fn nodes(folder: &TemporaryTestFolder, prefix: &str, rank: u32) -> Vec<TraceNodeFromSimai> {
+fn read_rank_nodes(
+    folder: &TemporaryTestFolder,
+    prefix: &str,
+    rank: u32,
+) -> Vec<TraceNodeFromSimai> {
     let lines = folder.path("lines.jsonl");
     let trace = folder.path(&format!("{prefix}.{rank}.et"));
-    done(&["convert", "trace", &trace, "-o", &lines]);
+    run_for_stdout(&["convert", "trace", &trace, "-o", &lines]);
     let text = String::from_utf8(folder.read("lines.jsonl")).unwrap();
     let number = |value: &Value| match value.as_u64() {
         Some(number) => number,
@@ -60,7 +64,7 @@ fn nodes(folder: &TemporaryTestFolder, prefix: &str, rank: u32) -> Vec<TraceNode
 fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
     let folder = TemporaryTestFolder::new();
     let file = folder.file("moe.txt", TEXT);
-    let said = done(&[
+    let said = run_for_stdout(&[
         "convert",
         &file,
         "-o",
@@ -97,7 +101,7 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
         (14, vec![13], Ok(1)),
         (15, vec![14], comm(gather, "6", 2000)),
     ];
-    let told = nodes(&folder, "job", 5);
+    let told = read_rank_nodes(&folder, "job", 5);
     assert_eq!(told[..14], pass);
     // In the next pass, each layer waits for its own collective: node 15 or node 9.
     assert_eq!(told[14], (16, vec![14, 15], Ok(1)));
@@ -114,8 +118,8 @@ fn one_npu_takes_the_sum_of_all_times() {
     let text = TEXT.replace("group: 2 ep: 2", "group: 1 ep: 1");
     let file = folder.file("alone.txt", text);
     let job = folder.path("job");
-    done(&["convert", "simai", &file, "--npus", "1", "-o", &job]);
-    let report = done(&["replay", &job, "-m", "dgx-h100", "--format", "json"]);
+    run_for_stdout(&["convert", "simai", &file, "--npus", "1", "-o", &job]);
+    let report = run_for_stdout(&["replay", &job, "-m", "dgx-h100", "--format", "json"]);
     let report: Value = serde_json::from_str(&report).unwrap();
     // The makespan is (1 + 1 + 1) + (3000 + 4000 + 5000) + (7000 + 0 + 9000) ns.
     assert_eq!(report["makespan_ps"], 28_003_000);
@@ -130,7 +134,7 @@ fn layers_behind_a_checkpoint_are_computed_again() {
                 b -1 2 NONE 0 20 NONE 0 0 NONE 0 1\n\
                 c -1 3 NONE 0 30 NONE 0 0 NONE 0 1\n";
     let file = folder.file("again.txt", text);
-    done(&[
+    run_for_stdout(&[
         "convert",
         "simai",
         &file,
@@ -139,7 +143,7 @@ fn layers_behind_a_checkpoint_are_computed_again() {
         "-o",
         &folder.path("job"),
     ]);
-    let times: Vec<u64> = nodes(&folder, "job", 0)
+    let times: Vec<u64> = read_rank_nodes(&folder, "job", 0)
         .into_iter()
         .map(|node| node.2.unwrap())
         .collect();
@@ -151,12 +155,12 @@ fn degrees_that_do_not_fit_are_refused() {
     let folder = TemporaryTestFolder::new();
     let file = folder.file("moe.txt", TEXT);
     let output = folder.path("job");
-    let error = refused(&["convert", "simai", &file, "--npus", "6", "-o", &output]);
+    let error = expect_cli_error(&["convert", "simai", &file, "--npus", "6", "-o", &output]);
     for part in ["6 NPUs", "a multiple of 4", "try: --npus"] {
         assert!(error.contains(part), "{error}");
     }
     let open = folder.file("open.txt", TEXT.replace("all_gpus: 8 ", ""));
-    let error = refused(&["convert", &open, "-o", &output]);
+    let error = expect_cli_error(&["convert", &open, "-o", &output]);
     assert!(error.contains("no all_gpus"), "{error}");
     assert_eq!(folder.names(), ["moe.txt", "open.txt"]);
 }
@@ -178,11 +182,11 @@ fn a_workload_in_memory_has_the_report_of_its_traces() {
         for npus in ["24", "48"] {
             let job = folder.path(&format!("job{number}.{npus}"));
             let given = ["convert", "simai", &file, "--npus", npus, "--passes", "2"];
-            done(&[&given[..], &["-o", &job]].concat());
+            run_for_stdout(&[&given[..], &["-o", &job]].concat());
             for table in ["nodes", "npus", "collectives"] {
                 let how = ["-m", "dgx-h100x6", "--format", "csv", "--table", table];
-                let direct = run(&[&given[..], &how].concat());
-                let of_traces = run(&[&["replay", &job], &how[..]].concat());
+                let direct = run_for_exit_and_text(&[&given[..], &how].concat());
+                let of_traces = run_for_exit_and_text(&[&["replay", &job], &how[..]].concat());
                 assert_eq!((direct.code, direct.error), (0, of_traces.error));
                 assert_eq!(direct.out, of_traces.out, "{text}");
             }
@@ -195,14 +199,14 @@ fn options_of_a_replay_need_a_machine() {
     let folder = TemporaryTestFolder::new();
     let file = folder.file("moe.txt", TEXT);
     let job = folder.path("job");
-    let error = refused(&["convert", "simai", &file, "-o", &job, "--details"]);
+    let error = expect_cli_error(&["convert", "simai", &file, "-o", &job, "--details"]);
     assert!(
         error.contains("--details is for a replay; add --machine"),
         "{error}"
     );
-    let error = refused(&["convert", "simai", &file, "-o", &job, "--format", "csv"]);
+    let error = expect_cli_error(&["convert", "simai", &file, "-o", &job, "--format", "csv"]);
     assert!(error.contains("--format is for a replay"), "{error}");
-    let error = refused(&["convert", "simai", &file, "-z", "zst", "-m", "dgx-h100"]);
+    let error = expect_cli_error(&["convert", "simai", &file, "-z", "zst", "-m", "dgx-h100"]);
     assert!(error.contains("--output"), "{error}");
     assert_eq!(folder.names(), ["moe.txt"]);
 }

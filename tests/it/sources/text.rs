@@ -1,6 +1,6 @@
 //! Tests text workloads of ASTRA-sim 1.0.
 
-use super::{TemporaryTestFolder, done, names, refused};
+use super::{TemporaryTestFolder, expect_cli_error, list_file_names, run_for_stdout};
 use crate::corpus::corpus_path;
 
 const TEXT: &str = "\
@@ -21,13 +21,13 @@ fn traces_are_those_of_chakras_converter_byte_for_byte() {
     };
     let folder = TemporaryTestFolder::new();
     let mut compared = 0;
-    for name in names(&corpus) {
+    for name in list_file_names(&corpus) {
         let Some(stem) = name.strip_suffix(".txt") else {
             continue;
         };
         let workload = corpus.join(&name).display().to_string();
         let output = folder.path(stem);
-        done(&[
+        run_for_stdout(&[
             "convert", "text", &workload, "--npus", "8", "--passes", PASSES, "-o", &output,
         ]);
         for rank in 0..8 {
@@ -46,7 +46,7 @@ fn summaries_say_what_was_converted() {
     let workload = folder.file("w.txt", TEXT);
     let output = folder.path("job");
     // Two layers of a hybrid workload have 6 x 2 - 1 nodes per pass.
-    let said = done(&[
+    let said = run_for_stdout(&[
         "convert", "text", &workload, "--npus", "3", "--passes", "2", "-o", &output,
     ]);
     let expected = format!(
@@ -58,7 +58,7 @@ fn summaries_say_what_was_converted() {
         names,
         ["job.0.et", "job.1.et", "job.2.et", "job.job.json", "w.txt"]
     );
-    let json = done(&[
+    let json = run_for_stdout(&[
         "convert",
         "text",
         &workload,
@@ -107,8 +107,8 @@ algorithm = "ring"
 "#;
     let machine = folder.file("machine.toml", machine);
     let job = folder.path("job");
-    done(&["convert", "text", &workload, "--npus", "2", "-o", &job]);
-    let report = done(&["replay", &job, "-m", &machine, "--format", "json"]);
+    run_for_stdout(&["convert", "text", &workload, "--npus", "2", "-o", &job]);
+    let report = run_for_stdout(&["replay", &job, "-m", &machine, "--format", "json"]);
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["makespan_ps"], 271_000_000);
 }
@@ -118,22 +118,22 @@ fn what_is_refused_writes_nothing() {
     let folder = TemporaryTestFolder::new();
     let output = folder.path("job");
     let cut = folder.file("cut.txt", TEXT.replace("\n2\n", "\n3\n"));
-    let error = refused(&["convert", "text", &cut, "--npus", "2", "-o", &output]);
+    let error = expect_cli_error(&["convert", "text", &cut, "--npus", "2", "-o", &output]);
     assert!(
         error.contains("cut.txt, line 4") && error.contains("line 2 states 3"),
         "{error}"
     );
     let simai = folder.file("simai.txt", "HYBRID_TRANSFORMER_FWD_IN_BCKWD ep: 1\n1\n");
-    let error = refused(&["convert", "text", &simai, "--npus", "2", "-o", &output]);
+    let error = expect_cli_error(&["convert", "text", &simai, "--npus", "2", "-o", &output]);
     assert!(error.contains("chakram convert simai"), "{error}");
     let binary = folder.file("binary", [0xff, 0xfe, 0]);
-    let error = refused(&["convert", "text", &binary, "--npus", "2", "-o", &output]);
+    let error = expect_cli_error(&["convert", "text", &binary, "--npus", "2", "-o", &output]);
     assert!(error.contains("binary"), "{error}");
     let whole = folder.file("w.txt", TEXT);
     let many = u32::MAX.to_string();
-    let error = refused(&["convert", "text", &whole, "--npus", "0", "-o", &output]);
+    let error = expect_cli_error(&["convert", "text", &whole, "--npus", "0", "-o", &output]);
     assert!(error.contains("--npus"), "{error}");
-    let error = refused(&["convert", "text", &whole, "--npus", &many, "-o", &output]);
+    let error = expect_cli_error(&["convert", "text", &whole, "--npus", &many, "-o", &output]);
     assert!(error.contains("1..=4194304"), "{error}");
     assert_eq!(folder.names(), ["binary", "cut.txt", "simai.txt", "w.txt"]);
 }

@@ -1,11 +1,16 @@
 //! Tests Table V: inference in 8 bits on Grayskull.
 
-use super::{StudiedModelAndPlan, seconds};
+use super::{StudiedModelAndPlan, read_makespan_seconds};
 use crate::files::Folder;
 
 /// Returns the samples per second twice: first in steady state, from the extra time of a third micro-batch per pipeline
 /// stage, and then with filling and draining included.
-fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64; 2] {
+fn compute_sample_rates(
+    folder: &Folder,
+    model: &str,
+    degrees: [u32; 3],
+    more: &[&str],
+) -> [f64; 2] {
     let [tensor, data, pipeline] = degrees;
     let more = [
         &[
@@ -34,7 +39,10 @@ fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64
             batch,
             more: &more,
         };
-        (f64::from(batch), seconds(&plan.report(folder)))
+        (
+            f64::from(batch),
+            read_makespan_seconds(&plan.report(folder)),
+        )
     };
     let [(few, short), (many, long)] = [2, 3].map(run);
     [(many - few) / (long - short), many / long]
@@ -102,7 +110,7 @@ fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
         let held = plans.iter().filter(|plan| is_held(plan.0));
         for &(degrees, in_reach, from_dram) in held {
             let what = format!("{model} {degrees:?}");
-            let [rate, whole] = rates(&folder, model, degrees, &[]);
+            let [rate, whole] = compute_sample_rates(&folder, model, degrees, &[]);
             let near = |found: f64, held: f64| {
                 assert!((found / held - 1.0).abs() < 5e-4, "{what}: {found} {held}");
             };
@@ -114,7 +122,8 @@ fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
             // Continuous input leaves out filling and draining, and a plan without these has the
             // same rate.
             assert!(whole <= rate * 1.000_001, "{what}: {whole} {rate}");
-            let [rate, _] = rates(&folder, model, degrees, &["--residency", "corrected"]);
+            let [rate, _] =
+                compute_sample_rates(&folder, model, degrees, &["--residency", "corrected"]);
             near(rate, from_dram);
             assert!(rate < published / 8.0, "{what}: {rate}");
         }
@@ -128,7 +137,7 @@ fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
 #[ignore = "long: four replays on 120 cores"]
 fn lengths_of_sequences_move_the_rate_of_bert() {
     let folder = Folder::new();
-    let rate = |more: &[&str]| rates(&folder, "bert-base", [1, 120, 1], more)[0];
+    let rate = |more: &[&str]| compute_sample_rates(&folder, "bert-base", [1, 120, 1], more)[0];
     for (tokens, bound) in [("128", 16_467.0), ("384", 5208.0)] {
         let found = rate(&["--tokens", tokens]);
         assert!(

@@ -5,7 +5,13 @@ use crate::files::Folder;
 
 /// Returns how many samples per second the wafer processes for a model in 20 stages of 16 cores, where a micro-batch
 /// has `samples` over all replicas.
-fn trained(folder: &Folder, model: &str, samples: u32, tensor: u32, laid: [&str; 2]) -> f64 {
+fn predict_training_rate(
+    folder: &Folder,
+    model: &str,
+    samples: u32,
+    tensor: u32,
+    laid: [&str; 2],
+) -> f64 {
     let data = 16 / tensor;
     // Each replica has a whole number of samples, and 20 micro-batches.
     let micro_batch = (samples + data / 2) / data;
@@ -52,7 +58,7 @@ fn mappings_decide_little_where_kernels_take_the_time() {
     ] {
         let (mut all, mut best) = (Vec::new(), Vec::new());
         for tensor in [1, 2, 4, 8, 16] {
-            let of = |laid| trained(&folder, model, samples, tensor, laid);
+            let of = |laid| predict_training_rate(&folder, model, samples, tensor, laid);
             let [line, snake] =
                 ["line", "s_shape"].map(|place| [of([place, "near"]), of([place, "opposite"])]);
             let row = format!("{model} {tensor}: {line:?} {snake:?}");

@@ -1,6 +1,6 @@
 //! Tests Tables IV and VII: how many samples per second transformers reach in training.
 
-use super::{StudiedModelAndPlan, seconds};
+use super::{StudiedModelAndPlan, read_makespan_seconds};
 use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 use serde_json::Value;
@@ -155,7 +155,7 @@ fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -
         "json",
     ];
     let report: Value = serde_json::from_str(&folder.ok(&run)).expect("it is JSON");
-    samples as f64 / seconds(&report)
+    samples as f64 / read_makespan_seconds(&report)
 }
 
 /// Compares Table VII by the rules of PALM's public code. The code gives 2.0652 samples per second for T-76B, with 21

@@ -29,7 +29,7 @@ impl Observer for EventLoopCountsKeeper {
 
 /// Replays traces with each rank simulated and with equal ranks merged, checks that the ends are equal, and returns the
 /// loop's counters.
-fn both(
+fn check_aggregated_replay(
     job: &Job,
     machine: &Machine,
     network: NetworkModel,
@@ -67,7 +67,7 @@ fn one_core_runs_for_its_stage() {
     folder.ok(&T_76B.split_whitespace().collect::<Vec<_>>());
     let job = Job::open_job([folder.at("job")]).expect("it was written");
     for (network, least) in [(ContentionFree, 9.0), (Exclusive, 3.0)] {
-        let [(alone, outcome), (together, _)] = both(&job, &machine, network);
+        let [(alone, outcome), (together, _)] = check_aggregated_replay(&job, &machine, network);
         let fewer = alone.events as f64 / together.events as f64;
         let bound = outcome.messages + outcome.closed + outcome.nodes / 16;
         println!(

@@ -1,6 +1,6 @@
 //! Tests how many bytes a layer's all-reduces, the links and the parameters have (Eq. 6, Fig. 9).
 
-use super::{LAYER, on_16_cores, seconds, write_layers};
+use super::{LAYER, on_16_cores, read_makespan_seconds, write_layers};
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ fn a_layer_sums_the_bytes_of_eq_6() {
         // The second file has one more layer and is otherwise the same.
         let layer = |group: &str| bytes("two.toml", group) - bytes("one.toml", group);
         let found = ["tensor", "data"].map(layer);
-        let [first, second] = sums(tensor);
+        let [first, second] = compute_eq6_terms(tensor);
         let near = |found: f64, formula: f64| {
             assert!(
                 (found / formula - 1.0).abs() < 2e-3,
@@ -48,7 +48,7 @@ fn a_layer_sums_the_bytes_of_eq_6() {
 }
 
 /// Returns both terms of Eq. 6.
-fn sums(tensor: u32) -> [f64; 2] {
+fn compute_eq6_terms(tensor: u32) -> [f64; 2] {
     let [b, s, h] = LAYER;
     let tensor = f64::from(tensor);
     [8.0 * b * s * h * tensor / 16.0, 24.0 * h * h / tensor]
@@ -56,13 +56,13 @@ fn sums(tensor: u32) -> [f64; 2] {
 
 /// Returns the bytes over the wafer's links, and the time in seconds, for a plan on the 16 cores of
 /// one die.
-fn carried(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
+fn sum_link_bytes_and_time(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
     let wafer = ["--machine", "wafer-5x4", "--place", "s_shape"];
     let report = on_16_cores(model, tensor, &wafer).report(folder);
     let links = report["tiles"]["links"].as_array().unwrap().iter();
     let busy: f64 = links.map(|link| link["busy_ps"].as_f64().unwrap()).sum();
     // Links have 1024 GB/s, which is 1.024 bytes per picosecond.
-    (busy * 1.024, seconds(&report))
+    (busy * 1.024, read_makespan_seconds(&report))
 }
 
 /// Compares Fig. 9: how much of a die's links a layer of T-145B uses, by tensor degree. Eq. 6 gives the bytes: 8 B S H
@@ -86,9 +86,10 @@ fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
         (16, 1.125, 0.0),
     ] {
         let members = [tensor, 16 / tensor].map(f64::from);
-        let [one, two] = ["one.toml", "two.toml"].map(|model| carried(&folder, model, tensor));
+        let [one, two] =
+            ["one.toml", "two.toml"].map(|model| sum_link_bytes_and_time(&folder, model, tensor));
         let (found, time) = (two.0 - one.0, two.1 - one.1);
-        let sums = sums(tensor);
+        let sums = compute_eq6_terms(tensor);
         let sent = |p: f64, sum: f64, links: f64| 16.0 * 2.0 * (p - 1.0) / p * sum * links;
         let expected =
             sent(members[0], sums[0], tensor_links) + sent(members[1], sums[1], data_links);
@@ -131,7 +132,7 @@ fn a_sweep_has_links_by_tensor_degree() {
     let mut busy = Vec::new();
     for (row, line) in rows.iter().zip(csv.lines().skip(1)) {
         let tensor = row["point"]["plan.tensor"].as_u64().unwrap() as u32;
-        let (bytes, time) = carried(&folder, "one.toml", tensor);
+        let (bytes, time) = sum_link_bytes_and_time(&folder, "one.toml", tensor);
         let mean = row["links_busy_ps"].as_f64().unwrap();
         // The mean is over 1208 links, although only one die's links are used, and is rounded to
         // picoseconds.

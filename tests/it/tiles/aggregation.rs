@@ -1,6 +1,6 @@
 //! Tests equal ranks that are simulated once.
 
-use super::{agree, args, json};
+use super::{assert_reports_agree, build_plan_arguments, run_for_json};
 use crate::files::Folder;
 use chakram::machine::PRESETS;
 
@@ -22,18 +22,24 @@ fn one_core_runs_for_all_that_do_the_same() {
         ),
         ("dgx-a100x4", &[]),
     ] {
-        let alone = json(&folder, &args(machine, more));
-        let mut together = json(&folder, &args(machine, &[more, &["--aggregate"]].concat()));
+        let alone = run_for_json(&folder, &build_plan_arguments(machine, more));
+        let mut together = run_for_json(
+            &folder,
+            &build_plan_arguments(machine, &[more, &["--aggregate"]].concat()),
+        );
         let found = together["aggregation"].take();
         assert_eq!(found["groups"], 4, "{found}");
         assert_eq!(found["ranks"], 32, "{found}");
         assert_eq!(found["split"].is_null(), found["together"] == 4, "{found}");
         assert!(alone["aggregation"].is_null());
-        agree(&alone, &together, &format!("{machine} {more:?}"));
+        assert_reports_agree(&alone, &together, &format!("{machine} {more:?}"));
     }
-    let text = folder.ok(&args("dgx-a100x4", &["--aggregate"]));
+    let text = folder.ok(&build_plan_arguments("dgx-a100x4", &["--aggregate"]));
     assert!(text.contains("32 ranks in 4 groups; in "), "{text}");
-    let refused = folder.refused(&args("dgx-a100x4", &["--aggregate", "--comm", "recorded"]));
+    let refused = folder.refused(&build_plan_arguments(
+        "dgx-a100x4",
+        &["--aggregate", "--comm", "recorded"],
+    ));
     assert!(refused.contains("leave one of the two out"), "{refused}");
 }
 
@@ -66,9 +72,12 @@ fn aggregation_that_saves_nothing_is_refused_at_once() {
     };
     let each = machine(&|core| core % 2 == 1);
     let words = ["--place", "line"];
-    let alone = json(&folder, &args(&each, &words));
+    let alone = run_for_json(&folder, &build_plan_arguments(&each, &words));
     assert_eq!(alone["npus"].as_array().map(Vec::len), Some(32));
-    let error = folder.refused(&args(&each, &[&words[..], &["--aggregate"]].concat()));
+    let error = folder.refused(&build_plan_arguments(
+        &each,
+        &[&words[..], &["--aggregate"]].concat(),
+    ));
     assert!(
         error.contains("--aggregate saves no time here: 32 of 32 ranks would run")
             && error.contains("pairs are on NPUs of different classes")
@@ -76,12 +85,12 @@ fn aggregation_that_saves_nothing_is_refused_at_once() {
         "{error}"
     );
     let halves = machine(&|core| core >= 160);
-    let alone = json(&folder, &args(&halves, &words));
-    let mut together = json(
+    let alone = run_for_json(&folder, &build_plan_arguments(&halves, &words));
+    let mut together = run_for_json(
         &folder,
-        &args(&halves, &[&words[..], &["--aggregate"]].concat()),
+        &build_plan_arguments(&halves, &[&words[..], &["--aggregate"]].concat()),
     );
     let found = together["aggregation"].take();
     assert_eq!(found["ranks"], 32, "{found}");
-    agree(&alone, &together, "halves");
+    assert_reports_agree(&alone, &together, "halves");
 }

@@ -1,10 +1,10 @@
 //! Tests `--extrapolate`: a step simulated with only some of its micro-batches.
 
-use super::json;
+use super::run_for_json;
 use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 
-fn step<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+fn build_gpt2_arguments<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let plan = [
         "generate",
         "gpt2-small",
@@ -37,9 +37,9 @@ fn a_full_pipeline_goes_on_as_it_does() {
         ("dgx-a100", &["--schedule", "gpipe"]),
     ];
     for (machine, more) in sample_every_nth(2, steps) {
-        let whole = json(&folder, &step(machine, more));
+        let whole = run_for_json(&folder, &build_gpt2_arguments(machine, more));
         let some = [more, &["--extrapolate", "12"]].concat();
-        let some = json(&folder, &step(machine, &some));
+        let some = run_for_json(&folder, &build_gpt2_arguments(machine, &some));
         let found = &some["extrapolation"];
         let number = |key: &str| found[key].as_u64().unwrap_or_else(|| panic!("{found}"));
         assert_eq!(
@@ -70,13 +70,13 @@ fn a_full_pipeline_goes_on_as_it_does() {
 fn inference_has_the_rate_of_a_full_pipeline() {
     let folder = Folder::new();
     let report = |samples: &str, more: &[&str]| {
-        let mut args = step(
+        let mut args = build_gpt2_arguments(
             "wafer-5x4",
             &["--place", "s_shape", "--schedule", "inference"],
         );
         let batch = args.iter().position(|arg| *arg == "64").unwrap();
         args[batch] = samples;
-        json(&folder, &[&args, more].concat())
+        run_for_json(&folder, &[&args, more].concat())
     };
     let took = |samples| report(samples, &[])["makespan_ps"].as_u64().unwrap();
     let full = 2e12 / (took("64") - took("62")) as f64;
@@ -92,7 +92,7 @@ fn inference_has_the_rate_of_a_full_pipeline() {
 fn numbers_that_leave_nothing_to_compare_are_refused() {
     let folder = Folder::new();
     let refused = |more: &[&str], says: &str| {
-        let error = folder.refused(&step("dgx-a100", more));
+        let error = folder.refused(&build_gpt2_arguments("dgx-a100", more));
         assert!(error.contains(says), "{more:?}: {error}");
     };
     refused(&["--extrapolate", "2"], "from 3 to less than the 32");

@@ -1,13 +1,18 @@
 //! Compares maps of tiled machines with the report.
 
-use super::{args, json, makespan, with_loads};
-use crate::files::{Folder, text};
+use super::{build_plan_arguments, read_makespan_ps, run_for_json, with_loads};
+use crate::files::{Folder, text_from_bytes};
 use serde_json::Value;
 
 /// Compares a map with its report. The map has every link and port with its busy time and its share of the replay, and
 /// every core with its rank, stage and tensor group; `stage_and_group` gives these two for a rank. The map has no other
 /// elements.
-fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) -> (u64, u64)) {
+fn compare_map_with_report(
+    map: &str,
+    report: &Value,
+    width: u64,
+    stage_and_group: impl Fn(u64) -> (u64, u64),
+) {
     assert!(map.starts_with("<svg xmlns="));
     let of = |key: &str| report["tiles"][key].as_array().unwrap().clone();
     let (links, ports) = (of("links"), of("ports"));
@@ -29,7 +34,7 @@ fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) 
             attributes.contains(&format!("data-busy=\"{busy}\"")),
             "{title}"
         );
-        let share = 100.0 * busy as f64 / makespan(report) as f64;
+        let share = 100.0 * busy as f64 / read_makespan_ps(report) as f64;
         assert!(
             said.contains(&format!("{share:.1} %")),
             "{title}{said}: {share}"
@@ -62,9 +67,9 @@ fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) 
 #[test]
 fn the_map_shows_what_the_report_says() {
     let folder = Folder::new();
-    let report = json(&folder, &with_loads(&["--tile-map", "map.svg"]));
+    let report = run_for_json(&folder, &with_loads(&["--tile-map", "map.svg"]));
     let map = String::from_utf8(folder.read("map.svg")).unwrap();
-    compare(&map, &report, 20, |rank| (rank / 8, rank / 4 % 2));
+    compare_map_with_report(&map, &report, 20, |rank| (rank / 8, rank / 4 % 2));
     let count = |key: &str| report["tiles"][key].as_array().unwrap().len();
     assert!(
         count("links") > 20 && count("ports") == 8,
@@ -74,11 +79,14 @@ fn the_map_shows_what_the_report_says() {
     // A mesh of 20 x 16 has 2 (19 x 16 + 15 x 20) links.
     assert_eq!(report["tiles"]["links_of_machine"], 1208);
     assert_eq!(report["tiles"]["ports_of_machine"], 80);
-    let output = folder.run(&args("dgx-a100x4", &["--tile-map", "no.svg"]));
+    let output = folder.run(&build_plan_arguments(
+        "dgx-a100x4",
+        &["--tile-map", "no.svg"],
+    ));
     assert!(
-        text(&output.stderr).contains("has no tiles"),
+        text_from_bytes(&output.stderr).contains("has no tiles"),
         "{}",
-        text(&output.stderr)
+        text_from_bytes(&output.stderr)
     );
     assert!(!folder.at("no.svg").exists());
 }
@@ -91,7 +99,7 @@ fn the_book_shows_the_map_of_the_case() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let case = root.join("traces/wafer-8");
     let replay = ["replay", case.to_str().unwrap(), "--tile-map", "map.svg"];
-    let report = json(&folder, &replay);
+    let report = run_for_json(&folder, &replay);
     let (found, picture) = (folder.read("map.svg"), root.join("docs/images/wafer-8.svg"));
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&picture, &found).unwrap();
@@ -102,5 +110,5 @@ fn the_book_shows_the_map_of_the_case() {
         "docs/images/wafer-8.svg is of another replay"
     );
     let map = String::from_utf8(expected).unwrap();
-    compare(&map, &report, 4, |rank| (rank / 4, rank / 2 % 2));
+    compare_map_with_report(&map, &report, 4, |rank| (rank / 4, rank / 2 % 2));
 }

@@ -1,6 +1,6 @@
 //! Tests traces that represent several ranks.
 
-use super::{agree, args, json, makespan};
+use super::{assert_reports_agree, build_plan_arguments, read_makespan_ps, run_for_json};
 use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 
@@ -18,23 +18,23 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
     .enumerate()
     {
         let (whole, shared) = (format!("whole{number}"), format!("shared{number}"));
-        let of_each = json(
+        let of_each = run_for_json(
             &folder,
-            &args("wafer-5x4", &[more, &["-o", &whole]].concat()),
+            &build_plan_arguments("wafer-5x4", &[more, &["-o", &whole]].concat()),
         );
         let together = [more, &["--aggregate", "-o", &shared]].concat();
-        json(&folder, &args("wafer-5x4", &together));
+        run_for_json(&folder, &build_plan_arguments("wafer-5x4", &together));
         let ways = [&[][..], &["--aggregate"], &["--network", "links"]];
         for more in sample_every_nth(2, ways) {
             let replay = |job: &str| {
                 let replay = ["replay", job, "--machine", "wafer-5x4"];
-                json(&folder, &[&replay, more].concat())
+                run_for_json(&folder, &[&replay, more].concat())
             };
             let [one, other] = [replay(&whole), replay(&shared)];
             if more.is_empty() {
-                assert_eq!(makespan(&other), makespan(&of_each));
+                assert_eq!(read_makespan_ps(&other), read_makespan_ps(&of_each));
             }
-            agree(&one, &other, &format!("{more:?}"));
+            assert_reports_agree(&one, &other, &format!("{more:?}"));
         }
         // There are 32 ranks in stages of two replicas of four. The first rank of each is the
         // adapter, and has its own trace.
@@ -59,7 +59,7 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
 fn others_are_refused() {
     let folder = Folder::new();
     let more = ["--place", "s_shape", "--aggregate", "-o", "job"];
-    folder.ok(&args("wafer-5x4", &more));
+    folder.ok(&build_plan_arguments("wafer-5x4", &more));
     let stranger = folder.read("job.8.et");
     folder.write("other.40.et", &stranger);
     let refused = folder.refused(&["replay", "other.40.et", "--machine", "wafer-5x4"]);

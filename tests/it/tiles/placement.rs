@@ -1,8 +1,8 @@
 //! Tests how ranks are placed, and how far apart neighbours are.
 
-use super::{args, json, makespan, with_loads};
+use super::{build_plan_arguments, read_makespan_ps, run_for_json, with_loads};
 use crate::corpus::is_whole;
-use crate::files::{Folder, text};
+use crate::files::{Folder, text_from_bytes};
 use serde_json::Value;
 
 #[test]
@@ -18,11 +18,20 @@ fn written_traces_replay_as_they_were_generated() {
         &["--place", "spiral", "--residency", "as-printed"],
     ];
     for (number, more) in plans.into_iter().enumerate() {
-        let at_once = makespan(&json(&folder, &args("wafer-5x4", more)));
+        let at_once = read_makespan_ps(&run_for_json(
+            &folder,
+            &build_plan_arguments("wafer-5x4", more),
+        ));
         all.push(at_once);
         if is_whole() || number % 4 == 0 {
-            folder.ok(&args("wafer-5x4", &[more, &["-o", "job"]].concat()));
-            let again = makespan(&json(&folder, &["replay", "job", "--machine", "wafer-5x4"]));
+            folder.ok(&build_plan_arguments(
+                "wafer-5x4",
+                &[more, &["-o", "job"]].concat(),
+            ));
+            let again = read_makespan_ps(&run_for_json(
+                &folder,
+                &["replay", "job", "--machine", "wafer-5x4"],
+            ));
             assert_eq!(again, at_once, "{more:?}");
         }
     }
@@ -56,7 +65,7 @@ fn one_job_runs_over_every_network_that_tiles_have() {
             "--network",
             network,
         ];
-        makespan(&json(&folder, &replay))
+        read_makespan_ps(&run_for_json(&folder, &replay))
     };
     let [free, links, exclusive] = ["contention-free", "links", "exclusive"].map(run);
     assert!(
@@ -73,8 +82,11 @@ fn one_job_runs_over_every_network_that_tiles_have() {
         "ports",
     ]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("take --network exclusive, links or contention-free"));
-    let plain = args("wafer-5x4", &["--place", "s_shape", "-o", "plain"]);
+    assert!(
+        text_from_bytes(&output.stderr)
+            .contains("take --network exclusive, links or contention-free")
+    );
+    let plain = build_plan_arguments("wafer-5x4", &["--place", "s_shape", "-o", "plain"]);
     folder.ok(&plain);
     folder.ok(&["replay", "plain", "--machine", "dgx-a100x4"]);
 }
@@ -87,7 +99,7 @@ fn a_dry_run_says_how_far_neighbours_are() {
     let folder = Folder::new();
     let hops = |more: &[&str], family: &str| {
         let dry = [more, &["--dry-run"]].concat();
-        let plan = json(&folder, &args("wafer-5x4", &dry));
+        let plan = run_for_json(&folder, &build_plan_arguments("wafer-5x4", &dry));
         let families = plan["placement"]["families"].as_array().unwrap().clone();
         let own = families.iter().filter(|one| one["family"] == family);
         let sum = |key: &str| -> f64 {
@@ -116,7 +128,7 @@ fn adapters_send_and_broadcast() {
     let folder = Folder::new();
     let run = |more: &[&str]| {
         let all = [&["--place", "s_shape"], more].concat();
-        let report = json(&folder, &args("wafer-5x4", &all));
+        let report = run_for_json(&folder, &build_plan_arguments("wafer-5x4", &all));
         let rows = report["collectives"].as_array().unwrap();
         let broadcasts = rows.iter().filter(|row| row["kind"] == "broadcast");
         let calls: u64 = broadcasts.map(|row| row["calls"].as_u64().unwrap()).sum();
@@ -125,7 +137,7 @@ fn adapters_send_and_broadcast() {
             .iter()
             .filter(|row| row["name"].as_str().unwrap().ends_with("/send"));
         let sends: u64 = sends.map(|row| row["calls"].as_u64().unwrap()).sum();
-        (makespan(&report), sends, calls)
+        (read_makespan_ps(&report), sends, calls)
     };
     let handovers = 2 * 3 * 2 * 4;
     let all = run(&[]);
@@ -136,9 +148,12 @@ fn adapters_send_and_broadcast() {
     let one = run(&["--adapters", "1"]);
     assert_eq!((one.1, one.2), (handovers, handovers));
     assert!(one.0 != two.0 && two.0 != all.0);
-    let refused = folder.refused(&args("wafer-5x4", &["--adapters", "3"]));
+    let refused = folder.refused(&build_plan_arguments("wafer-5x4", &["--adapters", "3"]));
     assert!(refused.contains("a divisor of tensor"), "{refused}");
-    let refused = folder.refused(&args("wafer-5x4", &["--adapters", "2", "--scatter-gather"]));
+    let refused = folder.refused(&build_plan_arguments(
+        "wafer-5x4",
+        &["--adapters", "2", "--scatter-gather"],
+    ));
     assert!(refused.contains("every member sends a part"), "{refused}");
 }
 
@@ -151,7 +166,7 @@ fn adapters_sum_what_they_receive() {
     let folder = Folder::new();
     let run = |more: &[&str]| {
         let all = [&["--place", "s_shape"], more].concat();
-        let report = json(&folder, &args("wafer-5x4", &all));
+        let report = run_for_json(&folder, &build_plan_arguments("wafer-5x4", &all));
         let calls = |kind: &str, members: u64| {
             let rows = report["collectives"].as_array().unwrap();
             let own = rows.iter().filter(|row| row["kind"] == kind);
@@ -165,7 +180,7 @@ fn adapters_sum_what_they_receive() {
             [whole, two],
             [reduce_two, reduce_all],
             [cast_two, cast_all],
-            makespan(&report),
+            read_makespan_ps(&report),
         )
     };
     let handovers = 2 * 3 * 2 * 4;
@@ -183,6 +198,9 @@ fn adapters_sum_what_they_receive() {
     let four = destination("4");
     assert_eq!(four.0, [whole, pairs]);
     assert_eq!((four.1, four.2), ([0, 0], [0, 0]));
-    let refused = folder.refused(&args("wafer-5x4", &["--adapter-sums", "destination"]));
+    let refused = folder.refused(&build_plan_arguments(
+        "wafer-5x4",
+        &["--adapter-sums", "destination"],
+    ));
     assert!(refused.contains("source without adapters"), "{refused}");
 }

@@ -1,7 +1,7 @@
 //! Tests plans that do not fit on a tiled machine.
 
-use super::args;
-use crate::files::{Folder, text};
+use super::build_plan_arguments;
+use crate::files::{Folder, text_from_bytes};
 
 #[test]
 fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
@@ -13,8 +13,8 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
     );
     folder.write("broken.toml", broken.as_bytes());
     let refused = |machine: &str, more: &[&str], says: &str| {
-        let output = folder.run(&args(machine, more));
-        let error = text(&output.stderr);
+        let output = folder.run(&build_plan_arguments(machine, more));
+        let error = text_from_bytes(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{more:?}: {error}");
         assert!(error.contains(says), "{more:?}: {error}");
     };
@@ -73,16 +73,24 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
         &[&tight[..], &["3073 B"]].concat(),
         "is 3073 B; expected at least 3074 B for a tile of mlp.down",
     );
-    folder.ok(&args("wafer-5x4", &[&tight[..], &["3074 B"]].concat()));
+    folder.ok(&build_plan_arguments(
+        "wafer-5x4",
+        &[&tight[..], &["3074 B"]].concat(),
+    ));
     let output = folder.run(&["generate", "gpt2-small", "--place", "line", "--dry-run"]);
-    assert!(text(&output.stderr).contains("a machine, which says which cores there are"));
+    assert!(
+        text_from_bytes(&output.stderr).contains("a machine, which says which cores there are")
+    );
     // Cores named in traces must exist on the machine.
-    folder.ok(&args("wafer-5x4", &["--place", "s_shape", "-o", "job"]));
+    folder.ok(&build_plan_arguments(
+        "wafer-5x4",
+        &["--place", "s_shape", "-o", "job"],
+    ));
     let output = folder.run(&["replay", "job", "--machine", "broken.toml"]);
     assert!(
-        text(&output.stderr).contains("is placed on core (1, 0)"),
+        text_from_bytes(&output.stderr).contains("is placed on core (1, 0)"),
         "{}",
-        text(&output.stderr)
+        text_from_bytes(&output.stderr)
     );
     let small = wafer.replace("dies = [5, 4]", "dies = [1, 1]");
     let small = small
@@ -91,8 +99,8 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
     folder.write("small.toml", small.as_bytes());
     let output = folder.run(&["replay", "job", "--machine", "small.toml"]);
     assert!(
-        text(&output.stderr).contains("has cores from (0, 0) to (3, 3)"),
+        text_from_bytes(&output.stderr).contains("has cores from (0, 0) to (3, 3)"),
         "{}",
-        text(&output.stderr)
+        text_from_bytes(&output.stderr)
     );
 }

@@ -1,6 +1,6 @@
 //! Tests loads and stores of data that does not fit in SRAM.
 
-use super::{args, json, makespan, with_loads};
+use super::{build_plan_arguments, read_makespan_ps, run_for_json, with_loads};
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -11,8 +11,8 @@ fn sram_that_holds_everything_changes_nothing() {
     let folder = Folder::new();
     let run = |more: &[&str]| {
         let all = [&["--place", "s_shape"], more].concat();
-        let report = json(&folder, &args("wafer-5x4", &all));
-        (makespan(&report), report["nodes"].as_u64().unwrap())
+        let report = run_for_json(&folder, &build_plan_arguments("wafer-5x4", &all));
+        (read_makespan_ps(&report), report["nodes"].as_u64().unwrap())
     };
     let none = run(&[]);
     assert_eq!(run(&["--residency", "corrected", "--sram", "10 GB"]), none);
@@ -33,7 +33,10 @@ fn loads_in_pieces_move_the_same_bytes() {
     let folder = Folder::new();
     let little = ["--residency", "corrected", "--sram", "100 kB"];
     let run = |more: &[&str]| {
-        let report = json(&folder, &args("wafer-5x4", &[&little, more].concat()));
+        let report = run_for_json(
+            &folder,
+            &build_plan_arguments("wafer-5x4", &[&little, more].concat()),
+        );
         let ports = report["tiles"]["ports"].as_array().unwrap().iter();
         let busy: u64 = ports.map(|port| port["busy_ps"].as_u64().unwrap()).sum();
         (report["nodes"].as_u64().unwrap(), busy)
@@ -48,7 +51,7 @@ fn loads_in_pieces_move_the_same_bytes() {
     );
     assert_eq!(run(&["--largest-access", "1 GB"]), whole);
     let less = [&little[..], &["--largest-access", "99 kB"]].concat();
-    let refused = folder.refused(&args("wafer-5x4", &less));
+    let refused = folder.refused(&build_plan_arguments("wafer-5x4", &less));
     assert!(refused.contains("at least the SRAM of a core"), "{refused}");
 }
 
@@ -57,7 +60,7 @@ fn loads_in_pieces_move_the_same_bytes() {
 #[test]
 fn memory_at_ports_is_what_sram_does_not_hold() {
     let folder = Folder::new();
-    let report = json(&folder, &with_loads(&[]));
+    let report = run_for_json(&folder, &with_loads(&[]));
     let npus = report["memory"]["npus"].as_array().unwrap();
     let number = |of: &Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {of}"));
     let mut all = 0;
@@ -88,7 +91,7 @@ fn memory_at_ports_is_what_sram_does_not_hold() {
     }
     let text = folder.ok(&with_loads(&["--details"]));
     assert!(text.contains("beyond SRAM: at most "), "{text}");
-    let without = json(&folder, &args("dgx-a100x4", &[]));
+    let without = run_for_json(&folder, &build_plan_arguments("dgx-a100x4", &[]));
     assert!(without["memory_ports"].is_null());
     assert!(without["memory"]["npus"][0]["peak_bytes_beyond_sram"].is_null());
 }

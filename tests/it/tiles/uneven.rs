@@ -1,6 +1,6 @@
 //! Tests stages with different tensor degrees on the wafer.
 
-use super::{agree, args, json, makespan};
+use super::{assert_reports_agree, build_plan_arguments, read_makespan_ps, run_for_json};
 use crate::corpus::sample_every_nth;
 use crate::files::Folder;
 use serde_json::Value;
@@ -8,8 +8,8 @@ use serde_json::Value;
 /// GPT-2's first and last stages share an embedding table, so they have the same degree.
 const DEGREES: [&str; 4] = ["--stage-tensor", "2,4,4,2", "--place", "s_shape"];
 
-fn uneven<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    let mut all = args("wafer-5x4", &[&DEGREES, more].concat());
+fn build_uneven_plan_arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut all = build_plan_arguments("wafer-5x4", &[&DEGREES, more].concat());
     let tensor = all.iter().position(|arg| *arg == "--tensor").unwrap();
     all.drain(tensor..tensor + 2);
     all
@@ -28,19 +28,32 @@ fn unlike_stages_run_written_and_together() {
     ];
     for (adapters, sums) in sample_every_nth(3, ways) {
         let more = ["--adapters", adapters, "--adapter-sums", sums];
-        let alone = json(&folder, &uneven(&more));
+        let alone = run_for_json(&folder, &build_uneven_plan_arguments(&more));
         assert_eq!(alone["npus"].as_array().map(Vec::len), Some(24));
-        let mut together = json(&folder, &uneven(&[&more[..], &["--aggregate"]].concat()));
+        let mut together = run_for_json(
+            &folder,
+            &build_uneven_plan_arguments(&[&more[..], &["--aggregate"]].concat()),
+        );
         let found = together["aggregation"].take();
         assert!(found["groups"].as_u64() > Some(0), "{found}");
-        agree(&alone, &together, &format!("{more:?}"));
-        folder.ok(&uneven(&[&more[..], &["-o", "job"]].concat()));
+        assert_reports_agree(&alone, &together, &format!("{more:?}"));
+        folder.ok(&build_uneven_plan_arguments(
+            &[&more[..], &["-o", "job"]].concat(),
+        ));
         folder.ok(&["validate", "job"]);
         let again = folder.ok(&["replay", "job", "--format", "json"]);
         let again: Value = serde_json::from_str(&again).unwrap();
-        assert_eq!(makespan(&again), makespan(&alone), "{more:?}");
+        assert_eq!(
+            read_makespan_ps(&again),
+            read_makespan_ps(&alone),
+            "{more:?}"
+        );
     }
-    let dry = folder.ok(&uneven(&["--adapters", "2", "--dry-run"]));
+    let dry = folder.ok(&build_uneven_plan_arguments(&[
+        "--adapters",
+        "2",
+        "--dry-run",
+    ]));
     assert!(dry.contains("tp 2,4,4,2 x dp 2 x pp 4: 24 ranks"), "{dry}");
 }
 
@@ -48,15 +61,18 @@ fn unlike_stages_run_written_and_together() {
 #[test]
 fn equal_degrees_are_those_of_the_plan() {
     let folder = Folder::new();
-    let plain = json(&folder, &args("wafer-5x4", &["--place", "s_shape"]));
-    let listed = args(
+    let plain = run_for_json(
+        &folder,
+        &build_plan_arguments("wafer-5x4", &["--place", "s_shape"]),
+    );
+    let listed = build_plan_arguments(
         "wafer-5x4",
         &["--place", "s_shape", "--stage-tensor", "4,4,4,4"],
     );
-    assert_eq!(json(&folder, &listed)["npus"], plain["npus"]);
-    let error = folder.refused(&uneven(&[]));
+    assert_eq!(run_for_json(&folder, &listed)["npus"], plain["npus"]);
+    let error = folder.refused(&build_uneven_plan_arguments(&[]));
     assert!(error.contains("adapters beside"), "{error}");
-    let mut tied = uneven(&["--adapters", "2"]);
+    let mut tied = build_uneven_plan_arguments(&["--adapters", "2"]);
     let degrees = tied.iter().position(|arg| *arg == "2,4,4,2").unwrap();
     tied[degrees] = "2,4,4,4";
     let error = folder.refused(&tied);

@@ -13,7 +13,7 @@ enum ProtobufFieldValue<'a> {
     Bytes(&'a [u8]),
 }
 
-fn varint(bytes: &mut &[u8]) -> u64 {
+fn read_varint(bytes: &mut &[u8]) -> u64 {
     let mut value = 0;
     for shift in (0..).step_by(7) {
         let (byte, rest) = bytes.split_first().expect("a number ends");
@@ -27,17 +27,20 @@ fn varint(bytes: &mut &[u8]) -> u64 {
 }
 
 /// Returns the fields of a message, in order.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, ProtobufFieldValue<'_>)> {
+fn parse_message_fields(mut bytes: &[u8]) -> Vec<(u64, ProtobufFieldValue<'_>)> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
-        let tag = varint(&mut bytes);
+        let tag = read_varint(&mut bytes);
         let length = match tag & 7 {
             0 => {
-                fields.push((tag >> 3, ProtobufFieldValue::Number(varint(&mut bytes))));
+                fields.push((
+                    tag >> 3,
+                    ProtobufFieldValue::Number(read_varint(&mut bytes)),
+                ));
                 continue;
             }
             1 => 8,
-            2 => varint(&mut bytes) as usize,
+            2 => read_varint(&mut bytes) as usize,
             other => panic!("wire type {other} of field {}", tag >> 3),
         };
         let (taken, rest) = bytes.split_at(length);
@@ -51,25 +54,25 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, ProtobufFieldValue<'_>)> {
     fields
 }
 
-fn number(message: &[(u64, ProtobufFieldValue<'_>)], tag: u64) -> Option<u64> {
+fn find_number_field(message: &[(u64, ProtobufFieldValue<'_>)], tag: u64) -> Option<u64> {
     message.iter().find_map(|(found, field)| match field {
         ProtobufFieldValue::Number(number) if *found == tag => Some(*number),
         _ => None,
     })
 }
 
-fn inner<'a>(
+fn list_inner_messages<'a>(
     message: &[(u64, ProtobufFieldValue<'a>)],
     tag: u64,
 ) -> Vec<Vec<(u64, ProtobufFieldValue<'a>)>> {
     let parts = message.iter().filter_map(|(found, field)| match field {
-        ProtobufFieldValue::Bytes(bytes) if *found == tag => Some(fields(bytes)),
+        ProtobufFieldValue::Bytes(bytes) if *found == tag => Some(parse_message_fields(bytes)),
         _ => None,
     });
     parts.collect()
 }
 
-fn text(message: &[(u64, ProtobufFieldValue<'_>)], tag: u64) -> Option<String> {
+fn find_text_field(message: &[(u64, ProtobufFieldValue<'_>)], tag: u64) -> Option<String> {
     message.iter().find_map(|(found, field)| match field {
         ProtobufFieldValue::Bytes(bytes) if *found == tag => {
             Some(String::from_utf8(bytes.to_vec()).unwrap())
@@ -85,13 +88,13 @@ type TrackSlice = (String, String, u64, u64, usize, BTreeMap<String, u64>);
 type ArrowEndsById = BTreeMap<u64, Vec<(u64, bool)>>;
 
 /// Returns the slices and arrows of a file.
-fn read(file: &[u8]) -> (Vec<TrackSlice>, ArrowEndsById) {
+fn read_slices_and_arrows(file: &[u8]) -> (Vec<TrackSlice>, ArrowEndsById) {
     let mut names: BTreeMap<(u64, u64), String> = BTreeMap::new();
     let mut tracks: BTreeMap<u64, (String, Option<u64>)> = BTreeMap::new();
     let mut open: BTreeMap<u64, Vec<TrackSlice>> = BTreeMap::new();
     let (mut slices, mut arrows) = (Vec::new(), BTreeMap::<u64, Vec<_>>::new());
     let mut packets = Vec::new();
-    for packet in inner(&fields(file), 1) {
+    for packet in list_inner_messages(&parse_message_fields(file), 1) {
         let [(50, ProtobufFieldValue::Bytes(deflated))] = packet[..] else {
             panic!("packets are deflated together");
         };
@@ -99,33 +102,37 @@ fn read(file: &[u8]) -> (Vec<TrackSlice>, ArrowEndsById) {
             .read_to_end(&mut packets)
             .unwrap();
     }
-    for packet in inner(&fields(&packets), 1) {
-        assert_eq!(number(&packet, 10), Some(1), "one sequence");
-        for interned in inner(&packet, 12) {
+    for packet in list_inner_messages(&parse_message_fields(&packets), 1) {
+        assert_eq!(find_number_field(&packet, 10), Some(1), "one sequence");
+        for interned in list_inner_messages(&packet, 12) {
             for sort in [1, 2, 3, 29] {
-                for one in inner(&interned, sort) {
-                    let iid = number(&one, 1).unwrap();
+                for one in list_inner_messages(&interned, sort) {
+                    let iid = find_number_field(&one, 1).unwrap();
                     assert!(iid > 0);
-                    let known = names.insert((sort, iid), text(&one, 2).unwrap());
+                    let known = names.insert((sort, iid), find_text_field(&one, 2).unwrap());
                     assert_eq!(known, None, "a text is stored once");
                 }
             }
         }
-        for track in inner(&packet, 60) {
-            let name = text(&track, 2).unwrap_or_default();
-            let parent = number(&track, 5);
+        for track in list_inner_messages(&packet, 60) {
+            let name = find_text_field(&track, 2).unwrap_or_default();
+            let parent = find_number_field(&track, 5);
             assert!(parent.is_none_or(|parent| tracks.contains_key(&parent)));
-            tracks.insert(number(&track, 1).unwrap(), (name, parent));
+            tracks.insert(find_number_field(&track, 1).unwrap(), (name, parent));
         }
-        for event in inner(&packet, 11) {
-            let at = number(&packet, 8).expect("an event has a time");
-            let track = number(&event, 11).unwrap();
+        for event in list_inner_messages(&packet, 11) {
+            let at = find_number_field(&packet, 8).expect("an event has a time");
+            let track = find_number_field(&event, 11).unwrap();
             let stack = open.entry(track).or_default();
             for (tag, enters) in [(47, false), (48, true)] {
-                if let Some(id) = number(&event, tag) {
+                if let Some(id) = find_number_field(&event, tag) {
                     // The viewer orders an arrow's ends by the start of their slices, and a receive may start first.
                     let kind = if enters { 3 } else { 1 };
-                    assert_eq!(number(&event, 9), Some(kind), "where an arrow ends");
+                    assert_eq!(
+                        find_number_field(&event, 9),
+                        Some(kind),
+                        "where an arrow ends"
+                    );
                     assert_eq!(
                         stack.is_empty(),
                         !enters,
@@ -134,13 +141,15 @@ fn read(file: &[u8]) -> (Vec<TrackSlice>, ArrowEndsById) {
                     arrows.entry(id).or_default().push((at, enters));
                 }
             }
-            match number(&event, 9).unwrap() {
+            match find_number_field(&event, 9).unwrap() {
                 1 => {
-                    let facts = inner(&event, 4).into_iter().filter_map(|fact| {
-                        let name = &names[&(3, number(&fact, 1)?)];
-                        Some((name.clone(), number(&fact, 3)?))
-                    });
-                    let name = names[&(2, number(&event, 10).unwrap())].clone();
+                    let facts = list_inner_messages(&event, 4)
+                        .into_iter()
+                        .filter_map(|fact| {
+                            let name = &names[&(3, find_number_field(&fact, 1)?)];
+                            Some((name.clone(), find_number_field(&fact, 3)?))
+                        });
+                    let name = names[&(2, find_number_field(&event, 10).unwrap())].clone();
                     let (of, parent) = &tracks[&track];
                     let rank = parent.map_or("", |parent| &tracks[&parent].0);
                     let place = format!("{rank}: {of}");
@@ -161,8 +170,8 @@ fn read(file: &[u8]) -> (Vec<TrackSlice>, ArrowEndsById) {
     (slices, arrows)
 }
 
-fn perfetto(workload: &Workload, options: &ReplayOptions) -> Vec<u8> {
-    written(
+fn write_perfetto_timeline(workload: &Workload, options: &ReplayOptions) -> Vec<u8> {
+    write_timeline(
         workload,
         options,
         TimelineFormat::Perfetto,
@@ -175,7 +184,10 @@ fn perfetto(workload: &Workload, options: &ReplayOptions) -> Vec<u8> {
 fn slices_are_exact_to_the_nanosecond_and_nest() {
     // Kernels with a duration of 0 must not get a duration from their work.
     let options = ReplayOptions::with_changes(|o| o.compute = KernelDurationSource::RecordedOnly);
-    let (slices, _) = read(&perfetto(&odd(), &options));
+    let (slices, _) = read_slices_and_arrows(&write_perfetto_timeline(
+        &build_fractional_ns_job(),
+        &options,
+    ));
     let mut now = 123_457;
     let nodes: Vec<_> = slices
         .iter()
@@ -216,7 +228,8 @@ fn slices_are_exact_to_the_nanosecond_and_nest() {
 #[test]
 fn arrows_lead_from_sends_to_the_ends_of_receives() {
     let options = ReplayOptions::with_changes(|o| o.comm = CommTiming::Recorded);
-    let (slices, arrows) = read(&perfetto(&delayed(), &options));
+    let (slices, arrows) =
+        read_slices_and_arrows(&write_perfetto_timeline(&build_delayed_job(), &options));
     // The send begins at 30 us, and the receive, posted at 0, ends at 37.
     let arrows: Vec<_> = arrows.into_values().collect();
     let [ends] = &arrows[..] else {
@@ -236,23 +249,23 @@ fn both_formats_draw_the_same_and_protobuf_is_smaller() {
     }));
     let workload = model.unwrap().build_workload().unwrap();
     let options = ReplayOptions::default();
-    let file = perfetto(&workload, &options);
-    let (slices, _) = read(&file);
-    let json = written(
+    let file = write_perfetto_timeline(&workload, &options);
+    let (slices, _) = read_slices_and_arrows(&file);
+    let json = write_timeline(
         &workload,
         &options,
         TimelineFormat::Chrome,
         TimelineSelection::default(),
     )
     .0;
-    let events = drawn(&workload, &options);
+    let events = draw_timeline_events(&workload, &options);
     for rank in 0..8 {
         let of = format!("rank {rank} on");
         let slices = slices
             .iter()
             .filter(|s| s.0.starts_with(&of) && s.5.contains_key("node"));
         let mut ours: Vec<_> = slices.map(|s| (s.1.clone(), s.2, s.3)).collect();
-        let mut theirs = super::slices(&events, rank);
+        let mut theirs = list_rank_slices(&events, rank);
         assert_eq!(ours.len(), theirs.len());
         ours.sort_by(|a, b| (a.1, a.2, &a.0).cmp(&(b.1, b.2, &b.0)));
         theirs.sort_by(|a, b| {
@@ -317,8 +330,8 @@ fn perfettos_own_package_reads_what_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("timeline.pftrace");
     let workload = two_kernels_and_an_all_reduce(4);
-    let file = perfetto(&workload, &ReplayOptions::default());
-    let (slices, _) = read(&file);
+    let file = write_perfetto_timeline(&workload, &ReplayOptions::default());
+    let (slices, _) = read_slices_and_arrows(&file);
     std::fs::write(&path, &file).unwrap();
     let output = Command::new(python)
         .args(["-c", READER])

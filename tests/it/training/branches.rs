@@ -1,7 +1,7 @@
 //! Tests a layer's independent operators, run in order and concurrently.
 
 use super::time::{F, IDEAL, SIDE};
-use super::{job, replay};
+use super::{build_training_job, replay_training_job};
 use chakram::generate::{
     AblationEffect, BranchOrder, CheckedWorkloadPattern, Optimizer, ParallelismPlan,
     RecomputePolicy,
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Returns a model of `count` blocks with `on` products of 1 x 1000 x 1000 on the branch and one
 /// product on the bypass.
-fn blocks(count: u32, on: u32) -> Model {
+fn build_branched_model(count: u32, on: u32) -> Model {
     let product = |name: &str, more: &str| {
         format!("{{ op = \"linear\", name = \"{name}\", outputs = {SIDE}, bias = false{more} }}")
     };
@@ -30,7 +30,7 @@ fn blocks(count: u32, on: u32) -> Model {
         .model
 }
 
-fn plan(branches: BranchOrder) -> ParallelismPlan {
+fn make_branch_plan(branches: BranchOrder) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.optimizer, plan.branches) = (Optimizer::None, branches);
     plan
@@ -46,12 +46,15 @@ fn branches_take_the_longest_of_them_or_their_sum() {
     for (count, on) in [(1, 1), (2, 1), (3, 3), (2, 4)] {
         for (recompute, again) in [(RecomputePolicy::None, 0), (RecomputePolicy::Full, 1)] {
             let step = |branches, machine: &Machine| {
-                let mut plan = plan(branches);
+                let mut plan = make_branch_plan(branches);
                 plan.recompute = recompute;
                 plan.without.add_effect(AblationEffect::MemoryBound);
-                replay(&job(&blocks(count, on), &plan).unwrap(), machine)
-                    .makespan
-                    .0
+                replay_training_job(
+                    &build_training_job(&build_branched_model(count, on), &plan).unwrap(),
+                    machine,
+                )
+                .makespan
+                .0
             };
             let (count, on) = (u64::from(count), u64::from(on));
             let in_order = count * (on + 1) * (1 + again + 2) - 2;
@@ -144,7 +147,7 @@ fn side_by_side_the_same_work_waits_for_less() {
         ),
     ] {
         let model = Model::load_named(model).unwrap();
-        let of = |branches| job(&model, &plan(branches)).unwrap();
+        let of = |branches| build_training_job(&model, &make_branch_plan(branches)).unwrap();
         let [in_order, parallel] = [BranchOrder::InOrder, BranchOrder::Parallel].map(of);
         let [in_order, parallel] = [in_order, parallel].map(|job| NodeAncestry::of(&job));
         let sorted = |all: &NodeAncestry| {

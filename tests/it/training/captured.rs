@@ -72,17 +72,20 @@ const OLDER: [u64; 8] = [
     1_048_576, 2_104_320, 2_106_368, 2_107_392, 2_104_320, 2_106_368, 2_107_392, 1_181_696,
 ];
 
-fn captured() -> Vec<ProductOrAllReduce> {
+fn parse_captured_events() -> Vec<ProductOrAllReduce> {
     CAPTURED.lines().map(ProductOrAllReduce::parse).collect()
 }
 
-fn model() -> Model {
+fn parse_captured_model() -> Model {
     ModelWithDefinitionProperties::parse(MODEL, "model.toml", None)
         .unwrap()
         .model
 }
 
-fn job(model: Model, change: impl Fn(&mut ParallelismPlan)) -> CheckedWorkloadPattern {
+fn build_captured_job(
+    model: Model,
+    change: impl Fn(&mut ParallelismPlan),
+) -> CheckedWorkloadPattern {
     let mut plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
     change(&mut plan);
     CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(
@@ -91,18 +94,22 @@ fn job(model: Model, change: impl Fn(&mut ParallelismPlan)) -> CheckedWorkloadPa
     .unwrap()
 }
 
-fn nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<GeneratedNode> {
+fn list_generated_nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<GeneratedNode> {
     let mut nodes = GeneratedNodes::default();
     job.emit_nodes(rank, &mut nodes).unwrap();
     nodes.0
 }
 
-fn events(nodes: &[GeneratedNode]) -> Vec<ProductOrAllReduce> {
+fn list_node_events(nodes: &[GeneratedNode]) -> Vec<ProductOrAllReduce> {
     nodes.iter().filter_map(|node| node.event.clone()).collect()
 }
 
 /// Checks that both are equal, except for the order of the two products of the logits, which have 1024 words.
-fn hold(generated: &[ProductOrAllReduce], captured: &[ProductOrAllReduce], what: &str) {
+fn assert_events_match(
+    generated: &[ProductOrAllReduce],
+    captured: &[ProductOrAllReduce],
+    what: &str,
+) {
     assert_eq!(generated.len(), captured.len(), "{what}");
     let mut captured = captured.to_vec();
     // In the backward pass, the logits' products give 1024 x 256 weights from 128 tokens, and 128 x 256 inputs from
@@ -125,11 +132,15 @@ fn hold(generated: &[ProductOrAllReduce], captured: &[ProductOrAllReduce], what:
 
 #[test]
 fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
-    let job = job(model(), |_| {});
+    let job = build_captured_job(parse_captured_model(), |_| {});
     assert_eq!(job.rank_count(), 4);
     for rank in 0..4 {
-        let nodes = nodes(&job, rank);
-        hold(&events(&nodes), &captured(), &format!("rank {rank}"));
+        let nodes = list_generated_nodes(&job, rank);
+        assert_events_match(
+            &list_node_events(&nodes),
+            &parse_captured_events(),
+            &format!("rank {rank}"),
+        );
         for node in &nodes {
             match &node.event {
                 Some(event) => assert_eq!(node.flops, event.flops(), "{}", node.name),
@@ -138,11 +149,16 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
         }
     }
     // Every weight is in one bucket.
-    let reduced = captured().into_iter().map(|event| match event {
-        ProductOrAllReduce::Reduction(bytes) => bytes,
-        _ => 0,
-    });
-    assert_eq!(reduced.sum::<u64>(), 4 * model().parameter_count());
+    let reduced = parse_captured_events()
+        .into_iter()
+        .map(|event| match event {
+            ProductOrAllReduce::Reduction(bytes) => bytes,
+            _ => 0,
+        });
+    assert_eq!(
+        reduced.sum::<u64>(),
+        4 * parse_captured_model().parameter_count()
+    );
 }
 
 /// The sums of FLOPs are equal. If a generated step counts all pairs of tokens, it has the additional FLOPs that the
@@ -150,11 +166,14 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
 #[test]
 fn flops_are_the_captured_ones() {
     let sum = |model| {
-        let nodes = nodes(&job(model, |_| {}), 0);
+        let nodes = list_generated_nodes(&build_captured_job(model, |_| {}), 0);
         nodes.iter().map(|node| node.flops).sum::<u64>()
     };
-    let expected: u64 = captured().iter().map(ProductOrAllReduce::flops).sum();
-    let mut both_ways = model();
+    let expected: u64 = parse_captured_events()
+        .iter()
+        .map(ProductOrAllReduce::flops)
+        .sum();
+    let mut both_ways = parse_captured_model();
     for layer in &mut both_ways.layers {
         for operator in &mut layer.operators {
             if let OperatorKind::Attention { causal, .. } = &mut operator.work {
@@ -162,19 +181,21 @@ fn flops_are_the_captured_ones() {
             }
         }
     }
-    assert_eq!(sum(model()), expected);
-    let skipped = model().causally_skipped_multiplications();
+    assert_eq!(sum(parse_captured_model()), expected);
+    let skipped = parse_captured_model().causally_skipped_multiplications();
     assert_eq!(sum(both_ways), expected + 4 * skipped * (2 + 5));
 }
 
 #[test]
 fn a_first_bucket_is_what_older_versions_begin_with() {
     let sizes = |first| {
-        let job = job(model(), |plan| plan.first_bucket = first);
-        let bytes = events(&nodes(&job, 0)).into_iter().filter_map(|e| match e {
-            ProductOrAllReduce::Reduction(bytes) => Some(bytes),
-            _ => None,
-        });
+        let job = build_captured_job(parse_captured_model(), |plan| plan.first_bucket = first);
+        let bytes = list_node_events(&list_generated_nodes(&job, 0))
+            .into_iter()
+            .filter_map(|e| match e {
+                ProductOrAllReduce::Reduction(bytes) => Some(bytes),
+                _ => None,
+            });
         bytes.collect::<Vec<_>>()
     };
     assert_eq!(sizes(Some(1 << 20)), OLDER);
@@ -187,7 +208,7 @@ fn a_first_bucket_is_what_older_versions_begin_with() {
 /// and only the optimizer step waits for it.
 #[test]
 fn a_reduction_waits_for_what_found_its_gradients() {
-    let nodes = nodes(&job(model(), |_| {}), 0);
+    let nodes = list_generated_nodes(&build_captured_job(parse_captured_model(), |_| {}), 0);
     let finds = |name: &str| {
         let Some((_, what)) = name.split_once("/bwd/") else {
             return false;
@@ -225,7 +246,7 @@ fn a_reduction_waits_for_what_found_its_gradients() {
 /// launched.
 #[test]
 fn reductions_start_where_the_captured_ones_do() {
-    let job = job(model(), |_| {});
+    let job = build_captured_job(parse_captured_model(), |_| {});
     let machine = r#"
 name = "wide"
 [npu.npu]
@@ -246,9 +267,9 @@ algorithm = "ring"
 "#;
     let machine = Machine::parse(machine, "wide").unwrap();
     let log = replay_with(&job, &machine, ReplayTimesOfAllNodes::default()).1;
-    let captured = captured();
+    let captured = parse_captured_events();
     for rank in 0..4 {
-        let nodes = nodes(&job, rank);
+        let nodes = list_generated_nodes(&job, rank);
         let ran = &log.0[rank as usize];
         let done = |at: u64| {
             let ended = nodes.iter().filter(|node| node.flops > 0);

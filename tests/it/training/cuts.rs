@@ -7,7 +7,7 @@
 
 mod elements;
 
-use super::job;
+use super::build_training_job;
 use crate::corpus::sample_every_nth;
 use chakram::generate::{
     CheckedWorkloadPattern, OperatorAxisShardCounts, OperatorPatternDegrees, Optimizer,
@@ -18,7 +18,7 @@ use chakram::model::{
     OperatorTensorParallelSplit,
 };
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
-use elements::{ExpectedReceivesAndReductions, TestedOperatorKind, expected};
+use elements::{ExpectedReceivesAndReductions, TestedOperatorKind, predict_receives_and_reduces};
 use std::collections::BTreeMap;
 
 /// The communication of one member.
@@ -73,7 +73,10 @@ impl Sink for AllCommunicationOfMember {
     }
 }
 
-fn look(job: &CheckedWorkloadPattern, members: u32) -> Vec<AllCommunicationOfMember> {
+fn collect_communication(
+    job: &CheckedWorkloadPattern,
+    members: u32,
+) -> Vec<AllCommunicationOfMember> {
     let each = (0..members).map(|rank| {
         let mut seen = AllCommunicationOfMember {
             rank,
@@ -88,7 +91,7 @@ fn look(job: &CheckedWorkloadPattern, members: u32) -> Vec<AllCommunicationOfMem
 }
 
 /// Returns all combinations of degrees whose product is `members`.
-fn all(members: u32, with_k: bool) -> Vec<[u32; 4]> {
+fn list_degree_combinations(members: u32, with_k: bool) -> Vec<[u32; 4]> {
     let divides = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
     let mut all = Vec::new();
     for b in divides(members) {
@@ -104,7 +107,7 @@ fn all(members: u32, with_k: bool) -> Vec<[u32; 4]> {
     all
 }
 
-fn check(kind: TestedOperatorKind, members: u32, cuts: [[u32; 4]; 3]) {
+fn check_cut_communication(kind: TestedOperatorKind, members: u32, cuts: [[u32; 4]; 3]) {
     let size = u64::from(members);
     let plain = |name: &str, rows: u64| {
         let work = OperatorKind::Activation {
@@ -148,9 +151,13 @@ fn check(kind: TestedOperatorKind, members: u32, cuts: [[u32; 4]; 3]) {
         });
     }
     let about = format!("{kind:?} among {members}, {cuts:?}");
-    let job = job(&model, &plan).unwrap_or_else(|why| panic!("{about}: {why}"));
-    let all = expected(kind, members, cuts);
-    for (member, (seen, expected)) in look(&job, members).into_iter().zip(all).enumerate() {
+    let job = build_training_job(&model, &plan).unwrap_or_else(|why| panic!("{about}: {why}"));
+    let all = predict_receives_and_reduces(kind, members, cuts);
+    for (member, (seen, expected)) in collect_communication(&job, members)
+        .into_iter()
+        .zip(all)
+        .enumerate()
+    {
         let ExpectedReceivesAndReductions { moved, sums } = expected;
         let found: BTreeMap<String, u64> = seen
             .moved
@@ -167,12 +174,12 @@ fn every_element_is_moved_once_and_summed_where_it_has_to_be() {
     let mut all_cuts = Vec::new();
     for kind in TestedOperatorKind::ALL {
         for members in [4, 6] {
-            for first in all(members, false) {
+            for first in list_degree_combinations(members, false) {
                 if kind == TestedOperatorKind::Table && first[0] != 1 {
                     continue;
                 }
-                for looked in all(members, kind.products()) {
-                    for last in all(members, false) {
+                for looked in list_degree_combinations(members, kind.products()) {
+                    for last in list_degree_combinations(members, false) {
                         all_cuts.push((kind, members, [first, looked, last]));
                     }
                 }
@@ -180,6 +187,6 @@ fn every_element_is_moved_once_and_summed_where_it_has_to_be() {
         }
     }
     for (kind, members, cuts) in sample_every_nth(5, all_cuts) {
-        check(kind, members, cuts);
+        check_cut_communication(kind, members, cuts);
     }
 }

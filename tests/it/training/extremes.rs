@@ -1,7 +1,7 @@
 //! Tests extreme sizes: for any model and plan, the program either rejects it by name or gives a result in limited
 //! time.
 
-use crate::harness::plan_file::{PlanCheckOutcome, look};
+use crate::harness::plan_file::{PlanCheckOutcome, check_plan};
 use chakram::generate::{
     AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, RecomputePolicy,
     ZeroStage,
@@ -18,16 +18,16 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use std::cell::Cell;
 
 /// Returns sizes that are mostly small and sometimes range up to the maximum of a model file.
-fn size() -> impl Strategy<Value = u64> {
+fn size_strategy() -> impl Strategy<Value = u64> {
     prop_oneof![
         20 => select(vec![1_u64, 2, 4, 8]),
         1 => select(vec![1_000, 1_000_000, 1 << 31, 1_000_000_000_000]),
     ]
 }
 
-fn work() -> impl Strategy<Value = OperatorKind> {
+fn operator_strategy() -> impl Strategy<Value = OperatorKind> {
     let flags = any::<[bool; 2]>();
-    prop::array::uniform6(size()).prop_flat_map(move |[a, b, c, d, e, f]| {
+    prop::array::uniform6(size_strategy()).prop_flat_map(move |[a, b, c, d, e, f]| {
         let sizes = [c, d];
         (0..14_u8, flags).prop_map(move |(which, [yes, also])| match which {
             0 => OperatorKind::Linear {
@@ -122,14 +122,14 @@ fn work() -> impl Strategy<Value = OperatorKind> {
     })
 }
 
-fn layer(role: LayerRole) -> impl Strategy<Value = ModelLayer> {
+fn layer_strategy(role: LayerRole) -> impl Strategy<Value = ModelLayer> {
     let cut = select(vec![
         OperatorTensorParallelSplit::Replicated,
         OperatorTensorParallelSplit::ColumnParallel,
         OperatorTensorParallelSplit::RowParallel,
         OperatorTensorParallelSplit::InsideRegion,
     ]);
-    vec((work(), cut), 1..4).prop_map(move |operators| {
+    vec((operator_strategy(), cut), 1..4).prop_map(move |operators| {
         let operators = (0..).zip(operators);
         let operators =
             operators.map(|(i, (work, cut))| LayerOperator::new(format!("o{i}"), work, cut));
@@ -137,17 +137,17 @@ fn layer(role: LayerRole) -> impl Strategy<Value = ModelLayer> {
     })
 }
 
-fn model() -> impl Strategy<Value = Model> {
-    let ends = vec(layer(LayerRole::Input), 0..2);
+fn model_strategy() -> impl Strategy<Value = Model> {
+    let ends = vec(layer_strategy(LayerRole::Input), 0..2);
     let blocks = prop_oneof![
         8 => select(vec![1_usize, 2, 4]),
         1 => Just(2_000),
     ];
     (
         ends,
-        layer(LayerRole::Block),
+        layer_strategy(LayerRole::Block),
         blocks,
-        layer(LayerRole::Output),
+        layer_strategy(LayerRole::Output),
     )
         .prop_map(|(mut layers, block, blocks, last)| {
             layers.extend(std::iter::repeat_n(block, blocks));
@@ -164,7 +164,7 @@ fn model() -> impl Strategy<Value = Model> {
         })
 }
 
-fn degree() -> impl Strategy<Value = u32> {
+fn degree_strategy() -> impl Strategy<Value = u32> {
     prop_oneof![
         5 => Just(1_u32),
         3 => select(vec![2_u32, 4]),
@@ -179,8 +179,8 @@ fn saturate_to_u64() -> impl Strategy<Value = u64> {
     ]
 }
 
-fn plan() -> impl Strategy<Value = ParallelismPlan> {
-    let degrees = prop::array::uniform3(degree());
+fn plan_strategy() -> impl Strategy<Value = ParallelismPlan> {
+    let degrees = prop::array::uniform3(degree_strategy());
     let amounts = prop::array::uniform4(saturate_to_u64());
     let schedules = select(vec![
         PipelineSchedule::GPipe,
@@ -202,7 +202,7 @@ fn plan() -> impl Strategy<Value = ParallelismPlan> {
         select(AttentionKernel::ALL),
         select(Dtype::ALL.to_vec()),
         prop_oneof![3 => Just(0_u16), 1 => any::<u16>()],
-        prop_oneof![3 => Just(1_u32), 1 => degree()],
+        prop_oneof![3 => Just(1_u32), 1 => degree_strategy()],
     );
     (degrees, amounts, schedules, words, any::<[bool; 9]>()).prop_map(
         |(degrees, amounts, schedule, words, flags)| {
@@ -247,16 +247,16 @@ fn plan() -> impl Strategy<Value = ParallelismPlan> {
 
 #[test]
 fn any_request_is_refused_or_comes_to_something() {
-    hold(250);
+    check_random_plans(250);
 }
 
 #[test]
 #[ignore = "a minute: cargo test --test it extremes -- --ignored"]
 fn thousands_of_requests_are_refused_or_come_to_something() {
-    hold(6_000);
+    check_random_plans(6_000);
 }
 
-fn hold(cases: u32) {
+fn check_random_plans(cases: u32) {
     let config = Config {
         cases,
         rng_seed: RngSeed::Fixed(1),
@@ -265,8 +265,8 @@ fn hold(cases: u32) {
     };
     let ends = [const { Cell::new(0_u32) }; 4];
     let mut runner = TestRunner::new(config);
-    let all = runner.run(&(model(), plan()), |(model, plan)| {
-        let end = &ends[look(&model, &plan) as usize];
+    let all = runner.run(&(model_strategy(), plan_strategy()), |(model, plan)| {
+        let end = &ends[check_plan(&model, &plan) as usize];
         end.set(end.get() + 1);
         Ok(())
     });

@@ -1,6 +1,9 @@
 //! Tests conservation laws for any model, parallelism, schedule, sharding and recomputation.
 
-use super::{GPT, RankNodeSums, bert, gpt, job, llama, replay};
+use super::{
+    GPT, RankNodeSums, build_bert_model, build_gpt_model, build_llama_model, build_training_job,
+    replay_training_job,
+};
 use crate::corpus::is_whole;
 use chakram::generate::{
     AttentionKernel, BucketPolicy, CheckedWorkloadPattern, ContextExchange, ParallelismPlan,
@@ -82,7 +85,7 @@ fn can_be_cut(operator: &LayerOperator, plan: &ParallelismPlan) -> bool {
 }
 
 /// Returns the FLOPs of all ranks.
-fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
+fn count_total_flops(model: &Model, plan: &ParallelismPlan) -> u128 {
     let mut sum = 0;
     let mut all = model.layers.iter().flat_map(|layer| &layer.operators);
     let derived = all.all(|operator| operator.cut == OperatorTensorParallelSplit::Replicated);
@@ -111,14 +114,14 @@ fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
 }
 
 /// Checks one plan, and returns the error if the plan is rejected.
-fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(), String> {
-    let job = job(model, plan)?;
+fn check_plan(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(), String> {
+    let job = build_training_job(model, plan)?;
     let about = format!("{}: {plan:?}", model.name);
     let ranks: Vec<RankNodeSums> = (0..job.rank_count())
         .map(|rank| RankNodeSums::of(&job, rank))
         .collect();
     let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
-    assert_eq!(all, flops(model, plan), "{about}");
+    assert_eq!(all, count_total_flops(model, plan), "{about}");
     is_even(&ranks, &about);
     is_sound(&job, machine, &about);
     Ok(())
@@ -169,10 +172,10 @@ fn is_sound(job: &CheckedWorkloadPattern, machine: &Machine, about: &str) {
     });
     let report = ValidationReport::new(sources.collect(), &options, true);
     assert!(report.is_sound(), "{about}: {:?}", report.findings);
-    assert_eq!(replay(job, machine).nodes, nodes, "{about}");
+    assert_eq!(replay_training_job(job, machine).nodes, nodes, "{about}");
 }
 
-fn plans() -> Vec<ParallelismPlan> {
+fn list_grid_plans() -> Vec<ParallelismPlan> {
     let mut plans = Vec::new();
     for schedule in SCHEDULES {
         for (data, tensor, pipeline) in [
@@ -217,18 +220,20 @@ fn plans() -> Vec<ParallelismPlan> {
 /// model's two key-value heads cannot also be split over a tensor group.
 #[test]
 fn sequences_that_ranks_share_are_conserved() {
-    let few = plans().into_iter().filter(|plan| match plan.schedule {
-        PipelineSchedule::OneForwardOneBackward => {
-            let sharded = matches!(plan.zero, ZeroStage::None | ZeroStage::Parameters);
-            sharded && plan.recompute != RecomputePolicy::Selective
-        }
-        PipelineSchedule::Inference => {
-            plan.zero == ZeroStage::None && plan.recompute == RecomputePolicy::None
-        }
-        _ => false,
-    });
+    let few = list_grid_plans()
+        .into_iter()
+        .filter(|plan| match plan.schedule {
+            PipelineSchedule::OneForwardOneBackward => {
+                let sharded = matches!(plan.zero, ZeroStage::None | ZeroStage::Parameters);
+                sharded && plan.recompute != RecomputePolicy::Selective
+            }
+            PipelineSchedule::Inference => {
+                plan.zero == ZeroStage::None && plan.recompute == RecomputePolicy::None
+            }
+            _ => false,
+        });
     let few: Vec<ParallelismPlan> = few.collect();
-    for (model, kv_heads) in [(gpt(), 4), (llama(), 2)] {
+    for (model, kv_heads) in [(build_gpt_model(), 4), (build_llama_model(), 2)] {
         for (context_exchange, _) in ContextExchange::ALL {
             let shared = few.iter().map(|plan| ParallelismPlan {
                 context: 2,
@@ -244,7 +249,7 @@ fn sequences_that_ranks_share_are_conserved() {
             println!(
                 "{}, {context_exchange}: {done} done\n{}",
                 model.name,
-                list(&refused)
+                format_refusals(&refused)
             );
             assert!(done > 10, "{done}");
             match context_exchange {
@@ -269,7 +274,7 @@ fn backward_passes_in_two_are_conserved() {
         (PipelineSchedule::DualPipe, false),
         (PipelineSchedule::DualPipeV, false),
     ];
-    for model in [gpt(), llama()] {
+    for model in [build_gpt_model(), build_llama_model()] {
         let mut all = Vec::new();
         for (schedule, split_backward) in &split {
             for (data, tensor) in [(1, 1), (2, 1), (2, 2)] {
@@ -294,11 +299,11 @@ fn backward_passes_in_two_are_conserved() {
             }
         }
         let (done, refused) = go_over(&model, &all);
-        println!("{}: {done} done\n{}", model.name, list(&refused));
+        println!("{}: {done} done\n{}", model.name, format_refusals(&refused));
         // Without replicas ZeRO is possible only with DualPipe, which has two copies; ZeRO 3 is
         // never possible.
         let expected = 5 * (3 + 2 * 12) + 3 * 9;
-        assert_eq!(done, expected, "{}", list(&refused));
+        assert_eq!(done, expected, "{}", format_refusals(&refused));
     }
 }
 
@@ -307,8 +312,8 @@ fn backward_passes_in_two_are_conserved() {
 fn buckets_of_parameters_hold_all_gradients() {
     let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let reduced = |plan: &ParallelismPlan| {
-        check(&gpt(), plan, &machine).unwrap();
-        let job = job(&gpt(), plan).unwrap();
+        check_plan(&build_gpt_model(), plan, &machine).unwrap();
+        let job = build_training_job(&build_gpt_model(), plan).unwrap();
         let of_rank = |rank| {
             let (mut count, mut bytes) = (0, 0);
             for (name, _, size) in RankNodeSums::of(&job, rank).collectives {
@@ -350,8 +355,8 @@ fn go_over(model: &Model, plans: &[ParallelismPlan]) -> (usize, BTreeMap<String,
     let mut done = 0;
     for plan in plans {
         let found = match is_whole() || done % 5 == 0 {
-            true => check(model, plan, &machine),
-            false => job(model, plan).map(drop),
+            true => check_plan(model, plan, &machine),
+            false => build_training_job(model, plan).map(drop),
         };
         match found {
             Ok(()) => done += 1,
@@ -361,7 +366,7 @@ fn go_over(model: &Model, plans: &[ParallelismPlan]) -> (usize, BTreeMap<String,
     (done, refused)
 }
 
-fn list(refused: &BTreeMap<String, usize>) -> String {
+fn format_refusals(refused: &BTreeMap<String, usize>) -> String {
     let lines = refused
         .iter()
         .map(|(why, count)| format!("{count} x {why}\n"));
@@ -370,8 +375,11 @@ fn list(refused: &BTreeMap<String, usize>) -> String {
 
 #[test]
 fn a_gpt_is_conserved_under_every_plan() {
-    let (done, refused) = go_over(&gpt(), &plans());
-    assert_eq!((done, list(&refused).trim()), (DONE, REFUSED.trim()));
+    let (done, refused) = go_over(&build_gpt_model(), &list_grid_plans());
+    assert_eq!(
+        (done, format_refusals(&refused).trim()),
+        (DONE, REFUSED.trim())
+    );
 }
 
 /// The number of accepted plans out of 960: 5 schedules x 8 parallelisms x 4 levels of ZeRO x 3 recomputation modes,
@@ -391,7 +399,7 @@ const REFUSED: &str = "
 
 #[test]
 fn other_models_are_conserved_too() {
-    let all = plans();
+    let all = list_grid_plans();
     let some: Vec<ParallelismPlan> = all
         .into_iter()
         .filter(|plan| {
@@ -403,9 +411,9 @@ fn other_models_are_conserved_too() {
         })
         .collect();
     let mut told = String::new();
-    for model in [llama(), bert()] {
+    for model in [build_llama_model(), build_bert_model()] {
         let (done, refused) = go_over(&model, &some);
-        told += &format!("{}: {done} done\n{}", model.name, list(&refused));
+        told += &format!("{}: {done} done\n{}", model.name, format_refusals(&refused));
     }
     let few: Vec<ParallelismPlan> = some
         .into_iter()
@@ -413,7 +421,7 @@ fn other_models_are_conserved_too() {
         .collect();
     for name in ["vgg-11", "resnet-18", "dlrm", "vit-b-16"] {
         let (done, refused) = go_over(&Model::load_named(name).unwrap(), &few);
-        told += &format!("{name}: {done} done\n{}", list(&refused));
+        told += &format!("{name}: {done} done\n{}", format_refusals(&refused));
     }
     assert_eq!(told.trim(), OTHERS.trim());
 }

@@ -1,6 +1,6 @@
 //! Tests how much memory is allocated, and for how long.
 
-use super::{GPT, RankNodeSums, gpt, job, products};
+use super::{GPT, RankNodeSums, build_gpt_model, build_product_chain_model, build_training_job};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
 use chakram::generate::{
     AttentionKernel, ModelAndParallelismPlan, ParallelismPlan, PipelineSchedule, RecomputePolicy,
@@ -19,10 +19,10 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
         plan.pipeline = 4;
         plan.batch = 8;
         plan.schedule = schedule;
-        let job = job(&products(6, 10), &plan);
+        let job = build_training_job(&build_product_chain_model(6, 10), &plan);
         // Six blocks cannot be divided among four stages.
         assert!(job.unwrap_err().contains("a divisor of the 6 blocks"));
-        let job = super::job(&products(4, 10), &plan).unwrap();
+        let job = build_training_job(&build_product_chain_model(4, 10), &plan).unwrap();
         let stages = [1, 2].map(|stage| {
             // A product keeps its input, 10 numbers of 2 B.
             RankNodeSums::of(&job, stage).peak(TensorClass::Activations) / 20
@@ -39,7 +39,7 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
     // Eq. 4 of Korthikanti et al., 2022, is s b h (34 + 5 a s / h) on one NPU: 8 x 16 x 34 + 5 x 4
     // x 8 x 8.
     let block = 8 * 16 * 34 + 5 * 4 * 8 * 8;
-    let mut model = gpt();
+    let mut model = build_gpt_model();
     model.layers.retain(|layer| layer.role == LayerRole::Block);
     while model.layers.len() < blocks {
         model.layers.push(model.layers[0].clone());
@@ -47,7 +47,10 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
     let mut plan = ParallelismPlan::new();
     (plan.pipeline, plan.batch, plan.schedule) = (4, 8, schedule);
     plan.attention = AttentionKernel::Unfused;
-    let workload = job(&model, &plan).unwrap().build_workload().unwrap();
+    let workload = build_training_job(&model, &plan)
+        .unwrap()
+        .build_workload()
+        .unwrap();
     let machine = Machine::load_preset("dgx-a100").unwrap();
     let options = ReplayOptions::with_changes(|o| {
         o.compute = KernelDurationSource::Roofline(RooflinePeakFraction::default());
@@ -116,9 +119,9 @@ fn a_block_keeps_what_korthikanti_counts() {
         plan.recompute = recompute;
         plan.batch = b;
         plan.micro_batch = b;
-        let mut model = gpt();
+        let mut model = build_gpt_model();
         let sum = |model: &chakram::model::Model| {
-            let job = job(model, &plan).unwrap();
+            let job = build_training_job(model, &plan).unwrap();
             RankNodeSums::of(&job, 0).peak(TensorClass::Activations)
         };
         let four = sum(&model);
@@ -177,7 +180,7 @@ fn recomputation_as_needed_is_the_least_that_fits() {
         plan.capacity = capacity;
         plan.batch = 4;
         plan.micro_batch = 4;
-        let job = job(&gpt(), &plan)?;
+        let job = build_training_job(&build_gpt_model(), &plan)?;
         Ok::<_, String>(RankNodeSums::of(&job, 0).peak.iter().sum::<u64>())
     };
     let [none, selective, full] = [
@@ -215,7 +218,7 @@ fn gathered_parameters_are_few_at_a_time() {
         plan.reshard = reshard;
         // There is a bucket for each layer.
         plan.bucket = 1;
-        let job = job(&products(8, 10), &plan).unwrap();
+        let job = build_training_job(&build_product_chain_model(8, 10), &plan).unwrap();
         // A layer has 10 x 10 weights of 2 B and as many gradients, and each of the norms at both ends has 10.
         RankNodeSums::of(&job, 0).peak(TensorClass::Temporary)
     };

@@ -1,6 +1,6 @@
 //! Tests from a shell where groups are placed, what stages can hold, and which roles groups have.
 
-use super::program::told;
+use super::program::run_for_exit_and_text;
 use serde_json::Value;
 use std::path::Path;
 
@@ -34,26 +34,27 @@ algorithm = "ring"
 const JOB: &str = "generate gpt2-small --tensor 2 --data 2 --batch 2 --tokens 64";
 
 /// Writes the machine file and returns its path.
-fn machine(folder: &Path) -> String {
+fn write_machine_file(folder: &Path) -> String {
     let path = folder.join("pairs.toml");
     std::fs::write(&path, PAIRS).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
 /// Returns the exit code, output and errors of `command` with the arguments `more`.
-fn run(command: &str, more: &[&str]) -> (i32, String, String) {
+fn run_command_with_args(command: &str, more: &[&str]) -> (i32, String, String) {
     let args: Vec<_> = command.split(' ').chain(more.iter().copied()).collect();
-    told(&args)
+    run_for_exit_and_text(&args)
 }
 
-fn report(command: &str, more: &[&str]) -> Value {
-    let (code, out, error) = run(command, &[more, &["--format", "json"]].concat());
+fn run_command_for_json(command: &str, more: &[&str]) -> Value {
+    let (code, out, error) =
+        run_command_with_args(command, &[more, &["--format", "json"]].concat());
     assert_eq!((code, &error[..]), (0, ""));
     serde_json::from_str(&out).unwrap()
 }
 
 /// For each group, returns its role, its buffers' total bytes, and its transfer time in picoseconds.
-fn collectives(report: &Value) -> Vec<(String, u64, u64)> {
+fn list_collective_totals(report: &Value) -> Vec<(String, u64, u64)> {
     let rows = report["collectives"].as_array().unwrap().iter();
     let row = |row: &Value| {
         let role = row["role"].as_str().unwrap().to_owned();
@@ -68,13 +69,13 @@ fn collectives(report: &Value) -> Vec<(String, u64, u64)> {
 #[test]
 fn a_map_decides_which_groups_are_slow() {
     let folder = tempfile::tempdir().unwrap();
-    let pairs = machine(folder.path());
-    let on = |place: &str| report(JOB, &["--machine", &pairs, "--place", place]);
+    let pairs = write_machine_file(folder.path());
+    let on = |place: &str| run_command_for_json(JOB, &["--machine", &pairs, "--place", place]);
     let makespan = |report: &Value| report["makespan_ps"].as_u64().unwrap();
     let near = on("tp@fast,dp@slow");
     let far = on("tp@slow,dp@0");
     for (report, tensor, data) in [(&near, 10, 1000), (&far, 1000, 10)] {
-        let found = collectives(report);
+        let found = list_collective_totals(report);
         let roles: Vec<_> = found.iter().map(|(role, ..)| &role[..]).collect();
         assert_eq!(roles.iter().filter(|role| **role == "tensor").count(), 2);
         assert_eq!(roles.iter().filter(|role| **role == "data").count(), 2);
@@ -85,9 +86,9 @@ fn a_map_decides_which_groups_are_slow() {
     }
     assert_ne!(makespan(&near), makespan(&far));
     // Without a map, tensor groups are innermost.
-    let plain = report(JOB, &["--machine", &pairs]);
+    let plain = run_command_for_json(JOB, &["--machine", &pairs]);
     assert_eq!(makespan(&plain), makespan(&near));
-    let order = report(JOB, &["--machine", &pairs, "--order", "dp,tp,pp"]);
+    let order = run_command_for_json(JOB, &["--machine", &pairs, "--order", "dp,tp,pp"]);
     assert_eq!(makespan(&order), makespan(&far));
 }
 
@@ -95,7 +96,7 @@ fn a_map_decides_which_groups_are_slow() {
 #[test]
 fn a_dry_run_says_where_groups_lie() {
     let folder = tempfile::tempdir().unwrap();
-    let pairs = machine(folder.path());
+    let pairs = write_machine_file(folder.path());
     let plan = folder.path().join("plan.toml");
     std::fs::write(&plan, "place = [\"tp@1\", \"dp:2@0\"]\n").unwrap();
     let dry = [
@@ -105,7 +106,7 @@ fn a_dry_run_says_where_groups_lie() {
         "--plan",
         plan.to_str().unwrap(),
     ];
-    let found = report(JOB, &dry);
+    let found = run_command_for_json(JOB, &dry);
     let families = found["placement"]["families"].as_array().unwrap();
     let told: Vec<_> = families
         .iter()
@@ -129,15 +130,15 @@ fn a_dry_run_says_where_groups_lie() {
             ("data", 2, "fast", [2, 2, 1])
         ]
     );
-    let (_, text, _) = run(JOB, &dry);
+    let (_, text, _) = run_command_with_args(JOB, &dry);
     let line = "\n  tensor             2   2 of 2 slow\n  data               2   2 of 2 fast\n";
     assert!(text.contains(line), "{text}");
     // An order on the command line overrides the file's map, and moving ranks to other NPUs changes where groups are
     // placed.
-    let turned = |more: &[&str]| run(JOB, &[&dry[..], more].concat()).1;
+    let turned = |more: &[&str]| run_command_with_args(JOB, &[&dry[..], more].concat()).1;
     assert!(turned(&["--order", "tp,dp,pp"]).contains("2 of 2 fast\n  data"));
     let crossed = ["--machine", &pairs, "--dry-run", "--map", "0,3,1,2"];
-    let text = run(JOB, &crossed).1;
+    let text = run_command_with_args(JOB, &crossed).1;
     assert!(
         text.contains("  tensor             2   2 of 2 fast x 2 of 2 slow; irregular"),
         "{text}"
@@ -147,7 +148,7 @@ fn a_dry_run_says_where_groups_lie() {
 #[test]
 fn a_map_that_does_not_fit_the_machine_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let pairs = machine(folder.path());
+    let pairs = write_machine_file(folder.path());
     for (options, expected) in [
         (
             &["--place", "tp@fast,dp@fast", "--machine", &pairs][..],
@@ -187,7 +188,7 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
             "the job has 8 ranks, but machine `pairs` has 4 NPUs",
         ),
     ] {
-        let (code, _, error) = run(JOB, options);
+        let (code, _, error) = run_command_with_args(JOB, options);
         // The argument parser rejects text that is not a range.
         assert_eq!(code, 2, "{error}");
         assert!(error.contains(expected), "{error}\n{expected}");
@@ -199,18 +200,18 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
 #[test]
 fn what_does_not_fit_is_said_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let pairs = machine(folder.path());
+    let pairs = write_machine_file(folder.path());
     let dry = ["--dry-run", "--machine", &pairs];
-    let small = report(JOB, &[&dry[..], &["--zero", "1"]].concat());
+    let small = run_command_for_json(JOB, &[&dry[..], &["--zero", "1"]].concat());
     assert_eq!(small["fits"], true);
-    let large = report(JOB, &dry);
+    let large = run_command_for_json(JOB, &dry);
     assert_eq!(
         (&large["fits"], &large["stages"][0]["fits"]),
         (&false.into(), &false.into())
     );
     assert_eq!(large["stages"][0]["capacity_bytes"], 1_000_000_000);
     let require = ["--fit", "require"];
-    let (code, out, error) = run(JOB, &[&dry[..], &require].concat());
+    let (code, out, error) = run_command_with_args(JOB, &[&dry[..], &require].concat());
     assert_eq!(code, 3);
     assert!(
         out.contains("OUT OF MEMORY  1 of 1 stage needs more than"),
@@ -227,10 +228,10 @@ fn what_does_not_fit_is_said_before_anything_runs() {
     );
     // A capacity in the plan overrides the machine's.
     let roomy = ["--capacity", "2 GB"];
-    let (code, out, _) = run(JOB, &[&dry[..], &require, &roomy].concat());
+    let (code, out, _) = run_command_with_args(JOB, &[&dry[..], &require, &roomy].concat());
     assert_eq!(code, 0);
     assert!(out.contains("of 2.0 GB on stage 0, the fullest"), "{out}");
-    let (code, _, error) = run(JOB, &[&dry[..1], &require].concat());
+    let (code, _, error) = run_command_with_args(JOB, &[&dry[..1], &require].concat());
     assert_eq!(code, 2);
     assert!(
         error.contains("try: --capacity 80GB, or --machine MACHINE"),
@@ -242,10 +243,10 @@ fn what_does_not_fit_is_said_before_anything_runs() {
 #[test]
 fn reports_sum_groups_up_by_what_they_are_for() {
     let folder = tempfile::tempdir().unwrap();
-    let pairs = machine(folder.path());
+    let pairs = write_machine_file(folder.path());
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().unwrap();
-    let (code, _, error) = run(JOB, &["--output", prefix]);
+    let (code, _, error) = run_command_with_args(JOB, &["--output", prefix]);
     assert_eq!((code, &error[..]), (0, ""));
     let groups = format!("{prefix}.groups.json");
     let replay = format!("replay {prefix} --groups {groups} --compute roofline");
@@ -255,7 +256,7 @@ fn reports_sum_groups_up_by_what_they_are_for() {
     };
     // The tables must be complete, because a head of another length changes the number of lines.
     let whole = ["--machine", &pairs, "--details"];
-    let at_once = tables(run(JOB, &whole).1);
+    let at_once = tables(run_command_with_args(JOB, &whole).1);
     for expected in [
         "\n  all-reduce, tensor ",
         "\n    2 groups of 2: ring 2 (fast)\n",
@@ -266,13 +267,14 @@ fn reports_sum_groups_up_by_what_they_are_for() {
     ] {
         assert!(at_once.contains(expected), "{at_once}\n{expected}");
     }
-    assert_eq!(tables(run(&replay, &whole).1), at_once);
-    let [made, read] = [JOB, &replay].map(|command| report(command, &["--machine", &pairs]));
+    assert_eq!(tables(run_command_with_args(&replay, &whole).1), at_once);
+    let [made, read] =
+        [JOB, &replay].map(|command| run_command_for_json(command, &["--machine", &pairs]));
     assert_eq!(made["collectives"], read["collectives"]);
     assert_eq!(made["exposed"], read["exposed"]);
     // A pattern's group has no stated role.
     let other = "generate collective all-reduce --size 1MB --ranks 4 --group 0,1";
-    let other = report(other, &["--machine", &pairs]);
+    let other = run_command_for_json(other, &["--machine", &pairs]);
     assert_eq!(other["collectives"][0].get("role"), None);
 }
 
@@ -284,7 +286,7 @@ fn refusals_say_where_and_what_to_try() {
     let plan = plan.to_str().unwrap();
     let refused = |args: &str| {
         let args: Vec<_> = args.split(' ').collect();
-        let (code, _, error) = told(&args);
+        let (code, _, error) = run_for_exit_and_text(&args);
         assert_eq!(code, 2, "{error}");
         error
     };

@@ -1,10 +1,10 @@
 //! Tests `chakram generate MODEL` from a shell.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use serde_json::Value;
 
-pub fn told(args: &[&str]) -> (i32, String, String) {
-    let output = chakram(args);
+pub fn run_for_exit_and_text(args: &[&str]) -> (i32, String, String) {
+    let output = run_chakram(args);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let code = output.status.code().expect("it ends by itself");
     (code, text(&output.stdout), text(&output.stderr))
@@ -26,14 +26,14 @@ fn options_go_before_the_plan_s_file() {
         path,
     ];
     let ranks = |more: &[&str]| {
-        let (code, out, error) = told(&[&plan[..], more].concat());
+        let (code, out, error) = run_for_exit_and_text(&[&plan[..], more].concat());
         assert_eq!((code, &error[..]), (0, ""));
         serde_json::from_str::<Value>(&out).unwrap()["ranks"].clone()
     };
     assert_eq!(ranks(&[]), 8);
     assert_eq!(ranks(&["--data", "2"]), 4);
     std::fs::write(path, "data = 4\ntensr = 2\n").unwrap();
-    let (code, _, error) = told(&plan);
+    let (code, _, error) = run_for_exit_and_text(&plan);
     assert_eq!(code, 2);
     assert!(
         error.contains("plan.toml:2: key `tensr`: found an unknown key"),
@@ -55,7 +55,8 @@ fn buckets_are_keys_and_options() {
             "--plan",
             path.to_str().unwrap(),
         ];
-        let (code, out, error) = told(&[&["generate", "gpt2-small"], &plan[..], more].concat());
+        let (code, out, error) =
+            run_for_exit_and_text(&[&["generate", "gpt2-small"], &plan[..], more].concat());
         assert_eq!((code, &error[..]), (0, ""));
         out
     };
@@ -89,12 +90,12 @@ fn names_that_are_neither_model_nor_pattern_are_told_apart() {
         ("gpt2-smal", "did you mean `gpt2-small`"),
         ("chian", "or the pattern `chain`"),
     ] {
-        let (code, _, error) = told(&["generate", name, "--machine", "dgx-a100"]);
+        let (code, _, error) = run_for_exit_and_text(&["generate", name, "--machine", "dgx-a100"]);
         assert_eq!(code, 2);
         assert!(error.contains(expected), "{error}");
     }
     // Options of patterns are rejected for models.
-    let (code, _, error) = told(&["generate", "gpt2-small"]);
+    let (code, _, error) = run_for_exit_and_text(&["generate", "gpt2-small"]);
     assert_eq!(code, 2);
     assert!(error.contains("-o PREFIX"), "{error}");
 }
@@ -115,7 +116,7 @@ fn a_dry_run_says_what_is_resident() {
         "2",
     ];
     let resident = |zero: &str| {
-        let (code, out, error) = told(&[&dry[..], &["--zero", zero]].concat());
+        let (code, out, error) = run_for_exit_and_text(&[&dry[..], &["--zero", zero]].concat());
         assert_eq!((code, &error[..]), (0, ""));
         let value: Value = serde_json::from_str(&out).unwrap();
         let memory = value["stages"][0]["bytes_at_peak"].clone();
@@ -125,7 +126,7 @@ fn a_dry_run_says_what_is_resident() {
     assert_eq!(resident("0"), [2 * p, 2 * p, 12 * p]);
     assert_eq!(resident("1"), [2 * p, 2 * p, 6 * p]);
     assert_eq!(resident("3"), [p, p, 6 * p]);
-    let (code, out, _) = told(&[&dry[..3], &dry[5..]].concat());
+    let (code, out, _) = run_for_exit_and_text(&[&dry[..3], &dry[5..]].concat());
     assert_eq!(code, 0);
     for heading in ["FLOPS", "BUBBLE", "GROUPS", "STAGES", "COMMUNICATION"] {
         assert!(out.contains(heading), "{out}");
@@ -155,16 +156,16 @@ fn written_files_replay_as_the_job_does() {
     ];
     let makespan = |args: &[&str]| {
         let args = [args, &["--machine", "dgx-a100", "--format", "json"]].concat();
-        let (code, out, error) = told(&args);
+        let (code, out, error) = run_for_exit_and_text(&args);
         assert_eq!((code, &error[..]), (0, ""));
         let report = serde_json::from_str::<Value>(&out).unwrap();
         report["makespan_ps"].as_u64().unwrap()
     };
     let at_once = makespan(&plan);
-    let (code, out, error) = told(&[&plan[..], &["--output", prefix]].concat());
+    let (code, out, error) = run_for_exit_and_text(&[&plan[..], &["--output", prefix]].concat());
     assert_eq!((code, &error[..]), (0, ""));
     assert!(out.starts_with("wrote 8 ranks"), "{out}");
-    let (code, out, _) = told(&["validate", prefix, "--groups", &groups]);
+    let (code, out, _) = run_for_exit_and_text(&["validate", prefix, "--groups", &groups]);
     assert_eq!(code, 0, "{out}");
     let replay = ["replay", prefix, "--groups", &groups];
     assert_eq!(makespan(&replay), at_once);

@@ -1,6 +1,6 @@
 //! Compares the bytes of token exchanges with a simulation that routes single tokens.
 
-use super::{RankNodeSums, experts, job};
+use super::{RankNodeSums, build_experts_model, build_training_job};
 use chakram::generate::{
     ContextExchange, ExpertCapacityFactor, ExpertExchangeForm, ExpertRoutingBalance,
     ParallelismPlan,
@@ -25,15 +25,15 @@ struct PlanDegrees {
 }
 
 const DEGREES: [PlanDegrees; 6] = [
-    degrees(2, 1, 1, 2, 1),
-    degrees(4, 1, 1, 4, 1),
-    degrees(4, 1, 1, 2, 1),
-    degrees(2, 2, 1, 4, 1),
-    degrees(1, 2, 2, 2, 2),
-    degrees(2, 2, 2, 8, 1),
+    make_plan_degrees(2, 1, 1, 2, 1),
+    make_plan_degrees(4, 1, 1, 4, 1),
+    make_plan_degrees(4, 1, 1, 2, 1),
+    make_plan_degrees(2, 2, 1, 4, 1),
+    make_plan_degrees(1, 2, 2, 2, 2),
+    make_plan_degrees(2, 2, 2, 8, 1),
 ];
 
-const fn degrees(
+const fn make_plan_degrees(
     data: u32,
     tensor: u32,
     context: u32,
@@ -51,13 +51,13 @@ const fn degrees(
 
 /// Returns a plan whose ranks have `tokens` tokens each, and the exchanges of one layer on rank 0
 /// as (name, kind, bytes).
-fn exchanges(
+fn list_expert_exchanges(
     of: PlanDegrees,
     tokens: usize,
     change: impl Fn(&mut ParallelismPlan),
 ) -> Vec<(String, CollectiveKind, u64)> {
     let shards = u64::from(of.tensor * of.context);
-    let model = experts(tokens as u64 * shards, E as u64, K as u64);
+    let model = build_experts_model(tokens as u64 * shards, E as u64, K as u64);
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.tensor, plan.context) = (of.data, of.tensor, of.context);
     (plan.expert, plan.expert_tensor) = (of.expert, Some(of.expert_tensor));
@@ -67,7 +67,7 @@ fn exchanges(
     }
     plan.batch = of.data.into();
     change(&mut plan);
-    let job = job(&model, &plan).unwrap();
+    let job = build_training_job(&model, &plan).unwrap();
     let ranks = (0..job.rank_count()).map(|rank| {
         let all = RankNodeSums::of(&job, rank).collectives.into_iter();
         let own = all.filter(|(name, ..)| name.contains("/layer1/") && name.contains("experts."));
@@ -117,7 +117,7 @@ fn balanced_exchanges_have_the_bytes_of_single_tokens() {
         let routing = TokenExpertChoices::from_every_expert_choice(of.expert as usize, E, K, 1);
         let tokens = routing.tokens[0].len();
         let about = format!("{of:?}");
-        let found = exchanges(of, tokens, |_| ());
+        let found = list_expert_exchanges(of, tokens, |_| ());
         assert_all_to_alls(
             &found,
             &routing.copies_for_experts(),
@@ -125,7 +125,7 @@ fn balanced_exchanges_have_the_bytes_of_single_tokens() {
             &about,
         );
         // Numbers of 1 B have one scale of 4 B for every 128 numbers.
-        let found = exchanges(of, tokens, |plan| {
+        let found = list_expert_exchanges(of, tokens, |plan| {
             plan.expert_exchange_dtype = Some(Dtype::Fp8);
         });
         let to_experts = H + 4 * H / 128;
@@ -134,11 +134,11 @@ fn balanced_exchanges_have_the_bytes_of_single_tokens() {
         if of.expert_tensor < of.tensor {
             continue;
         }
-        let found = exchanges(of, tokens, |plan| {
+        let found = list_expert_exchanges(of, tokens, |plan| {
             plan.expert_exchange = ExpertExchangeForm::Ranks;
         });
         assert_all_to_alls(&found, &routing.copies_for_ranks(), [2 * H, 2 * H], &about);
-        let found = exchanges(of, tokens, |plan| {
+        let found = list_expert_exchanges(of, tokens, |plan| {
             plan.expert_exchange = ExpertExchangeForm::AllGather;
         });
         let copies = routing.copies_for_all();
@@ -162,7 +162,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
         let weights = [9, 1, 4, 2, 1, 1, 3, 2];
         let routing = TokenExpertChoices::drawn(of.expert as usize, 56, &weights, K, seed);
         // Other groups of ranks have tokens with the same experts.
-        let found = exchanges(of, 56, |plan| {
+        let found = list_expert_exchanges(of, 56, |plan| {
             plan.expert_counts = routing.tokens_of_experts();
         });
         let fullest = most_received(&routing.copies_for_experts());
@@ -175,7 +175,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
         }
         // A rank receives a token only once, even if it has several of the token's experts. The plan assumes that this
         // happens as often as with balanced experts.
-        let found = exchanges(of, 56, |plan| {
+        let found = list_expert_exchanges(of, 56, |plan| {
             plan.expert_counts = routing.tokens_of_experts();
             plan.expert_exchange = ExpertExchangeForm::Ranks;
         });
@@ -186,7 +186,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
     // With one expert on each of 8 ranks, and a power so high that most tokens choose the same two experts, these two
     // receive nearly all tokens.
     let steep = "skewed:8".parse::<ExpertRoutingBalance>().unwrap();
-    let found = exchanges(DEGREES[5], 56, |plan| plan.routing = steep);
+    let found = list_expert_exchanges(DEGREES[5], 56, |plan| plan.routing = steep);
     let weights = [100_000, 100_000, 1, 1, 1, 1, 1, 1];
     let routing = TokenExpertChoices::drawn(8, 56, &weights, K, 1);
     let fullest = most_received(&routing.copies_for_experts());
@@ -207,7 +207,7 @@ fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
             assert_eq!(limited.kept + limited.dropped, all * 56 * K as u64);
             assert_eq!(limited.kept + limited.free, all * E as u64 * slots);
             assert!(limited.dropped > 0 || halves == 4);
-            let found = exchanges(of, 56, |plan| {
+            let found = list_expert_exchanges(of, 56, |plan| {
                 let factor = (halves as f64 / 2.0).to_string();
                 plan.capacity_factor = Some(factor.parse::<ExpertCapacityFactor>().unwrap());
             });
@@ -221,14 +221,14 @@ fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
 #[test]
 fn exchanges_over_nodes_have_the_bytes_of_both_levels() {
     for (of, size) in [
-        (degrees(4, 1, 1, 4, 1), 2),
-        (degrees(8, 1, 1, 8, 1), 2),
-        (degrees(8, 1, 1, 8, 1), 4),
-        (degrees(2, 2, 2, 4, 2), 2),
+        (make_plan_degrees(4, 1, 1, 4, 1), 2),
+        (make_plan_degrees(8, 1, 1, 8, 1), 2),
+        (make_plan_degrees(8, 1, 1, 8, 1), 4),
+        (make_plan_degrees(2, 2, 2, 4, 2), 2),
     ] {
         let routing = TokenExpertChoices::from_every_expert_choice(of.expert as usize, E, K, 1);
         let copies = routing.copies_over_nodes(size);
-        let found = exchanges(of, 28, |plan| {
+        let found = list_expert_exchanges(of, 28, |plan| {
             plan.expert_exchange = ExpertExchangeForm::Nodes;
             plan.expert_node = Some(size as u32);
         });

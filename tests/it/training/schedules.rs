@@ -2,7 +2,10 @@
 //! makespans that follow from formulas, groups that reduce the gradients of two copies, and memory.
 
 use super::time::{F, IDEAL, SIDE};
-use super::{GPT, RankNodeSums, gpt, job, products, replay};
+use super::{
+    GPT, RankNodeSums, build_gpt_model, build_product_chain_model, build_training_job,
+    replay_training_job,
+};
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions};
 use chakram::generate::{
     AblationEffect, AttentionKernel, ModelAndParallelismPlan, Optimizer, ParallelismPlan,
@@ -17,7 +20,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 /// Returns a plan in which only products and attention take time.
-fn plan(pipeline: u32, batch: u64, schedule: PipelineSchedule) -> ParallelismPlan {
+fn make_pipeline_plan(pipeline: u32, batch: u64, schedule: PipelineSchedule) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.pipeline, plan.batch, plan.schedule) = (pipeline, batch, schedule);
     plan.optimizer = Optimizer::None;
@@ -29,7 +32,7 @@ fn plan(pipeline: u32, batch: u64, schedule: PipelineSchedule) -> ParallelismPla
     plan
 }
 
-fn linear(
+fn make_linear_operator(
     name: &str,
     rows: u64,
     inputs: u64,
@@ -50,7 +53,7 @@ fn linear(
 /// = 8 x 10^6 of attention for t = 100 tokens of h = 200. In the backward pass, attention takes twice as many FLOPs;
 /// matrix products take as many again for the inputs' gradients, and as many again for the weights' gradients. In units
 /// of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
-fn attending(blocks: usize) -> Model {
+fn build_attention_model(blocks: usize) -> Model {
     let (tokens, width) = (100, 200);
     let attention = OperatorKind::Attention {
         tokens,
@@ -65,11 +68,11 @@ fn attending(blocks: usize) -> Model {
     };
     let split = OperatorTensorParallelSplit::Replicated;
     let operators = vec![
-        linear("qkv", tokens, width, 3 * width, split),
+        make_linear_operator("qkv", tokens, width, 3 * width, split),
         LayerOperator::new("attention", attention, split),
-        linear("out", tokens, width, width, split),
+        make_linear_operator("out", tokens, width, width, split),
     ];
-    let mut model = products(blocks, 1);
+    let mut model = build_product_chain_model(blocks, 1);
     model.sequence = tokens;
     for layer in &mut model.layers {
         match layer.role {
@@ -87,7 +90,7 @@ fn attending(blocks: usize) -> Model {
     model
 }
 
-fn ideal() -> Machine {
+fn parse_ideal_machine() -> Machine {
     Machine::parse(IDEAL, "ideal").unwrap()
 }
 
@@ -100,11 +103,14 @@ fn gradients_of_weights_fill_the_bubble() {
     let step = |schedule, split_backward| {
         let plan = ParallelismPlan {
             split_backward,
-            ..plan(4, 8, schedule)
+            ..make_pipeline_plan(4, 8, schedule)
         };
-        replay(&job(&attending(4), &plan).unwrap(), &ideal())
-            .makespan
-            .0
+        replay_training_job(
+            &build_training_job(&build_attention_model(4), &plan).unwrap(),
+            &parse_ideal_machine(),
+        )
+        .makespan
+        .0
     };
     let one = || PipelineSchedule::OneForwardOneBackward;
     assert_eq!(step(one(), false), 330 * unit);
@@ -117,11 +123,11 @@ fn gradients_of_weights_fill_the_bubble() {
 #[test]
 fn both_ends_of_a_pipeline_are_fed() {
     let step = |blocks, stages, batch, schedule| {
-        let plan = plan(stages, batch, schedule);
+        let plan = make_pipeline_plan(stages, batch, schedule);
         let machine = IDEAL.replace("size = 4", "size = 8");
         let machine = Machine::parse(&machine, "ideal").unwrap();
-        let job = job(&products(blocks, SIDE), &plan).unwrap();
-        replay(&job, &machine).makespan.0
+        let job = build_training_job(&build_product_chain_model(blocks, SIDE), &plan).unwrap();
+        replay_training_job(&job, &machine).makespan.0
     };
     // With (F, B, W) = (10, 10, 10), the step takes 660.
     assert_eq!(step(8, 8, 20, PipelineSchedule::DualPipe), 66 * F);
@@ -147,16 +153,17 @@ fn passes_beside_one_another_hide_each_other_s_communication() {
 fn with_hidden_sums(stages: u32, batch: u64) -> u64 {
     let blocks = stages as usize;
     // The table gives the time of each operator.
-    let whole = |name| linear(name, 1, 1000, 1000, OperatorTensorParallelSplit::Replicated);
+    let whole =
+        |name| make_linear_operator(name, 1, 1000, 1000, OperatorTensorParallelSplit::Replicated);
     let mut operators: Vec<_> = ["a", "b", "c", "d"].map(whole).to_vec();
-    operators.push(linear(
+    operators.push(make_linear_operator(
         "up",
         1,
         1000,
         1000,
         OperatorTensorParallelSplit::ColumnParallel,
     ));
-    operators.push(linear(
+    operators.push(make_linear_operator(
         "down",
         1,
         1000,
@@ -165,13 +172,13 @@ fn with_hidden_sums(stages: u32, batch: u64) -> u64 {
     ));
     let block =
         |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, operators.clone());
-    let mut model = products(0, 1000);
+    let mut model = build_product_chain_model(0, 1000);
     model.layers.splice(1..1, (0..blocks).map(block));
 
-    let mut plan = plan(stages, batch, PipelineSchedule::DualPipe);
+    let mut plan = make_pipeline_plan(stages, batch, PipelineSchedule::DualPipe);
     plan.tensor = 2;
     plan.tensor_overlap = false;
-    let job = job(&model, &plan).unwrap();
+    let job = build_training_job(&model, &plan).unwrap();
     // An all-reduce of 1000 numbers of 2 B takes two steps of 1000 B at 1 B/ns.
     let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
     let mut machine = npu.to_owned();
@@ -241,8 +248,12 @@ fn a_file_says_any_order() {
     let orders = StagePassOrders::parse_stage_lines(&lines).unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
     let step = |schedule| {
-        let job = job(&attending(4), &plan(4, 8, schedule)).unwrap();
-        replay(&job, &ideal()).makespan.0
+        let job = build_training_job(
+            &build_attention_model(4),
+            &make_pipeline_plan(4, 8, schedule),
+        )
+        .unwrap();
+        replay_training_job(&job, &parse_ideal_machine()).makespan.0
     };
     assert_eq!(step(listed), step(one));
     // The order is a V whose first and last parts are on the first stage, and gradients of weights belong to a whole
@@ -256,13 +267,13 @@ fn a_file_says_any_order() {
     let parsed = ParallelismPlan::parse(&text, "plan.toml").unwrap();
     let orders = StagePassOrders::parse(v).unwrap();
     assert_eq!(parsed.schedule, PipelineSchedule::Listed(Arc::new(orders)));
-    let mut plan = plan(2, 2, parsed.schedule);
+    let mut plan = make_pipeline_plan(2, 2, parsed.schedule);
     plan.without = parsed.without;
-    let job = job(&products(4, 10), &plan).unwrap();
+    let job = build_training_job(&build_product_chain_model(4, 10), &plan).unwrap();
     // Parts 1 and 2 are neighbours on one stage, so there is no message between them.
     let messages = RankNodeSums::of(&job, 0).messages;
     assert_eq!(messages.len(), 8);
-    replay(&job, &ideal());
+    replay_training_job(&job, &parse_ideal_machine());
     for (text, expected) in [
         (
             "schedule = \"gpipe\"\npass_orders = [\"0F0\"]",
@@ -289,11 +300,11 @@ fn a_file_says_any_order() {
 /// two products, and so do ranks 1 and 2. With ZeRO, each of the four keeps a quarter of the optimizer's state.
 #[test]
 fn copies_of_two_stages_are_summed() {
-    let mut plan = plan(4, 16, PipelineSchedule::DualPipe);
+    let mut plan = make_pipeline_plan(4, 16, PipelineSchedule::DualPipe);
     (plan.data, plan.zero, plan.optimizer) = (2, ZeroStage::Optimizer, Optimizer::Adam);
     plan.without = ParallelismPlan::new().without;
-    let model = products(4, 10);
-    let job = job(&model, &plan).unwrap();
+    let model = build_product_chain_model(4, 10);
+    let job = build_training_job(&model, &plan).unwrap();
     let groups = job.declared_groups();
     let mut all: Vec<_> = groups.values().cloned().collect();
     all.sort();
@@ -320,7 +331,7 @@ fn copies_of_two_stages_are_summed() {
         .filter(|(name, _, _)| name.contains("reduce-scatter"));
     let bytes: u64 = reductions.map(|(_, _, bytes)| bytes).sum();
     assert_eq!(bytes, 220 * 2);
-    replay(
+    replay_training_job(
         &job,
         &Machine::parse(&IDEAL.replace("size = 4", "size = 8"), "ideal").unwrap(),
     );
@@ -331,7 +342,7 @@ fn copies_of_two_stages_are_summed() {
 /// gradients of their outputs, (6 + 2 + 8 + 2) s b h.
 #[test]
 fn between_two_passes_stays_what_weights_need() {
-    let mut model = gpt();
+    let mut model = build_gpt_model();
     model.layers.retain(|layer| layer.role == LayerRole::Block);
     model.layers.truncate(1);
     let mut plan = ParallelismPlan::new();
@@ -341,7 +352,7 @@ fn between_two_passes_stays_what_weights_need() {
         let mut plan = plan.clone();
         plan.batch = orders.micro_batches().into();
         plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
-        let job = job(&model, &plan).unwrap();
+        let job = build_training_job(&model, &plan).unwrap();
         RankNodeSums::of(&job, 0).peak(TensorClass::Activations)
     };
     let (s, h, a) = (GPT.tokens, GPT.hidden, GPT.heads);
@@ -364,10 +375,10 @@ fn between_two_passes_stays_what_weights_need() {
 #[test]
 fn plans_say_what_schedules_hold() {
     let said = |blocks, schedule| {
-        let mut plan = plan(4, 8, schedule);
+        let mut plan = make_pipeline_plan(4, 8, schedule);
         plan.without = ParallelismPlan::new().without;
         let summary = ModelAndParallelismPlan {
-            model: products(blocks, 10),
+            model: build_product_chain_model(blocks, 10),
             plan,
         }
         .summarize_plan()

@@ -1,14 +1,14 @@
 //! Tests sharded parameters over several micro-batches: how many transfers they need, how many bytes these move, and
 //! how long parameters stay allocated.
 
-use super::{RankNodeSums, job, products};
+use super::{RankNodeSums, build_product_chain_model, build_training_job};
 use chakram::generate::{Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
 use chakram::model::LayerRole;
 use chakram::trace::{CollectiveKind, TensorClass};
 
 /// Returns a plan with two replicas, four micro-batches and a bucket for each of ten layers: eight
 /// products of 10 x 10 weights and a norm of 10 at each end, 820 weights together.
-fn plan(zero: ZeroStage) -> ParallelismPlan {
+fn make_zero_plan(zero: ZeroStage) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.data = 2;
     plan.batch = 8;
@@ -20,12 +20,15 @@ fn plan(zero: ZeroStage) -> ParallelismPlan {
 const WEIGHTS: u64 = 820;
 const LAYERS: usize = 10;
 
-fn sums(plan: &ParallelismPlan) -> RankNodeSums {
-    RankNodeSums::of(&job(&products(8, 10), plan).unwrap(), 1)
+fn sum_rank_nodes(plan: &ParallelismPlan) -> RankNodeSums {
+    RankNodeSums::of(
+        &build_training_job(&build_product_chain_model(8, 10), plan).unwrap(),
+        1,
+    )
 }
 
 /// Returns how many collectives of a kind there are, and their total size.
-fn moved(sums: &RankNodeSums, wanted: CollectiveKind) -> (usize, u64) {
+fn sum_collectives_of_kind(sums: &RankNodeSums, wanted: CollectiveKind) -> (usize, u64) {
     let found = sums
         .collectives
         .iter()
@@ -41,15 +44,24 @@ fn moved(sums: &RankNodeSums, wanted: CollectiveKind) -> (usize, u64) {
 #[test]
 fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     let reduced = |accumulate, overlap| {
-        let mut plan = plan(ZeroStage::Gradients);
+        let mut plan = make_zero_plan(ZeroStage::Gradients);
         (plan.accumulate, plan.overlap) = (accumulate, overlap);
-        let sums = sums(&plan);
+        let sums = sum_rank_nodes(&plan);
         let kept = [TensorClass::Gradients, TensorClass::Temporary].map(|class| sums.peak(class));
-        assert_eq!(moved(&sums, CollectiveKind::AllReduce), (0, 0));
+        assert_eq!(
+            sum_collectives_of_kind(&sums, CollectiveKind::AllReduce),
+            (0, 0)
+        );
         // Each replica updates half of the parameters, of 2 B each, and gathers the other half.
-        assert_eq!(moved(&sums, CollectiveKind::AllGather), (LAYERS, WEIGHTS));
+        assert_eq!(
+            sum_collectives_of_kind(&sums, CollectiveKind::AllGather),
+            (LAYERS, WEIGHTS)
+        );
         assert_eq!(sums.used[3..], [0, 0]);
-        (moved(&sums, CollectiveKind::ReduceScatter), kept)
+        (
+            sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter),
+            kept,
+        )
     };
     let each = (4 * LAYERS, 4 * 2 * WEIGHTS);
     let once = (LAYERS, 2 * WEIGHTS);
@@ -60,10 +72,13 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     assert_eq!(reduced(true, false), (once, [2 * WEIGHTS, 0]));
     // ZeRO 1 shards only the optimizer's state, so accumulation changes nothing.
     for accumulate in [false, true] {
-        let mut plan = plan(ZeroStage::Optimizer);
+        let mut plan = make_zero_plan(ZeroStage::Optimizer);
         plan.accumulate = accumulate;
-        let sums = sums(&plan);
-        assert_eq!(moved(&sums, CollectiveKind::ReduceScatter), once);
+        let sums = sum_rank_nodes(&plan);
+        assert_eq!(
+            sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter),
+            once
+        );
         assert_eq!(sums.peak(TensorClass::Gradients), 2 * WEIGHTS);
     }
 }
@@ -75,12 +90,12 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
 fn parameters_are_gathered_in_each_pass_or_once() {
     for prefetch in [0, 1, 5, u32::MAX] {
         for (reshard, passes) in [(true, 8), (false, 1)] {
-            let mut plan = plan(ZeroStage::Parameters);
+            let mut plan = make_zero_plan(ZeroStage::Parameters);
             (plan.prefetch, plan.reshard) = (prefetch, reshard);
-            let sums = sums(&plan);
-            let gathered = moved(&sums, CollectiveKind::AllGather);
+            let sums = sum_rank_nodes(&plan);
+            let gathered = sum_collectives_of_kind(&sums, CollectiveKind::AllGather);
             assert_eq!(gathered, (passes * LAYERS, passes as u64 * WEIGHTS));
-            let reduced = moved(&sums, CollectiveKind::ReduceScatter);
+            let reduced = sum_collectives_of_kind(&sums, CollectiveKind::ReduceScatter);
             assert_eq!(reduced, (4 * LAYERS, 4 * 2 * WEIGHTS));
             assert_eq!(sums.peak(TensorClass::Weights), WEIGHTS);
             assert_eq!(sums.used[3..], [0, 0]);
@@ -92,12 +107,12 @@ fn parameters_are_gathered_in_each_pass_or_once() {
 /// gathers and frees them once.
 #[test]
 fn parameters_that_stay_go_with_the_last_question() {
-    let mut plan = plan(ZeroStage::Parameters);
+    let mut plan = make_zero_plan(ZeroStage::Parameters);
     plan.schedule = PipelineSchedule::Inference;
     plan.reshard = false;
     plan.steps = 3;
-    let sums = sums(&plan);
-    let gathered = moved(&sums, CollectiveKind::AllGather);
+    let sums = sum_rank_nodes(&plan);
+    let gathered = sum_collectives_of_kind(&sums, CollectiveKind::AllGather);
     assert_eq!(gathered, (3 * LAYERS, 3 * WEIGHTS));
     assert_eq!(sums.peak(TensorClass::Temporary), 2 * WEIGHTS);
     assert_eq!(sums.used[3..], [0, 0]);
@@ -111,7 +126,7 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         (PipelineSchedule::GPipe, ZeroStage::None),
         (PipelineSchedule::Inference, ZeroStage::Parameters),
     ] {
-        let mut plan = plan(zero);
+        let mut plan = make_zero_plan(zero);
         plan.schedule = schedule.clone();
         plan.optimizer = Optimizer::None;
         plan.without
@@ -119,13 +134,13 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         if zero == ZeroStage::None {
             (plan.data, plan.batch) = (1, 4);
         }
-        let mut model = products(2, 10);
-        let job = job(&model, &plan).unwrap();
+        let mut model = build_product_chain_model(2, 10);
+        let job = build_training_job(&model, &plan).unwrap();
         let sums = RankNodeSums::of(&job, 0);
         assert_eq!(sums.used[3..], [0, 0], "{schedule:?}");
         // The model has only such layers: every pass is a single node.
         model.layers.retain(|layer| layer.role != LayerRole::Block);
-        let job = super::job(&model, &plan).unwrap();
+        let job = build_training_job(&model, &plan).unwrap();
         assert_eq!(RankNodeSums::of(&job, 0).used[3..], [0, 0], "{schedule:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests stages with chosen layers and ranks.
 
-use super::{RankNodeSums, job, products, replay};
+use super::{RankNodeSums, build_product_chain_model, build_training_job, replay_training_job};
 use chakram::generate::{ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ ranks = [2, 3]
 #[test]
 fn uneven_stages_have_what_they_were_dealt() {
     let plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
-    let model = products(6, 10);
+    let model = build_product_chain_model(6, 10);
     let training = ModelAndParallelismPlan {
         model: model.clone(),
         plan: plan.clone(),
@@ -52,7 +52,7 @@ fn uneven_stages_have_what_they_were_dealt() {
 
     // In each replica, messages go forward to the next stage and backward to the previous one: 10 numbers of 2 B for
     // each of three micro-batches, with separate tags.
-    let job = job(&model, &plan).unwrap();
+    let job = build_training_job(&model, &plan).unwrap();
     let (mut tags, mut pairs) = (BTreeSet::new(), Vec::new());
     let ranks: Vec<_> = (0..6).map(|rank| RankNodeSums::of(&job, rank)).collect();
     for (key, [sent, _]) in ranks.iter().flat_map(|sums| &sums.messages) {
@@ -94,7 +94,10 @@ fn uneven_stages_have_what_they_were_dealt() {
     assert_eq!(groups, expected);
     let counts = (0..6).map(|rank| job.node_count(rank));
     let machine = Machine::load_preset("dgx-a100").unwrap();
-    assert_eq!(replay(&job, &machine).nodes, counts.sum::<u64>());
+    assert_eq!(
+        replay_training_job(&job, &machine).nodes,
+        counts.sum::<u64>()
+    );
 }
 
 /// With chunks a stage has several ranges: stage 0 has parts 0 and 2 of 0 to 3, and part 1's product is between them.
@@ -111,8 +114,8 @@ layers = ["0-1", "3-5"]
 layers = ["2", "6-7"]
 "#;
     let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
-    let model = products(6, 10);
-    let job = job(&model, &plan).unwrap();
+    let model = build_product_chain_model(6, 10);
+    let job = build_training_job(&model, &plan).unwrap();
     let flops = [0, 1].map(|rank| RankNodeSums::of(&job, rank).flops);
     // The stages have 1 + 3 and 1 + 1 products, and there are two micro-batches.
     assert_eq!(flops, [4 * 2 * 600, 2 * 2 * 600]);

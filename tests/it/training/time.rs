@@ -1,6 +1,9 @@
 //! Checks step times against formulas.
 
-use super::{GPT, job, products, replay, replay_under, transformer};
+use super::{
+    GPT, build_product_chain_model, build_training_job, build_transformer, replay_training_job,
+    replay_under,
+};
 use chakram::engine::{HostLaunchMode, ReplayOptions};
 use chakram::generate::{
     AblationEffect, ContextExchange, Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage,
@@ -33,7 +36,7 @@ algorithm = "ring"
 
 /// Returns the time in picoseconds that a step of `blocks` blocks takes. Each block takes `2 side^2` in the forward
 /// pass and twice that in the backward pass.
-fn step(
+fn replay_step_ps(
     blocks: usize,
     side: u64,
     pipeline: u32,
@@ -51,8 +54,8 @@ fn step(
     without
         .iter()
         .for_each(|effect| plan.without.add_effect(*effect));
-    let job = job(&products(blocks, side), &plan).unwrap();
-    replay(&job, &Machine::parse(IDEAL, "ideal").unwrap())
+    let job = build_training_job(&build_product_chain_model(blocks, side), &plan).unwrap();
+    replay_training_job(&job, &Machine::parse(IDEAL, "ideal").unwrap())
         .makespan
         .0
 }
@@ -65,15 +68,18 @@ fn a_pipeline_takes_what_eq_1_says() {
     // F = 2 side^2 ps.
     let unit = 2 * 1000 * 1000;
     let one = || PipelineSchedule::OneForwardOneBackward;
-    assert_eq!(step(4, 1000, 4, one(), &[]), 33 * unit);
-    assert_eq!(step(4, 1000, 4, PipelineSchedule::GPipe, &[]), 33 * unit);
-    assert_eq!(step(1, 1000, 1, one(), &[]), 24 * unit);
+    assert_eq!(replay_step_ps(4, 1000, 4, one(), &[]), 33 * unit);
+    assert_eq!(
+        replay_step_ps(4, 1000, 4, PipelineSchedule::GPipe, &[]),
+        33 * unit
+    );
+    assert_eq!(replay_step_ps(1, 1000, 1, one(), &[]), 24 * unit);
     // Eight blocks make two per stage, so a chunk has F = 1 in units in which a stage has 2.
     let interleaved = PipelineSchedule::Interleaved { chunks: 2 };
-    assert_eq!(step(8, 1000, 4, interleaved, &[]), 57 * unit);
+    assert_eq!(replay_step_ps(8, 1000, 4, interleaved, &[]), 57 * unit);
     // Stages that never wait take 8 x 3.
     assert_eq!(
-        step(4, 1000, 4, one(), &[AblationEffect::Bubble]),
+        replay_step_ps(4, 1000, 4, one(), &[AblationEffect::Bubble]),
         24 * unit
     );
 }
@@ -101,15 +107,15 @@ pub const F: u64 = 2 * SIDE * SIDE;
 
 /// Returns a model that consists only of blocks. The first layer's input has no gradient, so its backward pass is one
 /// product.
-fn blocks(count: usize, of: &[LayerOperator]) -> Model {
+fn build_block_model(count: usize, of: &[LayerOperator]) -> Model {
     let block = |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, of.to_vec());
     Model {
         layers: (0..count).map(block).collect(),
-        ..products(0, SIDE)
+        ..build_product_chain_model(0, SIDE)
     }
 }
 
-fn product(name: &str, cut: OperatorTensorParallelSplit) -> LayerOperator {
+fn make_product_operator(name: &str, cut: OperatorTensorParallelSplit) -> LayerOperator {
     let work = OperatorKind::Linear {
         rows: 1,
         inputs: SIDE,
@@ -120,15 +126,17 @@ fn product(name: &str, cut: OperatorTensorParallelSplit) -> LayerOperator {
     LayerOperator::new(name, work, cut)
 }
 
-fn plan() -> ParallelismPlan {
+fn make_unoptimized_plan() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.optimizer = Optimizer::None;
     plan.bucket = 1;
     plan
 }
 
-fn took(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
-    replay(&job(model, plan).unwrap(), machine).makespan.0
+fn replay_makespan(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
+    replay_training_job(&build_training_job(model, plan).unwrap(), machine)
+        .makespan
+        .0
 }
 
 /// There are two replicas of L = 5 blocks, whose 5 forward and 9 backward products take 14 F. A ring of two reduces
@@ -137,14 +145,17 @@ fn took(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
 /// third of the rate R = 3 F, so after 5 + 2 products the five reductions follow one another.
 #[test]
 fn gradients_are_reduced_beside_the_pass_or_behind_it() {
-    let model = blocks(
+    let model = build_block_model(
         5,
-        &[product("product", OperatorTensorParallelSplit::Replicated)],
+        &[make_product_operator(
+            "product",
+            OperatorTensorParallelSplit::Replicated,
+        )],
     );
     let step = |overlap, rate| {
-        let mut plan = plan();
+        let mut plan = make_unoptimized_plan();
         (plan.data, plan.batch, plan.overlap) = (2, 2, overlap);
-        took(&model, &plan, &two_by_two(rate, "1", 0))
+        replay_makespan(&model, &plan, &two_by_two(rate, "1", 0))
     };
     assert_eq!(step(false, "1000"), (14 + 5) * F);
     assert_eq!(step(true, "1000"), (14 + 1) * F);
@@ -162,14 +173,14 @@ fn gradients_are_reduced_beside_the_pass_or_behind_it() {
 #[test]
 fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     let halves = [
-        product("up", OperatorTensorParallelSplit::ColumnParallel),
-        product("down", OperatorTensorParallelSplit::RowParallel),
+        make_product_operator("up", OperatorTensorParallelSplit::ColumnParallel),
+        make_product_operator("down", OperatorTensorParallelSplit::RowParallel),
     ];
-    let (model, count, f) = (blocks(4, &halves), 4, F / 2);
+    let (model, count, f) = (build_block_model(4, &halves), 4, F / 2);
     let step = |tensor_overlap, rate| {
-        let mut plan = plan();
+        let mut plan = make_unoptimized_plan();
         (plan.tensor, plan.tensor_overlap) = (2, tensor_overlap);
-        took(&model, &plan, &two_by_two(rate, "1", 0))
+        replay_makespan(&model, &plan, &two_by_two(rate, "1", 0))
     };
     for (rate, sum) in [("1", 2 * f), ("2", f), ("4", f / 2)] {
         let forward = count * (2 * f + sum);
@@ -186,19 +197,19 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
 #[test]
 fn halves_are_sent_and_gathered() {
     let halves = [
-        product("up", OperatorTensorParallelSplit::ColumnParallel),
-        product("down", OperatorTensorParallelSplit::RowParallel),
+        make_product_operator("up", OperatorTensorParallelSplit::ColumnParallel),
+        make_product_operator("down", OperatorTensorParallelSplit::RowParallel),
     ];
-    let model = blocks(2, &halves);
+    let model = build_block_model(2, &halves);
     let machine = two_by_two("4", "1", 0);
     let step = |scatter_gather, effects: &[AblationEffect]| {
-        let mut plan = plan();
+        let mut plan = make_unoptimized_plan();
         (plan.tensor, plan.pipeline) = (2, 2);
         plan.scatter_gather = scatter_gather;
         effects
             .iter()
             .for_each(|effect| plan.without.add_effect(*effect));
-        took(&model, &plan, &machine)
+        replay_makespan(&model, &plan, &machine)
     };
     let (whole, half, gather) = (2_000_000, 1_000_000, 250_000);
     let bare = step(false, &[AblationEffect::PipelineCommunication]);
@@ -214,17 +225,20 @@ fn halves_are_sent_and_gathered() {
 /// two steps of 2 B over 500 ns, which at 1 B/ns take 502 ns each.
 #[test]
 fn the_norm_of_gradients_takes_a_sum() {
-    let model = blocks(
+    let model = build_block_model(
         4,
-        &[product("product", OperatorTensorParallelSplit::Replicated)],
+        &[make_product_operator(
+            "product",
+            OperatorTensorParallelSplit::Replicated,
+        )],
     );
     let machine = two_by_two("1", "1", 500);
     let step = |clip| {
-        let mut plan = plan();
+        let mut plan = make_unoptimized_plan();
         (plan.data, plan.pipeline) = (2, 2);
         (plan.batch, plan.overlap, plan.clip) = (4, false, clip);
         plan.without.add_effect(AblationEffect::DataCommunication);
-        took(&model, &plan, &machine)
+        replay_makespan(&model, &plan, &machine)
     };
     assert_eq!(step(true) - step(false), 2 * 502_000);
 }
@@ -234,16 +248,19 @@ fn the_norm_of_gradients_takes_a_sum() {
 /// the first gather. With G = 3 F, gathers follow one another without gaps, and only the last product remains.
 #[test]
 fn parameters_are_gathered_ahead_or_on_demand() {
-    let model = blocks(
+    let model = build_block_model(
         6,
-        &[product("product", OperatorTensorParallelSplit::Replicated)],
+        &[make_product_operator(
+            "product",
+            OperatorTensorParallelSplit::Replicated,
+        )],
     );
     let ask = |prefetch, rate| {
-        let mut plan = plan();
+        let mut plan = make_unoptimized_plan();
         (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);
         plan.schedule = PipelineSchedule::Inference;
         plan.prefetch = prefetch;
-        took(&model, &plan, &two_by_two(rate, "1", 0))
+        replay_makespan(&model, &plan, &two_by_two(rate, "1", 0))
     };
     let half = F / 2;
     assert_eq!(ask(0, "1000"), 6 * (half + F));
@@ -266,7 +283,7 @@ fn a_ring_hides_its_messages_behind_attention() {
         dropout: false,
         ..GPT
     };
-    let model = transformer("long", block, PositionEncoding::Rotary, false);
+    let model = build_transformer("long", block, PositionEncoding::Rotary, false);
     let makespan = |exchange, silent: bool, rate: &str, launch| {
         let mut plan = ParallelismPlan::new();
         (plan.context, plan.context_exchange) = (4, exchange);
@@ -282,7 +299,7 @@ fn a_ring_hides_its_messages_behind_attention() {
         let host = "[host]\nlaunch = \"1 ns\"\ncollective = \"1 ns\"\nmessage = \"1 ns\"\n\
                     step = \"1 ns\"\nqueue = 1024\nwaits = \"receives\"\n";
         let machine = Machine::parse(&(text + host), "ideal").unwrap();
-        let job = job(&model, &plan).unwrap();
+        let job = build_training_job(&model, &plan).unwrap();
         let launches = |options: &mut ReplayOptions| options.launch = launch;
         replay_under(&job, &machine, (), launches).0.makespan.0
     };

@@ -1,7 +1,7 @@
 //! Tests stages with different tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
 
 use super::time::{F, SIDE};
-use super::{RankNodeSums, job, replay};
+use super::{RankNodeSums, build_training_job, replay_training_job};
 use chakram::generate::{AdapterSums, Optimizer, ParallelismPlan, PipelineSchedule};
 use chakram::machine::Machine;
 use chakram::model::{
@@ -31,7 +31,7 @@ algorithm = "ring"
 
 /// Returns a model of two blocks, each with a product split by outputs and a product split by inputs, whose partial
 /// results of 1000 numbers are reduced.
-fn model() -> Model {
+fn build_split_model() -> Model {
     let product = |name: &str, cut: OperatorTensorParallelSplit| {
         let work = OperatorKind::Linear {
             rows: 1,
@@ -57,7 +57,7 @@ fn model() -> Model {
     }
 }
 
-fn plan(stages: [u32; 2], adapters: u32, sums: AdapterSums) -> ParallelismPlan {
+fn make_uneven_plan(stages: [u32; 2], adapters: u32, sums: AdapterSums) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.pipeline, plan.tensor) = (2, stages[0].max(stages[1]));
     plan.stage_tensor = stages.to_vec();
@@ -75,9 +75,14 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
     const S: u64 = 2000 * 1000;
     let machine = Machine::parse(MACHINE, "wires").unwrap();
     let took = |stages, adapters, sums| {
-        let mut plan = plan(stages, adapters, sums);
+        let mut plan = make_uneven_plan(stages, adapters, sums);
         plan.schedule = PipelineSchedule::Inference;
-        replay(&job(&model(), &plan).unwrap(), &machine).makespan.0
+        replay_training_job(
+            &build_training_job(&build_split_model(), &plan).unwrap(),
+            &machine,
+        )
+        .makespan
+        .0
     };
     let products = |members: u64| 2 * F / members;
     let sum = |members: u64| 2 * (members - 1) * S / members;
@@ -106,9 +111,11 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
 /// second.
 #[test]
 fn ranks_of_unlike_stages_follow_one_another() {
-    let mut plan = plan([4, 2], 2, AdapterSums::Source);
+    let mut plan = make_uneven_plan([4, 2], 2, AdapterSums::Source);
     (plan.data, plan.batch) = (2, 2);
-    let groups = job(&model(), &plan).unwrap().declared_groups();
+    let groups = build_training_job(&build_split_model(), &plan)
+        .unwrap()
+        .declared_groups();
     let found: Vec<&[u32]> = groups.values().map(|ranks| &ranks[..]).collect();
     let tensor: [&[u32]; 4] = [&[0, 1, 2, 3], &[4, 5, 6, 7], &[8, 9], &[10, 11]];
     let data: [&[u32]; 6] = [&[0, 4], &[1, 5], &[2, 6], &[3, 7], &[8, 10], &[9, 11]];
@@ -123,9 +130,9 @@ fn ranks_of_unlike_stages_follow_one_another() {
 fn unlike_stages_do_all_the_work() {
     for (stages, adapters) in [([4, 2], 2), ([2, 4], 2), ([8, 2], 1), ([1, 4], 1)] {
         for sums in [AdapterSums::Source, AdapterSums::Destination] {
-            let mut plan = plan(stages, adapters, sums);
+            let mut plan = make_uneven_plan(stages, adapters, sums);
             (plan.data, plan.batch) = (2, 6);
-            let job = job(&model(), &plan).unwrap();
+            let job = build_training_job(&build_split_model(), &plan).unwrap();
             assert_eq!(job.rank_count(), 2 * (stages[0] + stages[1]));
             let mut flops = 0;
             let mut messages = std::collections::BTreeMap::new();
@@ -154,9 +161,11 @@ fn unlike_stages_do_all_the_work() {
 #[test]
 fn unlike_stages_are_refused_what_they_cannot_have() {
     let refused = |change: &dyn Fn(&mut ParallelismPlan), says: &str| {
-        let mut plan = plan([4, 2], 2, AdapterSums::Source);
+        let mut plan = make_uneven_plan([4, 2], 2, AdapterSums::Source);
         change(&mut plan);
-        let error = job(&model(), &plan).map(drop).unwrap_err();
+        let error = build_training_job(&build_split_model(), &plan)
+            .map(drop)
+            .unwrap_err();
         assert!(error.contains(says), "{error}");
     };
     refused(&|plan| plan.adapters = None, "adapters beside");

@@ -1,6 +1,6 @@
 //! Compares volumes of communication with published formulas.
 
-use super::{GPT, RankNodeSums, gpt, job, transformer};
+use super::{GPT, RankNodeSums, build_gpt_model, build_training_job, build_transformer};
 use chakram::generate::{ParallelismPlan, ZeroStage};
 use chakram::model::{OperatorKind, PositionEncoding, TransformerBlock};
 use chakram::trace::CollectiveKind;
@@ -24,7 +24,7 @@ fn a_layer_moves_what_eq_6_says() {
         biases: false,
         ..GPT
     };
-    let mut model = transformer("t-145b", block, PositionEncoding::None, false);
+    let mut model = build_transformer("t-145b", block, PositionEncoding::None, false);
     // The formula omits norms, so they have no parameters here.
     for layer in &mut model.layers {
         layer
@@ -42,7 +42,7 @@ fn a_layer_moves_what_eq_6_says() {
         plan.micro_batch = 115 * t;
         // There is a bucket for each layer.
         plan.bucket = 1;
-        let job = job(&model, &plan).unwrap();
+        let job = build_training_job(&model, &plan).unwrap();
         let sums = RankNodeSums::of(&job, 0);
         let of_layer = sums
             .collectives
@@ -79,7 +79,7 @@ fn zero_moves_what_its_paper_says() {
         plan.batch = 2;
         plan.zero = zero;
         plan.reshard = reshard;
-        let job = job(&gpt(), &plan).unwrap();
+        let job = build_training_job(&build_gpt_model(), &plan).unwrap();
         let bytes = |(_, kind, size): &(String, CollectiveKind, u64)| match kind {
             // Between two members, an all-reduce sends half of the buffer in each of two phases, an all-gather sends a
             // shard, and a reduce-scatter sends half of the buffer.
@@ -96,7 +96,7 @@ fn zero_moves_what_its_paper_says() {
     };
     let plain = volume(ZeroStage::None, true);
     // There are two phases, each of which moves half of 2 B per parameter.
-    assert_eq!(plain, 2 * gpt().parameter_count());
+    assert_eq!(plain, 2 * build_gpt_model().parameter_count());
     assert_eq!(volume(ZeroStage::Optimizer, true), plain);
     assert_eq!(volume(ZeroStage::Gradients, true), plain);
     assert_eq!(2 * volume(ZeroStage::Parameters, true), 3 * plain);

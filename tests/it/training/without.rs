@@ -1,7 +1,7 @@
 //! Tests, for every node, what `--without` does for each effect: exactly the named nodes are removed, and none are
 //! added.
 
-use super::{RankNodeSums, gpt, job, replay};
+use super::{RankNodeSums, build_gpt_model, build_training_job, replay_training_job};
 use chakram::generate::{
     AblationEffect, AttentionKernel, CheckedWorkloadPattern, ParallelismPlan, RecomputePolicy,
 };
@@ -65,7 +65,7 @@ impl Sink for RemovableNodes<'_> {
     }
 }
 
-fn nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<NodeWithRemovalProperties> {
+fn list_removable_nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<NodeWithRemovalProperties> {
     let groups = job.declared_groups();
     let mut nodes = RemovableNodes {
         groups: &groups,
@@ -77,7 +77,7 @@ fn nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<NodeWithRemovalProperti
 
 /// Returns a plan of two micro-batches of one sample through four blocks on two stages, each of 2
 /// replicas of 2 members. The rank is `t + 2 d + 4 p`.
-fn plan() -> ParallelismPlan {
+fn make_two_stage_plan() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.tensor, plan.pipeline) = (2, 2, 2);
     plan.batch = 4;
@@ -92,7 +92,9 @@ fn plan() -> ParallelismPlan {
 /// bytes of collectives.
 type RemovedWorkAmounts = (usize, u64, u64, u64);
 
-fn gone<'n>(nodes: impl Iterator<Item = &'n NodeWithRemovalProperties>) -> RemovedWorkAmounts {
+fn sum_removed_work<'n>(
+    nodes: impl Iterator<Item = &'n NodeWithRemovalProperties>,
+) -> RemovedWorkAmounts {
     nodes.fold(RemovedWorkAmounts::default(), |sum, node| {
         let flops = node.flops.unwrap_or(0);
         let [kernel, moved] = match node.flops {
@@ -105,26 +107,36 @@ fn gone<'n>(nodes: impl Iterator<Item = &'n NodeWithRemovalProperties>) -> Remov
 
 /// Compares all ranks' nodes without `effect` with the complete list of nodes, minus those that `goes` selects, in
 /// order. Returns what was removed from the first rank of each stage.
-fn check(
+fn check_removed_nodes(
     effect: AblationEffect,
     goes: impl Fn(u32, &NodeWithRemovalProperties) -> bool,
 ) -> [RemovedWorkAmounts; 2] {
-    let mut less = plan();
+    let mut less = make_two_stage_plan();
     less.without.add_effect(effect);
-    let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
+    let [whole, less] = [make_two_stage_plan(), less]
+        .map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
-        let all = nodes(&whole, rank);
+        let all = list_removable_nodes(&whole, rank);
         let stay = all.iter().filter(|node| !goes(rank, node));
         let expected: Vec<_> = stay.map(|node| (&node.name, &node.op)).collect();
-        let found = nodes(&less, rank);
+        let found = list_removable_nodes(&less, rank);
         let found: Vec<_> = found.iter().map(|node| (&node.name, &node.op)).collect();
         assert_eq!(found, expected, "{effect}, rank {rank}");
         assert_eq!(RankNodeSums::of(&less, rank).used[3..], [0, 0], "{effect}");
     }
     let machine = Machine::load_preset("dgx-a100").unwrap();
     let counts = (0..8).map(|rank| less.node_count(rank));
-    assert_eq!(replay(&less, &machine).nodes, counts.sum::<u64>());
-    [0, 4].map(|rank| gone(nodes(&whole, rank).iter().filter(|node| goes(rank, node))))
+    assert_eq!(
+        replay_training_job(&less, &machine).nodes,
+        counts.sum::<u64>()
+    );
+    [0, 4].map(|rank| {
+        sum_removed_work(
+            list_removable_nodes(&whole, rank)
+                .iter()
+                .filter(|node| goes(rank, node)),
+        )
+    })
 }
 
 /// The head multiplies 8 rows of 16 columns by 16 of the 32 words, three times: 3 x 2 x 8 x 16 x 16 FLOPs for each of
@@ -134,7 +146,7 @@ fn check(
 /// 12) times 8 x 16.
 #[test]
 fn logits_take_their_sums_along() {
-    let [first, last] = check(AblationEffect::Logits, |_, node| {
+    let [first, last] = check_removed_nodes(AblationEffect::Logits, |_, node| {
         node.name.contains("/logits") || node.name.contains("/loss")
     });
     assert_eq!(first, RemovedWorkAmounts::default());
@@ -148,7 +160,7 @@ fn logits_take_their_sums_along() {
 /// the logits and three of 4 B per row in the loss. Each stage gathers its input from the other stage, a half of 256 B.
 #[test]
 fn tensor_groups_fall_silent() {
-    let [first, last] = check(AblationEffect::TensorCommunication, |rank, node| {
+    let [first, last] = check_removed_nodes(AblationEffect::TensorCommunication, |rank, node| {
         node.members == [rank & !1, rank | 1]
     });
     assert_eq!(first, (2 * 14, 0, 0, 2 * (13 * 256 + 128)));
@@ -162,7 +174,7 @@ fn tensor_groups_fall_silent() {
 /// stage.
 #[test]
 fn replicas_fall_silent() {
-    let [first, last] = check(AblationEffect::DataCommunication, |rank, node| {
+    let [first, last] = check_removed_nodes(AblationEffect::DataCommunication, |rank, node| {
         let ends = [rank & !4, rank | 4];
         node.members == [rank & !2, rank | 2] || node.members == ends
     });
@@ -174,7 +186,7 @@ fn replicas_fall_silent() {
 /// The parameters are the same, and Adam in mixed precision moves 2 + 2 + 24 B for each.
 #[test]
 fn the_optimizer_is_one_node() {
-    let [first, last] = check(AblationEffect::Optimizer, |_, node| {
+    let [first, last] = check_removed_nodes(AblationEffect::Optimizer, |_, node| {
         node.name == "optimizer"
     });
     assert_eq!(first, (1, 0, 28 * (2 * 1688 + 384), 0));
@@ -186,17 +198,18 @@ fn the_optimizer_is_one_node() {
 /// two blocks and two micro-batches.
 #[test]
 fn nothing_is_found_again_without_recomputation() {
-    let both = check(AblationEffect::Recompute, |_, node| {
+    let both = check_removed_nodes(AblationEffect::Recompute, |_, node| {
         node.phase == Some(TrainingPhase::Recompute)
     });
     for (nodes, flops, _, sums) in both {
         assert_eq!((nodes, flops, sums), (4 * 15, 4 * 26_624, 4 * 512));
     }
     // The result equals the result without recomputation, including memory.
-    let [mut less, mut none] = [plan(), plan()];
+    let [mut less, mut none] = [make_two_stage_plan(), make_two_stage_plan()];
     less.without.add_effect(AblationEffect::Recompute);
     none.recompute = RecomputePolicy::None;
-    let [less, none] = [less, none].map(|plan| job(&gpt(), &plan).unwrap());
+    let [less, none] =
+        [less, none].map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
         assert_eq!(
             RankNodeSums::of(&less, rank).peak,
@@ -221,7 +234,7 @@ fn kernels_that_only_move_bytes_go() {
         "dropout",
         "sum",
     ];
-    let both = check(AblationEffect::MemoryBound, |_, node| {
+    let both = check_removed_nodes(AblationEffect::MemoryBound, |_, node| {
         let table = node.name.contains("embedding/") && !node.name.ends_with("/sum");
         let named = words.iter().any(|word| node.name.contains(word));
         node.flops == Some(0) && named && !table && !node.name.contains("loss")
@@ -241,14 +254,15 @@ fn kernels_that_only_move_bytes_go() {
 /// earlier work.
 #[test]
 fn stages_wait_for_nobody_without_a_bubble() {
-    let both = check(AblationEffect::Bubble, |_, _| false);
+    let both = check_removed_nodes(AblationEffect::Bubble, |_, _| false);
     assert_eq!(both, [(0, 0, 0, 0); 2]);
-    let mut less = plan();
+    let mut less = make_two_stage_plan();
     less.without.add_effect(AblationEffect::Bubble);
-    let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
+    let [whole, less] = [make_two_stage_plan(), less]
+        .map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
         let waited = |job: &CheckedWorkloadPattern| {
-            let all = nodes(job, rank);
+            let all = list_removable_nodes(job, rank);
             let of = |id: &u64| all[*id as usize - 1].name.ends_with("/receive");
             let waits = all.iter().filter(|node| node.data.iter().any(of));
             waits.map(|node| node.name.clone()).collect::<Vec<_>>()
@@ -258,7 +272,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
         assert!(gathers.iter().all(|name| name.ends_with("/gather")));
         assert_eq!((gathers.len(), waited(&less).len()), (2, 0), "rank {rank}");
         // The chain continues after the gather.
-        let all = nodes(&less, rank);
+        let all = list_removable_nodes(&less, rank);
         let of = |id: &u64| all[*id as usize - 1].name.ends_with("/gather");
         assert_eq!(
             all.iter().filter(|node| node.data.iter().any(of)).count(),
@@ -270,12 +284,16 @@ fn stages_wait_for_nobody_without_a_bubble() {
 /// Messages and their dependencies stay, but have 0 bytes.
 #[test]
 fn messages_are_empty_without_what_stages_send() {
-    let mut less = plan();
+    let mut less = make_two_stage_plan();
     less.without
         .add_effect(AblationEffect::PipelineCommunication);
-    let [whole, less] = [plan(), less].map(|plan| job(&gpt(), &plan).unwrap());
+    let [whole, less] = [make_two_stage_plan(), less]
+        .map(|plan| build_training_job(&build_gpt_model(), &plan).unwrap());
     for rank in 0..8 {
-        let (all, found) = (nodes(&whole, rank), nodes(&less, rank));
+        let (all, found) = (
+            list_removable_nodes(&whole, rank),
+            list_removable_nodes(&less, rank),
+        );
         assert_eq!(all.len(), found.len());
         for (all, found) in all.iter().zip(&found) {
             assert_eq!(all.name, found.name);

@@ -19,12 +19,12 @@ pub struct MeasuredTrainingRun {
 type CsvRowCells = BTreeMap<String, String>;
 
 /// Returns the folder of measurements, or `None` without a corpus.
-pub fn folder() -> Option<PathBuf> {
+pub fn find_measurement_folder() -> Option<PathBuf> {
     corpus_path("validation")
 }
 
 /// Returns the rows of a CSV file without quotes.
-pub fn read(file: &Path) -> Vec<CsvRowCells> {
+pub fn read_csv_rows(file: &Path) -> Vec<CsvRowCells> {
     let text = std::fs::read_to_string(file).expect("the corpus can be read");
     let mut lines = text.trim_start_matches('\u{feff}').lines();
     let split = |line: &str| {
@@ -38,7 +38,7 @@ pub fn read(file: &Path) -> Vec<CsvRowCells> {
 }
 
 /// Returns the number in a cell; panics if there is none.
-pub fn number(row: &CsvRowCells, head: &str) -> f64 {
+pub fn parse_cell_number(row: &CsvRowCells, head: &str) -> f64 {
     let cell = row
         .get(head)
         .unwrap_or_else(|| panic!("there is no column {head}"));
@@ -46,12 +46,12 @@ pub fn number(row: &CsvRowCells, head: &str) -> f64 {
 }
 
 /// Returns all 18 rows, if the corpus exists.
-pub fn rows() -> Option<Vec<MeasuredTrainingRun>> {
-    let folder = folder()?;
-    let sc21 = read(&folder.join("megatron_sc21_a100.csv"));
-    let seqsel = read(&folder.join("megatron_seqsel_a100.csv"));
-    let mut rows: Vec<_> = sc21.iter().map(narayanan).collect();
-    rows.extend(seqsel.iter().flat_map(korthikanti));
+pub fn read_measured_rows() -> Option<Vec<MeasuredTrainingRun>> {
+    let folder = find_measurement_folder()?;
+    let sc21 = read_csv_rows(&folder.join("megatron_sc21_a100.csv"));
+    let seqsel = read_csv_rows(&folder.join("megatron_seqsel_a100.csv"));
+    let mut rows: Vec<_> = sc21.iter().map(parse_narayanan_row).collect();
+    rows.extend(seqsel.iter().flat_map(parse_korthikanti_rows));
     assert_eq!(rows.len(), 18, "all rows are there");
     Some(rows)
 }
@@ -63,7 +63,7 @@ const COMMON: &[&str] = &["--dtype", "fp16", "--attention", "unfused"];
 const SCATTER: &str = "--scatter-gather";
 
 /// Returns the arguments of a plan from pairs of an option and a number, and from further words.
-pub fn plan(model: &str, numbers: &[(&str, f64)], words: &[&str]) -> Vec<String> {
+pub fn format_plan_arguments(model: &str, numbers: &[(&str, f64)], words: &[&str]) -> Vec<String> {
     let mut plan = vec![model.to_owned()];
     for (option, number) in numbers {
         plan.extend([format!("--{option}"), number.to_string()]);
@@ -73,7 +73,7 @@ pub fn plan(model: &str, numbers: &[(&str, f64)], words: &[&str]) -> Vec<String>
 }
 
 /// With several chunks on a stage, passes are interleaved.
-pub fn chunks(plan: &mut Vec<String>, chunks: f64) {
+pub fn add_chunk_arguments(plan: &mut Vec<String>, chunks: f64) {
     if chunks > 1.0 {
         let words = ["--schedule", "interleaved", "--chunks", &chunks.to_string()];
         plan.extend(words.map(str::to_owned));
@@ -100,8 +100,8 @@ const RUNS: [(&str, &str, f64, f64); 10] = [
 /// Clusters Using Megatron-LM", SC'21, Table 1. The table gives FLOP/s, and the step's FLOPs follow
 /// from the paper's equation 3, including recomputation:
 /// `F = 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
-fn narayanan(row: &CsvRowCells) -> MeasuredTrainingRun {
-    let get = |head| number(row, head);
+fn parse_narayanan_row(row: &CsvRowCells) -> MeasuredTrainingRun {
+    let get = |head| parse_cell_number(row, head);
     let [batch, s, l, h, v] = ["global_batch", "seq", "layers", "hidden", "vocab"].map(get);
     let [tensor, pipeline, npus] = ["TP", "PP", "gpus"].map(get);
     let flops = 96.0 * batch * s * l * h * h * (1.0 + s / (6.0 * h) + v / (16.0 * l * h));
@@ -124,8 +124,8 @@ fn narayanan(row: &CsvRowCells) -> MeasuredTrainingRun {
     if pipeline > 1.0 {
         words.push(SCATTER);
     }
-    let mut plan = plan(run.1, &numbers, &words);
-    chunks(&mut plan, run.3);
+    let mut plan = format_plan_arguments(run.1, &numbers, &words);
+    add_chunk_arguments(&mut plan, run.3);
     MeasuredTrainingRun {
         name: format!("SC'21 {size}B"),
         measured: flops / npus / (get("tflops_per_gpu") * 1e12),
@@ -138,8 +138,8 @@ fn narayanan(row: &CsvRowCells) -> MeasuredTrainingRun {
 /// Models", 2022, Table 5. One recomputes all of a block, and the other, with sequence parallelism,
 /// only attention's scores. In these runs, the all-reduces of gradients are overlapped with
 /// independent products (section 6).
-fn korthikanti(row: &CsvRowCells) -> [MeasuredTrainingRun; 2] {
-    let get = |head| number(row, head);
+fn parse_korthikanti_rows(row: &CsvRowCells) -> [MeasuredTrainingRun; 2] {
+    let get = |head| parse_cell_number(row, head);
     let model = match row["model"].as_str() {
         "22B" => "megatron-22b",
         "175B" => "gpt3-175b",
@@ -162,8 +162,8 @@ fn korthikanti(row: &CsvRowCells) -> [MeasuredTrainingRun; 2] {
         ("selective", "iter_s_seqpar_selective", &selective),
     ];
     ways.map(|(way, seconds, words)| {
-        let mut plan = plan(model, &numbers, words);
-        chunks(&mut plan, get("interleave"));
+        let mut plan = format_plan_arguments(model, &numbers, words);
+        add_chunk_arguments(&mut plan, get("interleave"));
         MeasuredTrainingRun {
             name: format!("seqsel {} {way}", row["model"]),
             measured: get(seconds),

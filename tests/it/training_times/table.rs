@@ -1,8 +1,11 @@
 //! Prints the table of all rows: the prediction, the measurement, and the error without each
 //! effect.
 
-use super::rows::{MeasuredTrainingRun, folder, number, plan, read, rows};
-use super::{check, error, predicted, predicted_on};
+use super::rows::{
+    MeasuredTrainingRun, find_measurement_folder, format_plan_arguments, parse_cell_number,
+    read_csv_rows, read_measured_rows,
+};
+use super::{check_row_error, compute_error_percent, predict_step_seconds, predicted_on};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,7 +22,7 @@ const WITHOUT: &[(&str, &str)] = &[
 ];
 
 /// Returns the results of `of` for each of `count` items, computed on all cores.
-fn all<T: Send>(count: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
+fn compute_in_parallel<T: Send>(count: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -41,7 +44,7 @@ fn all<T: Send>(count: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
     found.into_iter().map(|(_, value)| value).collect()
 }
 
-fn mean(errors: impl ExactSizeIterator<Item = f64>) -> f64 {
+fn compute_mean_absolute_error(errors: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = errors.len() as f64;
     errors.map(f64::abs).sum::<f64>() / count
 }
@@ -50,11 +53,13 @@ fn mean(errors: impl ExactSizeIterator<Item = f64>) -> f64 {
 #[test]
 #[ignore = "minutes: up to 3,072 NPUs"]
 fn all_rows_are_predicted() {
-    let Some(rows) = rows() else { return };
-    let seconds = all(rows.len(), |i| predicted(&rows[i], &[]));
+    let Some(rows) = read_measured_rows() else {
+        return;
+    };
+    let seconds = compute_in_parallel(rows.len(), |i| predict_step_seconds(&rows[i], &[]));
     println!("row                     measured  predicted   error");
     for (row, &seconds) in rows.iter().zip(&seconds) {
-        let off = error(row, seconds);
+        let off = compute_error_percent(row, seconds);
         println!(
             "{:<22} {:>7.2} s  {seconds:>7.2} s {off:>+6.1} %",
             row.name, row.measured
@@ -63,12 +68,13 @@ fn all_rows_are_predicted() {
     let errors: Vec<_> = rows
         .iter()
         .zip(&seconds)
-        .map(|(row, &s)| error(row, s))
+        .map(|(row, &s)| compute_error_percent(row, s))
         .collect();
-    let [first, second] = [&errors[..10], &errors[10..]].map(|part| mean(part.iter().copied()));
+    let [first, second] = [&errors[..10], &errors[10..]]
+        .map(|part| compute_mean_absolute_error(part.iter().copied()));
     println!("mean: SC'21 {first:.1} %, seqsel {second:.1} %");
     for (row, &off) in rows.iter().zip(&errors) {
-        check(&row.name, off);
+        check_row_error(&row.name, off);
     }
 }
 
@@ -76,15 +82,17 @@ fn all_rows_are_predicted() {
 #[test]
 #[ignore = "an hour: all rows, once for each effect"]
 fn errors_without_each_effect() {
-    let Some(rows) = rows() else { return };
+    let Some(rows) = read_measured_rows() else {
+        return;
+    };
     let ways = WITHOUT.len() + 1;
-    let errors = all(rows.len() * ways, |i| {
+    let errors = compute_in_parallel(rows.len() * ways, |i| {
         let (row, way) = (&rows[i / ways], i % ways);
         let more = match way {
             0 => vec![],
             way => vec!["--without", WITHOUT[way - 1].0],
         };
-        error(row, predicted(row, &more))
+        compute_error_percent(row, predict_step_seconds(row, &more))
     });
     let heads: String = WITHOUT
         .iter()
@@ -96,7 +104,9 @@ fn errors_without_each_effect() {
         println!("{:<21}{cells}", row.name);
     }
     for (part, name) in [(0..10, "SC'21"), (10..18, "seqsel")] {
-        let of = |way| mean(part.clone().map(|row: usize| errors[row * ways + way]));
+        let of = |way| {
+            compute_mean_absolute_error(part.clone().map(|row: usize| errors[row * ways + way]))
+        };
         let cells: String = (0..ways).map(|way| format!(" {:>9.1}", of(way))).collect();
         println!("{:<21}{cells}", format!("mean of {name}"));
     }
@@ -120,12 +130,14 @@ fn errors_without_each_effect() {
 #[test]
 #[ignore = "minutes: 49 plans"]
 fn runs_that_nothing_was_fitted_to() {
-    let Some(folder) = folder() else { return };
-    let cells = read(&folder.join("vtrain_a100_multi.part.csv"));
+    let Some(folder) = find_measurement_folder() else {
+        return;
+    };
+    let cells = read_csv_rows(&folder.join("vtrain_a100_multi.part.csv"));
     let rows: Vec<_> = cells
         .iter()
         .map(|cells| {
-            let get = |head| number(cells, head);
+            let get = |head| parse_cell_number(cells, head);
             let numbers = [
                 ("tensor", get("tensor parallelism")),
                 ("pipeline", get("pipeline parallelism")),
@@ -150,13 +162,13 @@ fn runs_that_nothing_was_fitted_to() {
                 name: format!("{model} {}", shape.join(",")),
                 measured: get("iteration time (ms)") / 1e3,
                 npus: get("# GPUs") as u32,
-                plan: plan(&model, &numbers, &words),
+                plan: format_plan_arguments(&model, &numbers, &words),
             }
         })
         .collect();
     let selene = include_str!("../../../src/hardware/machine/presets/selene.toml");
     let files = tempfile::tempdir().expect("there is room");
-    let seconds = all(rows.len(), |i| {
+    let seconds = compute_in_parallel(rows.len(), |i| {
         let nodes = format!("size = {} ", rows[i].npus / 8);
         let text = selene
             .replace("\"25 GB/s\"", "\"12.5 GB/s\"")
@@ -167,13 +179,17 @@ fn runs_that_nothing_was_fitted_to() {
     });
     println!("model tp,pp,dp,batch,micro-batch            measured  predicted   error");
     for (row, &seconds) in rows.iter().zip(&seconds) {
-        let off = error(row, seconds);
+        let off = compute_error_percent(row, seconds);
         println!(
             "{:<40} {:>8.2} s {seconds:>8.2} s {off:>+7.1} %",
             row.name, row.measured
         );
     }
-    let off = mean(rows.iter().zip(&seconds).map(|(row, &s)| error(row, s)));
+    let off = compute_mean_absolute_error(
+        rows.iter()
+            .zip(&seconds)
+            .map(|(row, &s)| compute_error_percent(row, s)),
+    );
     println!("mean {off:.1} % of {} rows", rows.len());
     assert!(off < 12.0, "{off:.2} %");
 }

@@ -1,9 +1,9 @@
 //! Tests that traces rejected by a replay are unsound, and that a replay rejects or does not finish unsound traces.
 
-use super::chance::{Dice, UnwrittenJob, has, value};
+use super::chance::{Dice, UnwrittenJob, find_integer_value, has_attribute};
+use super::format_defects;
 use super::inject::{self, group_of};
-use super::told;
-use crate::corpus::{is_whole, machine, sample_every_nth};
+use crate::corpus::{build_switch_machine, is_whole, sample_every_nth};
 use crate::harness::replay::NodeEventCounter;
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::ids::Rank;
@@ -24,7 +24,7 @@ enum TestReplayOutcome {
     Refused(String),
 }
 
-fn replay(
+fn read_and_replay_files(
     files: &[(u32, Vec<u8>)],
     options: &chakram::validate::ValidateOptions,
 ) -> TestReplayOutcome {
@@ -53,7 +53,7 @@ fn replay(
         Ok(workload) => workload,
         Err(error) => return refused(&error),
     };
-    let machine = machine(&SIZES);
+    let machine = build_switch_machine(&SIZES);
     let options = ReplayOptions::with_changes(|o| {
         o.missing_ranks = absent;
     });
@@ -69,7 +69,7 @@ fn replay(
 }
 
 /// Changes some bytes of a file.
-fn damage(bytes: &mut Vec<u8>, dice: &mut Dice) {
+fn damage_file_bytes(bytes: &mut Vec<u8>, dice: &mut Dice) {
     match dice.roll(3) {
         0 => bytes.truncate(dice.roll(bytes.len())),
         1 => {
@@ -113,7 +113,7 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
         let mut files = broken.files();
         if dice.roll(3) == 0 {
             let file = dice.roll(files.len());
-            damage(&mut files[file].1, dice);
+            damage_file_bytes(&mut files[file].1, dice);
         }
         let options = &broken.options;
         let check = |contents: &[u8]| {
@@ -123,7 +123,7 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
         let members: Vec<_> = traces.iter().map(|(rank, trace)| (*rank, trace)).collect();
         let findings = validate_job(&members, options);
         let sound = findings.count_by_severity().errors == 0;
-        match replay(&files, options) {
+        match read_and_replay_files(&files, options) {
             TestReplayOutcome::Refused(why) => {
                 refused += 1;
                 assert!(!sound, "seed {seed}: refused, but sound: {why}");
@@ -134,7 +134,11 @@ fn what_a_replay_refuses_is_unsound_and_what_is_unsound_is_never_finished() {
             }
             TestReplayOutcome::Done => {
                 done += 1;
-                assert!(sound, "seed {seed}: finished, but {}", told(&findings));
+                assert!(
+                    sound,
+                    "seed {seed}: finished, but {}",
+                    format_defects(&findings)
+                );
             }
         }
     }
@@ -157,7 +161,7 @@ fn circles_across_ranks_get_replays_stuck() {
         broken.options.dimensions = Some(SIZES.to_vec());
         inject(&mut broken, dice);
         assert_eq!(broken.findings().count_of_kind(DefectKind::Deadlock), 1);
-        let outcome = replay(&broken.files(), &broken.options);
+        let outcome = read_and_replay_files(&broken.files(), &broken.options);
         assert!(
             matches!(outcome, TestReplayOutcome::Stuck(_)),
             "seed {seed}: {outcome:?}"
@@ -167,14 +171,14 @@ fn circles_across_ranks_get_replays_stuck() {
 
 /// Makes each rank run its nodes in sequence, in an order of its own that keeps the order only within groups and
 /// channels.
-fn twist(job: &mut UnwrittenJob, dice: &mut Dice, rooted: bool) {
+fn shuffle_rank_orders(job: &mut UnwrittenJob, dice: &mut Dice, rooted: bool) {
     for nodes in &mut job.ranks {
         let mut rest = nodes.split_off(1);
-        rest.retain(|node| rooted || !has(node, "comm_root"));
+        rest.retain(|node| rooted || !has_attribute(node, "comm_root"));
         rest.sort_by_key(|node| node.id);
         let mut queues: BTreeMap<String, VecDeque<Node>> = BTreeMap::new();
         for node in rest {
-            let number = |name| value(&mut node.clone(), name).copied();
+            let number = |name| find_integer_value(&mut node.clone(), name).copied();
             let key = match node.r#type {
                 5 | 6 => format!(
                     "{:?} {:?}",
@@ -216,18 +220,22 @@ fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle()
         // Members of a group that shares its lane with other work start together, so members of a
         // collective with a root wait for more members than they need.
         let rooted = dice.roll(2) == 0;
-        twist(&mut twisted, dice, rooted);
+        shuffle_rank_orders(&mut twisted, dice, rooted);
         let findings = twisted.findings();
         let circle = findings.count_of_kind(DefectKind::Deadlock) == 1;
         assert_eq!(
             circle,
             findings.count_by_severity().errors > 0,
             "seed {seed}: {}",
-            told(&findings)
+            format_defects(&findings)
         );
-        match replay(&twisted.files(), &twisted.options) {
+        match read_and_replay_files(&twisted.files(), &twisted.options) {
             TestReplayOutcome::Done => {
-                assert!(!circle, "seed {seed}: finished, but {}", told(&findings));
+                assert!(
+                    !circle,
+                    "seed {seed}: finished, but {}",
+                    format_defects(&findings)
+                );
                 done += 1;
             }
             TestReplayOutcome::Stuck(why) => {

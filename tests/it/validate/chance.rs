@@ -38,7 +38,7 @@ pub struct UnwrittenJob {
     pub twice: Option<u32>,
 }
 
-pub fn attribute(name: &str, value: Value) -> AttributeProto {
+pub fn make_attribute(name: &str, value: Value) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -46,12 +46,12 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-pub fn number(name: &str, value: i64) -> AttributeProto {
-    attribute(name, Value::Int64Val(value))
+pub fn make_integer_attribute(name: &str, value: i64) -> AttributeProto {
+    make_attribute(name, Value::Int64Val(value))
 }
 
 /// Returns the value of an integer attribute, if the node has it.
-pub fn value<'n>(node: &'n mut Node, name: &str) -> Option<&'n mut i64> {
+pub fn find_integer_value<'n>(node: &'n mut Node, name: &str) -> Option<&'n mut i64> {
     let attr = node.attr.iter_mut().find(|attr| attr.name == name)?;
     match &mut attr.value {
         Some(Value::Int64Val(value)) => Some(value),
@@ -59,7 +59,7 @@ pub fn value<'n>(node: &'n mut Node, name: &str) -> Option<&'n mut i64> {
     }
 }
 
-pub fn has(node: &Node, name: &str) -> bool {
+pub fn has_attribute(node: &Node, name: &str) -> bool {
     node.attr.iter().any(|attr| attr.name == name)
 }
 
@@ -71,7 +71,7 @@ pub fn is_message(node: &Node) -> bool {
     matches!(node.r#type, 5 | 6)
 }
 
-pub fn declaring(groups: &DeclaredGroups) -> Node {
+pub fn make_declaration_node(groups: &DeclaredGroups) -> Node {
     Node {
         id: 5,
         name: "## process_group:init ##".to_owned(),
@@ -84,7 +84,7 @@ pub fn declaring(groups: &DeclaredGroups) -> Node {
     }
 }
 
-fn node(kind: i32, attr: Vec<AttributeProto>) -> Node {
+fn make_node(kind: i32, attr: Vec<AttributeProto>) -> Node {
     Node {
         r#type: kind,
         duration_micros: 5,
@@ -94,10 +94,13 @@ fn node(kind: i32, attr: Vec<AttributeProto>) -> Node {
 }
 
 /// Returns a collective with this `comm_type`.
-fn collective(kind: i64, bytes: i64, group: Option<&str>) -> Node {
-    let mut attr = vec![number("comm_type", kind), number("comm_size", bytes)];
-    attr.extend(group.map(|name| attribute("pg_name", Value::StringVal(name.to_owned()))));
-    node(7, attr)
+fn make_collective_node(kind: i64, bytes: i64, group: Option<&str>) -> Node {
+    let mut attr = vec![
+        make_integer_attribute("comm_type", kind),
+        make_integer_attribute("comm_size", bytes),
+    ];
+    attr.extend(group.map(|name| make_attribute("pg_name", Value::StringVal(name.to_owned()))));
+    make_node(7, attr)
 }
 
 impl UnwrittenJob {
@@ -118,7 +121,7 @@ impl UnwrittenJob {
             groups.insert(name.to_owned(), members);
         }
         let mut job = Self {
-            ranks: vec![vec![declaring(&groups)]; ranks],
+            ranks: vec![vec![make_declaration_node(&groups)]; ranks],
             groups,
             options: ValidateOptions::changed_from_default(|o| o.show = 1000),
             cut: None,
@@ -152,26 +155,26 @@ impl UnwrittenJob {
         let bytes = 8 << dice.roll(20);
         let name = dice.pick(&["1", "tp"]);
         let members: Vec<usize> = self.groups[name].iter().map(|&r| r as usize).collect();
-        let host = || attribute("is_cpu_op", Value::BoolVal(true));
+        let host = || make_attribute("is_cpu_op", Value::BoolVal(true));
         match event {
-            0 | 1 => all.for_each(|rank| self.add(rank, node(4, vec![]), dice)),
-            2 => all.for_each(|rank| self.add(rank, node(4, vec![host()]), dice)),
+            0 | 1 => all.for_each(|rank| self.add(rank, make_node(4, vec![]), dice)),
+            2 => all.for_each(|rank| self.add(rank, make_node(4, vec![host()]), dice)),
             3 => {
                 let kind = dice.pick(&[0, 2, 6, 7, 9]);
-                all.for_each(|rank| self.add(rank, collective(kind, bytes, None), dice));
+                all.for_each(|rank| self.add(rank, make_collective_node(kind, bytes, None), dice));
             }
             4 => {
                 let kind = dice.pick(&[0, 2, 6, 7]);
                 for rank in members {
-                    self.add(rank, collective(kind, bytes, Some(name)), dice);
+                    self.add(rank, make_collective_node(kind, bytes, Some(name)), dice);
                 }
             }
             5 => {
                 let kind = dice.pick(&[1, 3, 4, 5]);
                 let root = dice.pick(&members) as i64;
                 for rank in members {
-                    let mut node = collective(kind, bytes, Some(name));
-                    node.attr.push(number("comm_root", root));
+                    let mut node = make_collective_node(kind, bytes, Some(name));
+                    node.attr.push(make_integer_attribute("comm_root", root));
                     self.add(rank, node, dice);
                 }
             }
@@ -180,9 +183,9 @@ impl UnwrittenJob {
                     values: vec![true, false],
                 };
                 for rank in all {
-                    let mut node = collective(0, bytes, None);
+                    let mut node = make_collective_node(0, bytes, None);
                     let mask = Value::BoolList(mask.clone());
-                    node.attr.push(attribute("involved_dim", mask));
+                    node.attr.push(make_attribute("involved_dim", mask));
                     self.add(rank, node, dice);
                 }
             }
@@ -196,11 +199,11 @@ impl UnwrittenJob {
                 let switch = Value::StringVal("all_gather".to_owned());
                 for rank in all {
                     let attr = vec![
-                        number("tensor_size", bytes),
-                        number("tensor_loc", 2),
-                        attribute("in_switch", switch.clone()),
+                        make_integer_attribute("tensor_size", bytes),
+                        make_integer_attribute("tensor_loc", 2),
+                        make_attribute("in_switch", switch.clone()),
                     ];
-                    self.add(rank, node(2, attr), dice);
+                    self.add(rank, make_node(2, attr), dice);
                 }
             }
         }
@@ -209,13 +212,13 @@ impl UnwrittenJob {
     fn message(&mut self, (from, to): (usize, usize), tag: i64, bytes: i64, dice: &mut Dice) {
         let half = |far: &str, rank: usize| {
             vec![
-                number(far, rank as i64),
-                number("comm_tag", tag),
-                number("comm_size", bytes),
+                make_integer_attribute(far, rank as i64),
+                make_integer_attribute("comm_tag", tag),
+                make_integer_attribute("comm_size", bytes),
             ]
         };
-        self.add(from, node(5, half("comm_dst", to)), dice);
-        self.add(to, node(6, half("comm_src", from)), dice);
+        self.add(from, make_node(5, half("comm_dst", to)), dice);
+        self.add(to, make_node(6, half("comm_src", from)), dice);
     }
 
     /// Appends a node to its rank, with a dependency on one of the last nodes.

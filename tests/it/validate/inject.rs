@@ -2,9 +2,10 @@
 //! place.
 
 use super::chance::{
-    Dice, UnwrittenJob, attribute, declaring, has, is_collective, is_message, number, value,
+    Dice, UnwrittenJob, find_integer_value, has_attribute, is_collective, is_message,
+    make_attribute, make_declaration_node, make_integer_attribute,
 };
-use super::told;
+use super::format_defects;
 use crate::corpus::sample_every_nth;
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value;
@@ -18,7 +19,7 @@ type DefectPlace = (Option<u32>, Option<u64>);
 /// The number of defects of each kind.
 const TIMES: u64 = 1000;
 /// Returns the seeds to use: one in four by default.
-fn seeds() -> Vec<u64> {
+fn list_seeds() -> Vec<u64> {
     sample_every_nth(4, 0..TIMES)
 }
 
@@ -27,8 +28,8 @@ type DefectInjector = fn(&mut UnwrittenJob, &mut Dice) -> DefectPlace;
 
 /// Every kind of defect, with the function that injects it.
 pub const ALL: &[(DefectKind, DefectInjector)] = &[
-    (DefectKind::Unreadable, cut),
-    (DefectKind::InvalidNode, senseless),
+    (DefectKind::Unreadable, truncate_random_file),
+    (DefectKind::InvalidNode, inject_invalid_node),
     (DefectKind::DuplicateId, duplicate_id),
     (DefectKind::SelfData, |job, dice| {
         on_any(job, dice, |node| node.data_deps.push(node.id))
@@ -37,20 +38,20 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
         on_any(job, dice, |node| node.data_deps.push(7))
     }),
     (DefectKind::Cycle, |job, dice| {
-        circle(job, dice, |node| &mut node.data_deps)
+        inject_dependency_cycle(job, dice, |node| &mut node.data_deps)
     }),
-    (DefectKind::Unreachable, unreachable),
+    (DefectKind::Unreachable, inject_unreachable_nodes),
     (DefectKind::WrongRank, wrong_rank),
     (DefectKind::DeclaredTwice, declared_twice),
     (DefectKind::Undeclared, find_undeclared_members),
-    (DefectKind::NotMember, outsider),
+    (DefectKind::NotMember, inject_non_member),
     (DefectKind::MemberTwice, member_twice),
     (DefectKind::GroupZero, group_zero),
     (DefectKind::RankTwice, |job, dice| {
         job.twice = Some(dice.roll(job.ranks.len()) as u32);
         (job.twice, None)
     }),
-    (DefectKind::BeyondJob, beyond),
+    (DefectKind::BeyondJob, inject_peer_beyond_job),
     (DefectKind::MissingRank, |job, dice| {
         job.options.ranks = Some(job.ranks.len() as u32);
         job.absent = Some(dice.roll(job.ranks.len()) as u32);
@@ -58,26 +59,26 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
     }),
     (DefectKind::Collectives, |job, dice| {
         resize_uninitialised(job, dice, |node| {
-            is_collective(node) && !has(node, "involved_dim") && !is_barrier(node)
+            is_collective(node) && !has_attribute(node, "involved_dim") && !is_barrier(node)
         })
     }),
-    (DefectKind::Root, root),
-    (DefectKind::Oversized, oversized),
+    (DefectKind::Root, inject_invalid_root),
+    (DefectKind::Oversized, inject_oversized_gather),
     (DefectKind::Unmatched, |job, dice| {
-        set(job, dice, is_message, |node| {
-            *value(node, "comm_tag").expect("it has one") = 77
+        change_random_node(job, dice, is_message, |node| {
+            *find_integer_value(node, "comm_tag").expect("it has one") = 77
         })
     }),
     (DefectKind::MessageSize, |job, dice| {
         resize_uninitialised(job, dice, is_message)
     }),
     (DefectKind::InSwitch, |job, dice| {
-        set(
+        change_random_node(
             job,
             dice,
-            |node| has(node, "in_switch"),
+            |node| has_attribute(node, "in_switch"),
             |node| {
-                *value(node, "tensor_size").expect("it has one") += 1;
+                *find_integer_value(node, "tensor_size").expect("it has one") += 1;
             },
         )
     }),
@@ -89,30 +90,32 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
         on_any(job, dice, |node| node.ctrl_deps.push(7))
     }),
     (DefectKind::ControlCycle, |job, dice| {
-        circle(job, dice, |node| &mut node.ctrl_deps)
+        inject_dependency_cycle(job, dice, |node| &mut node.ctrl_deps)
     }),
     (DefectKind::HostCommunication, |job, dice| {
-        let communicates = |node: &Node| has(node, "comm_size");
-        let host = attribute("is_cpu_op", Value::BoolVal(true));
-        set(job, dice, communicates, |node| node.attr.push(host.clone()))
+        let communicates = |node: &Node| has_attribute(node, "comm_size");
+        let host = make_attribute("is_cpu_op", Value::BoolVal(true));
+        change_random_node(job, dice, communicates, |node| node.attr.push(host.clone()))
     }),
-    (DefectKind::Redeclared, redeclared),
+    (DefectKind::Redeclared, inject_redeclared_group),
     (DefectKind::DivergentDimensions, |job, dice| {
-        resize_uninitialised(job, dice, |node| has(node, "involved_dim"))
+        resize_uninitialised(job, dice, |node| has_attribute(node, "involved_dim"))
     }),
     (DefectKind::NoWork, |job, dice| {
         let kernel = |node: &Node| node.r#type == 4 && node.attr.is_empty();
-        set(job, dice, kernel, |node| node.duration_micros = 0)
+        change_random_node(job, dice, kernel, |node| node.duration_micros = 0)
     }),
     (DefectKind::Overfreed, |job, dice| {
         on_any(job, dice, |node| {
-            node.attr.push(number("allocates.activations", 5));
-            node.attr.push(number("frees.activations", 7));
+            node.attr
+                .push(make_integer_attribute("allocates.activations", 5));
+            node.attr
+                .push(make_integer_attribute("frees.activations", 7));
         })
     }),
     (DefectKind::DuplicateDependency, |job, dice| {
         let waits = |node: &Node| !node.data_deps.is_empty();
-        set(job, dice, waits, |node| {
+        change_random_node(job, dice, waits, |node| {
             node.data_deps.push(node.data_deps[0])
         })
     }),
@@ -128,13 +131,13 @@ pub const ALL: &[(DefectKind, DefectInjector)] = &[
         (Some(rank as u32), Some(9999))
     }),
     (DefectKind::NoDuration, |job, dice| {
-        let host = |node: &Node| has(node, "is_cpu_op");
-        set(job, dice, host, |node| node.duration_micros = 0)
+        let host = |node: &Node| has_attribute(node, "is_cpu_op");
+        change_random_node(job, dice, host, |node| node.duration_micros = 0)
     }),
 ];
 
 /// Applies `what` to a random node that `wanted` accepts.
-fn set(
+fn change_random_node(
     job: &mut UnwrittenJob,
     dice: &mut Dice,
     wanted: impl Fn(&Node) -> bool,
@@ -146,7 +149,7 @@ fn set(
 }
 
 fn on_any(job: &mut UnwrittenJob, dice: &mut Dice, what: impl Fn(&mut Node)) -> DefectPlace {
-    set(job, dice, |_| true, what)
+    change_random_node(job, dice, |_| true, what)
 }
 
 fn resize_uninitialised(
@@ -154,17 +157,17 @@ fn resize_uninitialised(
     dice: &mut Dice,
     wanted: impl Fn(&Node) -> bool,
 ) -> DefectPlace {
-    set(job, dice, wanted, |node| {
-        *value(node, "comm_size").expect("it has one") += 1
+    change_random_node(job, dice, wanted, |node| {
+        *find_integer_value(node, "comm_size").expect("it has one") += 1
     })
 }
 
 fn is_barrier(node: &Node) -> bool {
-    value(&mut node.clone(), "comm_type") == Some(&mut 9)
+    find_integer_value(&mut node.clone(), "comm_type") == Some(&mut 9)
 }
 
 /// Truncates a file within a record.
-fn cut(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn truncate_random_file(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let rank = dice.roll(job.ranks.len());
     let lengths = job.ranks[rank].iter().map(Node::encoded_len);
     let mut end = 1;
@@ -180,13 +183,13 @@ fn cut(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     (Some(rank as u32), None)
 }
 
-fn senseless(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn inject_invalid_node(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     match dice.roll(3) {
         0 => on_any(job, dice, |node| node.r#type = 9),
-        1 => set(job, dice, is_message, |node| {
+        1 => change_random_node(job, dice, is_message, |node| {
             node.attr.retain(|a| a.name == "comm_size")
         }),
-        _ => set(job, dice, is_collective, |node| {
+        _ => change_random_node(job, dice, is_collective, |node| {
             node.attr.retain(|a| a.name != "comm_type")
         }),
     }
@@ -202,7 +205,7 @@ fn duplicate_id(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
 }
 
 /// Makes a node depend on a node that depends on it by data, directly or indirectly.
-fn circle(
+fn inject_dependency_cycle(
     job: &mut UnwrittenJob,
     dice: &mut Dice,
     deps: fn(&mut Node) -> &mut Vec<u64>,
@@ -230,7 +233,7 @@ fn circle(
 }
 
 /// Returns all nodes on `rank` that depend on `id`, directly or indirectly.
-fn behind(job: &UnwrittenJob, rank: usize, id: u64) -> BTreeSet<u64> {
+fn list_dependents(job: &UnwrittenJob, rank: usize, id: u64) -> BTreeSet<u64> {
     let mut behind = BTreeSet::from([id]);
     loop {
         let count = behind.len();
@@ -251,12 +254,13 @@ fn behind(job: &UnwrittenJob, rank: usize, id: u64) -> BTreeSet<u64> {
     }
 }
 
-fn unreachable(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn inject_unreachable_nodes(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let places = job.places(|_| true).into_iter();
-    let places = places.filter(|&(rank, i)| !behind(job, rank, job.ranks[rank][i].id).is_empty());
+    let places =
+        places.filter(|&(rank, i)| !list_dependents(job, rank, job.ranks[rank][i].id).is_empty());
     let (rank, i) = dice.pick(&places.collect::<Vec<_>>());
     job.ranks[rank][i].data_deps.push(7);
-    let behind = behind(job, rank, job.ranks[rank][i].id);
+    let behind = list_dependents(job, rank, job.ranks[rank][i].id);
     assert_eq!(
         job.findings().count_of_kind(DefectKind::Unreachable),
         behind.len() as u64
@@ -273,8 +277,10 @@ fn wrong_rank(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
         _ => ("comm_dst", "comm_src"),
     };
     match dice.roll(2) {
-        0 => node.attr.push(number(near, rank as i64 + 1)),
-        _ => *value(node, far).expect("it has one") = rank as i64,
+        0 => node
+            .attr
+            .push(make_integer_attribute(near, rank as i64 + 1)),
+        _ => *find_integer_value(node, far).expect("it has one") = rank as i64,
     }
     (Some(rank as u32), Some(node.id))
 }
@@ -286,17 +292,17 @@ fn declared_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     members.swap(0, 1);
     let node = Node {
         id: 6,
-        ..declaring(&other)
+        ..make_declaration_node(&other)
     };
     job.ranks[rank].push(node);
     (Some(rank as u32), Some(6))
 }
 
 fn find_undeclared_members(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    set(
+    change_random_node(
         job,
         dice,
-        |node| has(node, "pg_name"),
+        |node| has_attribute(node, "pg_name"),
         |node| {
             let group = node.attr.iter_mut().find(|attr| attr.name == "pg_name");
             group.expect("it has one").value = Some(Value::StringVal("nobody".to_owned()));
@@ -313,15 +319,15 @@ pub fn group_of(node: &Node) -> Option<&str> {
     }
 }
 
-fn outsider(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    let (rank, i) = dice.pick(&job.places(|node| has(node, "pg_name")));
+fn inject_non_member(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+    let (rank, i) = dice.pick(&job.places(|node| has_attribute(node, "pg_name")));
     let name = group_of(&job.ranks[rank][i])
         .expect("it names one")
         .to_owned();
     let mut groups = job.groups.clone();
     let members = groups.get_mut(&name).expect("it is declared");
     members.retain(|&member| member != rank as u32);
-    job.ranks[rank][0] = declaring(&groups);
+    job.ranks[rank][0] = make_declaration_node(&groups);
     let calls = job.ranks[rank]
         .iter()
         .filter(|node| group_of(node) == Some(&name));
@@ -329,7 +335,7 @@ fn outsider(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
 }
 
 fn member_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    let members = job.places(|node| has(node, "pg_name"));
+    let members = job.places(|node| has_attribute(node, "pg_name"));
     let (rank, i) = dice.pick(&members);
     let name = group_of(&job.ranks[rank][i])
         .expect("it names one")
@@ -337,7 +343,7 @@ fn member_twice(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let group = job.groups.get_mut(&name).expect("it is declared");
     group.push(group[0]);
     for nodes in &mut job.ranks {
-        nodes[0] = declaring(&job.groups);
+        nodes[0] = make_declaration_node(&job.groups);
     }
     (None, None)
 }
@@ -348,33 +354,33 @@ fn group_zero(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     (None, None)
 }
 
-fn beyond(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn inject_peer_beyond_job(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let ranks = job.ranks.len() as i64;
     job.options.ranks = Some(ranks as u32);
     let more = ranks + dice.roll(3) as i64;
-    set(job, dice, is_message, |node| {
+    change_random_node(job, dice, is_message, |node| {
         let far = if node.r#type == 5 {
             "comm_dst"
         } else {
             "comm_src"
         };
-        *value(node, far).expect("it has one") = more;
+        *find_integer_value(node, far).expect("it has one") = more;
     })
 }
 
-fn root(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
-    set(
+fn inject_invalid_root(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+    change_random_node(
         job,
         dice,
-        |node| has(node, "comm_root"),
+        |node| has_attribute(node, "comm_root"),
         |node| {
-            *value(node, "comm_root").expect("it has one") = 99;
+            *find_integer_value(node, "comm_root").expect("it has one") = 99;
         },
     )
 }
 
 /// Makes an all-gather exceed 2^63 bytes on all ranks.
-fn oversized(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn inject_oversized_gather(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     for nodes in &mut job.ranks {
         let last = nodes
             .iter()
@@ -385,7 +391,10 @@ fn oversized(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
             id: 20_000,
             r#type: 7,
             data_deps: vec![last],
-            attr: vec![number("comm_type", 2), number("comm_size", 1 << 62)],
+            attr: vec![
+                make_integer_attribute("comm_type", 2),
+                make_integer_attribute("comm_size", 1 << 62),
+            ],
             ..Node::default()
         });
     }
@@ -398,12 +407,12 @@ fn circle_of_ranks(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let send = job.ranks[from][i].clone();
     let channel = |node: &Node, kind: i32, far: &str, rank: i64| {
         let mut node = node.clone();
-        let tag = value(&mut send.clone(), "comm_tag").copied();
+        let tag = find_integer_value(&mut send.clone(), "comm_tag").copied();
         node.r#type == kind
-            && value(&mut node, far) == Some(&mut { rank })
-            && value(&mut node, "comm_tag").copied() == tag
+            && find_integer_value(&mut node, far) == Some(&mut { rank })
+            && find_integer_value(&mut node, "comm_tag").copied() == tag
     };
-    let to = *value(&mut send.clone(), "comm_dst").expect("it has one");
+    let to = *find_integer_value(&mut send.clone(), "comm_dst").expect("it has one");
     let sends = job.ranks[from].iter();
     let k = sends
         .filter(|node| channel(node, 5, "comm_dst", to) && node.id < send.id)
@@ -417,9 +426,9 @@ fn circle_of_ranks(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
         r#type: kind,
         data_deps: deps,
         attr: vec![
-            number(far, rank as i64),
-            number("comm_tag", 55),
-            number("comm_size", 8),
+            make_integer_attribute(far, rank as i64),
+            make_integer_attribute("comm_tag", 55),
+            make_integer_attribute("comm_size", 8),
         ],
         ..Node::default()
     };
@@ -430,12 +439,12 @@ fn circle_of_ranks(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     (None, None)
 }
 
-fn redeclared(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
+fn inject_redeclared_group(job: &mut UnwrittenJob, dice: &mut Dice) -> DefectPlace {
     let rank = dice.roll(job.ranks.len());
     let mut other = job.groups.clone();
     let members = other.get_mut("tp").expect("it is declared");
     members.swap(0, 1);
-    job.ranks[rank][0] = declaring(&other);
+    job.ranks[rank][0] = make_declaration_node(&other);
     // The first declaration counts as correct.
     (Some(rank.max(1) as u32), None)
 }
@@ -447,13 +456,13 @@ fn a_sound_job_has_no_defect() {
         let findings = job.findings();
         let tally = findings.count_by_severity();
         let all = tally.errors + tally.warnings + tally.notes;
-        assert_eq!(all, 0, "seed {seed}: {}", told(&findings));
+        assert_eq!(all, 0, "seed {seed}: {}", format_defects(&findings));
     }
 }
 
 /// Injects defects of `kind` into jobs, and checks that each is found.
-fn find(kind: DefectKind, inject: DefectInjector) {
-    for seed in seeds() {
+fn check_defects_found(kind: DefectKind, inject: DefectInjector) {
+    for seed in list_seeds() {
         let dice = &mut Dice(seed);
         let mut job = UnwrittenJob::sound(dice, kind == DefectKind::InSwitch);
         let (rank, node) = inject(&mut job, dice);
@@ -470,7 +479,7 @@ fn find(kind: DefectKind, inject: DefectInjector) {
         let told = || {
             format!(
                 "{kind} {rank:?} {node:?}, seed {seed}:\n{}",
-                told(&findings)
+                format_defects(&findings)
             )
         };
         assert!(is_there, "not found: {}", told());
@@ -492,7 +501,10 @@ fn every_defect_is_found_where_it_is() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for part in ALL.chunks(ALL.len().div_ceil(threads)) {
-            scope.spawn(|| part.iter().for_each(|(kind, inject)| find(*kind, *inject)));
+            scope.spawn(|| {
+                part.iter()
+                    .for_each(|(kind, inject)| check_defects_found(*kind, *inject))
+            });
         }
     });
 }

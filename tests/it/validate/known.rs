@@ -1,6 +1,6 @@
 //! Tests traces of other tools and of our own: they are sound except for known defects.
 
-use crate::corpus::{CaseFiles, corpus_path, rank_of, sizes, unpack_cases};
+use crate::corpus::{CaseFiles, corpus_path, parse_dimension_sizes, rank_of, unpack_cases};
 use chakram::internals::groups;
 use chakram::trace::{DecompressedTraceFile, discover_traces};
 use chakram::validate::{
@@ -21,7 +21,7 @@ const UNSOUND: &[(&str, &str)] = &[
     ("u_x_truncated", "unreadable"),
 ];
 
-fn check(files: &[(u32, Vec<u8>)], options: &ValidateOptions) -> DefectLog {
+fn validate_files(files: &[(u32, Vec<u8>)], options: &ValidateOptions) -> DefectLog {
     let traces = files.iter().map(|(rank, contents)| {
         let trace =
             TraceDefectsAndDigest::check_trace(contents, options.dependencies, options.show);
@@ -38,7 +38,7 @@ fn of_case(case: &CaseFiles) -> DefectLog {
         let bytes = case.get(file)?;
         Some(std::str::from_utf8(bytes).expect("it is text"))
     };
-    let sizes = sizes(case);
+    let sizes = parse_dimension_sizes(case);
     let options = ValidateOptions::changed_from_default(|o| {
         o.ranks = Some(sizes.iter().product());
         o.declared = text("comm.json").map_or_else(Default::default, |text| {
@@ -50,11 +50,11 @@ fn of_case(case: &CaseFiles) -> DefectLog {
     let files = case
         .iter()
         .filter_map(|(file, contents)| Some((rank_of(file)?, contents.clone())));
-    check(&files.collect::<Vec<_>>(), &options)
+    validate_files(&files.collect::<Vec<_>>(), &options)
 }
 
 /// Returns the names of the error kinds.
-fn errors(findings: &DefectLog) -> String {
+fn list_error_kinds(findings: &DefectLog) -> String {
     let kinds = DefectKind::iter_all().filter(|&kind| {
         findings.count_of_kind(kind) > 0 && kind.severity() == chakram::validate::Severity::Error
     });
@@ -70,9 +70,9 @@ fn every_case_of_astra_sim_is_sound_but_those_that_are_not() {
     let mut unsound = BTreeMap::new();
     for (name, case) in &cases {
         let findings = of_case(case);
-        let kinds = errors(&findings);
+        let kinds = list_error_kinds(&findings);
         if name.contains("_x_") || !kinds.is_empty() {
-            println!("{name}: {}", super::told(&findings));
+            println!("{name}: {}", super::format_defects(&findings));
         }
         if !kinds.is_empty() {
             unsound.insert(&name[..], kinds);
@@ -96,16 +96,19 @@ fn a_captured_trace_is_sound_but_for_control_dependencies() {
         o.show = 3;
     });
     let file = [(0, contents.as_slice().to_vec())];
-    let findings = check(&file, &options);
-    println!("{}", super::told(&findings));
-    assert_eq!(errors(&findings), "");
+    let findings = validate_files(&file, &options);
+    println!("{}", super::format_defects(&findings));
+    assert_eq!(list_error_kinds(&findings), "");
     assert_eq!(findings.count_of_kind(DefectKind::ControlCycle), 1);
     assert!(findings.count_of_kind(DefectKind::DanglingControl) > 1000);
     let both = ValidateOptions::changed_from_default(|o| {
         *o = options;
         o.dependencies = EnforcedDependencyKinds::Both;
     });
-    assert_eq!(errors(&check(&file, &both)), "cycle unreachable");
+    assert_eq!(
+        list_error_kinds(&validate_files(&file, &both)),
+        "cycle unreachable"
+    );
 }
 
 #[test]
@@ -129,13 +132,13 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
                 o.declared = groups::parse_file(text).expect("groups are well formed");
             }
         });
-        let findings = check(&files.collect::<Vec<_>>(), &options);
+        let findings = validate_files(&files.collect::<Vec<_>>(), &options);
         let expected = match path.ends_with("deadlock-2") {
             true => "deadlock",
             false => "",
         };
-        println!("{}: {}", path.display(), super::told(&findings));
-        assert_eq!(errors(&findings), expected, "{}", path.display());
+        println!("{}: {}", path.display(), super::format_defects(&findings));
+        assert_eq!(list_error_kinds(&findings), expected, "{}", path.display());
         assert_eq!(
             findings.count_by_severity().warnings,
             0,
@@ -176,8 +179,8 @@ fn damaged_captures_are_unsound() {
         damaged.push((format!("a bit of byte {at}"), bytes));
     }
     for (what, bytes) in damaged {
-        let findings = check(&[(0, bytes.clone())], &options);
-        println!("{what}: {}", super::told(&findings));
+        let findings = validate_files(&[(0, bytes.clone())], &options);
+        println!("{what}: {}", super::format_defects(&findings));
         let graph = chakram::workload::Graph::read_graph(&bytes, 0, EnforcedDependencyKinds::Auto);
         assert_eq!(
             graph.is_err(),

@@ -1,13 +1,13 @@
 //! Tests the program from a shell.
 
 use super::chance::{Dice, UnwrittenJob};
-use crate::commands::{chakram, code};
+use crate::commands::{run_chakram, run_for_exit_code};
 use chakram::internals::proto::Node;
 use serde_json::Value;
 use std::path::Path;
 
 /// Writes the files of `job` and returns their folder.
-fn write(job: &UnwrittenJob) -> tempfile::TempDir {
+fn write_job_files(job: &UnwrittenJob) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for (rank, bytes) in job.files() {
         let path = folder.path().join(format!("job.{rank}.et"));
@@ -16,13 +16,13 @@ fn write(job: &UnwrittenJob) -> tempfile::TempDir {
     folder
 }
 
-fn text(args: &[&str]) -> String {
-    String::from_utf8(chakram(args).stdout).expect("it is text")
+fn capture_stdout(args: &[&str]) -> String {
+    String::from_utf8(run_chakram(args).stdout).expect("it is text")
 }
 
 /// Returns a job of two ranks, where rank 0 reduces 1 KiB and gathers 64 B, and rank 1 does so in
 /// reverse order.
-fn diverging() -> UnwrittenJob {
+fn build_diverging_job() -> UnwrittenJob {
     let mut job = UnwrittenJob::sound(&mut Dice(0), false);
     let collective = |id: u64, name: &str, kind, bytes, deps: &[u64]| Node {
         id,
@@ -30,8 +30,8 @@ fn diverging() -> UnwrittenJob {
         r#type: 7,
         data_deps: deps.to_vec(),
         attr: vec![
-            super::chance::number("comm_type", kind),
-            super::chance::number("comm_size", bytes),
+            super::chance::make_integer_attribute("comm_type", kind),
+            super::chance::make_integer_attribute("comm_size", bytes),
         ],
         ..Node::default()
     };
@@ -50,38 +50,44 @@ fn diverging() -> UnwrittenJob {
 
 #[test]
 fn exit_codes_tell_sound_from_unsound() {
-    assert_eq!(code(&["validate", "traces/data-parallel-8", "--strict"]), 0);
-    assert_eq!(code(&["validate", "traces/deadlock-2"]), 2);
-    assert_eq!(code(&["validate", "traces/data-parallel-8/job.3.et"]), 2);
+    assert_eq!(
+        run_for_exit_code(&["validate", "traces/data-parallel-8", "--strict"]),
+        0
+    );
+    assert_eq!(run_for_exit_code(&["validate", "traces/deadlock-2"]), 2);
+    assert_eq!(
+        run_for_exit_code(&["validate", "traces/data-parallel-8/job.3.et"]),
+        2
+    );
     let one = [
         "validate",
         "traces/data-parallel-8/job.3.et",
         "--absent",
         "mirror",
     ];
-    assert_eq!(code(&one), 0);
+    assert_eq!(run_for_exit_code(&one), 0);
     assert_eq!(
-        code(&["validate", "traces/data-parallel-8", "--ranks", "4"]),
+        run_for_exit_code(&["validate", "traces/data-parallel-8", "--ranks", "4"]),
         2
     );
     assert_eq!(
-        code(&["validate", "traces/data-parallel-8", "--ranks", "0"]),
+        run_for_exit_code(&["validate", "traces/data-parallel-8", "--ranks", "0"]),
         2
     );
-    assert_eq!(code(&["validate", "no/such/folder"]), 2);
+    assert_eq!(run_for_exit_code(&["validate", "no/such/folder"]), 2);
     let mut job = UnwrittenJob::sound(&mut Dice(0), false);
     job.ranks[1][1].ctrl_deps.push(7);
-    let folder = write(&job);
+    let folder = write_job_files(&job);
     let path = folder.path().to_str().expect("it is text");
-    assert_eq!(code(&["validate", path]), 0);
-    assert_eq!(code(&["validate", path, "--strict"]), 2);
+    assert_eq!(run_for_exit_code(&["validate", path]), 0);
+    assert_eq!(run_for_exit_code(&["validate", path, "--strict"]), 2);
 }
 
 #[test]
 fn the_first_divergence_is_told_from_both_sides() {
-    let folder = write(&diverging());
+    let folder = write_job_files(&build_diverging_job());
     let path = folder.path().to_str().expect("it is text");
-    let text = text(&["validate", path]);
+    let text = capture_stdout(&["validate", path]);
     let file = |rank| {
         folder
             .path()
@@ -120,10 +126,10 @@ fn json_counts_all_and_lists_the_first() {
         node.ctrl_deps.push(7);
     }
     let count = job.ranks[0].len();
-    let folder = write(&job);
+    let folder = write_job_files(&job);
     let path = folder.path().to_str().expect("it is text");
     let args = ["validate", path, "--show", "2", "--format", "json"];
-    let document: Value = serde_json::from_str(&text(&args)).expect("it is JSON");
+    let document: Value = serde_json::from_str(&capture_stdout(&args)).expect("it is JSON");
     assert_eq!(document["schema"], "chakram.validation.1");
     assert_eq!(document["sound"], true);
     assert_eq!(document["warnings"], count);
@@ -143,7 +149,7 @@ fn json_counts_all_and_lists_the_first() {
     let to = file.to_str().expect("it is text");
     for threads in ["1", "3"] {
         let args = [&args[..], &["--threads", threads, "-o", to]].concat();
-        assert_eq!(code(&args), 0);
+        assert_eq!(run_for_exit_code(&args), 0);
         let written = std::fs::read_to_string(&file).expect("it was written");
         let written: Value = serde_json::from_str(&written).expect("it is JSON");
         assert_eq!(written, document);
@@ -161,7 +167,7 @@ fn a_file_under_several_names_is_read_once_and_counts_for_each() {
         std::fs::hard_link(&first, other).expect("it can be linked");
     }
     let path = folder.path().to_str().expect("it is text");
-    let text = text(&["validate", path]);
+    let text = capture_stdout(&["validate", path]);
     assert!(text.starts_with("total: 20 traces"), "{text}");
     assert!(text.ends_with("verdict: sound, no defects\n"), "{text}");
 }
@@ -171,7 +177,7 @@ fn a_machine_says_who_takes_part_in_collectives_over_some_dimensions() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("it is text");
     let job = folder.path().join("job");
-    let generated = chakram(&[
+    let generated = run_chakram(&[
         "generate",
         "collective",
         "all-reduce",
@@ -185,9 +191,9 @@ fn a_machine_says_who_takes_part_in_collectives_over_some_dimensions() {
         job.to_str().expect("it is text"),
     ]);
     assert!(generated.status.success(), "{generated:?}");
-    assert_eq!(code(&["validate", path]), 0);
+    assert_eq!(run_for_exit_code(&["validate", path]), 0);
     assert_eq!(
-        code(&["validate", path, "--machine", "dgx-h100x2", "--strict"]),
+        run_for_exit_code(&["validate", path, "--machine", "dgx-h100x2", "--strict"]),
         0
     );
 }

@@ -1,7 +1,7 @@
 //! Tests laws of transforms over a grid of plans: a transformed job equals the job generated with
 //! the target plan, and a transform followed by its inverse changes no byte.
 
-use super::{Jobs, report, traces};
+use super::{Jobs, read_trace_files, replay_for_json};
 use serde_json::Value;
 use std::path::Path;
 
@@ -84,7 +84,7 @@ impl JobDegreesAndSchedule {
 }
 
 /// Returns the points of a grid that are valid plans.
-fn grid(
+fn list_valid_plans(
     tensor: &[u32],
     pipeline: &[u32],
     micro_batches: &[u32],
@@ -119,7 +119,7 @@ fn grid(
 }
 
 /// Returns the calls of each collective: kind, members, calls and bytes.
-fn collectives(report: &Value) -> Vec<String> {
+fn list_collective_calls(report: &Value) -> Vec<String> {
     let all = report["collectives"].as_array().expect("a list").iter();
     let mut all: Vec<String> = all
         .map(|one| {
@@ -137,7 +137,7 @@ fn collectives(report: &Value) -> Vec<String> {
 }
 
 /// Returns the peak memory of each NPU.
-fn peaks(report: &Value) -> Vec<f64> {
+fn list_peak_memory(report: &Value) -> Vec<f64> {
     let all = report["memory"]["npus"].as_array().expect("a list");
     all.iter()
         .map(|npu| npu["peak_bytes"].as_f64().expect("a number"))
@@ -147,11 +147,15 @@ fn peaks(report: &Value) -> Vec<f64> {
 /// Fails unless the job in `edited` has the same structure as the job in `expected`, and takes as long within 1 %.
 fn assert_same_job(edited: &str, expected: &str, of: &str) {
     let machine = ["-m", "dgx-h100x8", "--no-verify"];
-    let [edited, expected] = [edited, expected].map(|job| report(job, &machine));
+    let [edited, expected] = [edited, expected].map(|job| replay_for_json(job, &machine));
     for key in ["nodes", "messages", "ranks"] {
         assert_eq!(edited[key], expected[key], "{key}: {of}");
     }
-    assert_eq!(collectives(&edited), collectives(&expected), "{of}");
+    assert_eq!(
+        list_collective_calls(&edited),
+        list_collective_calls(&expected),
+        "{of}"
+    );
     let times = [&edited, &expected].map(|report| report["makespan_ps"].as_f64().expect("a time"));
     let off = times[0] / times[1] - 1.0;
     assert!(off.abs() < 0.01, "{of}: {:+.3} %", off * 100.0);
@@ -161,8 +165,11 @@ fn assert_same_job(edited: &str, expected: &str, of: &str) {
 fn assert_same_memory(edited: &str, expected: &str, of: &str) {
     assert_same_job(edited, expected, of);
     let machine = ["-m", "dgx-h100x8", "--no-verify"];
-    let [edited, expected] = [edited, expected].map(|job| report(job, &machine));
-    for (own, expected) in peaks(&edited).iter().zip(peaks(&expected)) {
+    let [edited, expected] = [edited, expected].map(|job| replay_for_json(job, &machine));
+    for (own, expected) in list_peak_memory(&edited)
+        .iter()
+        .zip(list_peak_memory(&expected))
+    {
         let off = own / expected - 1.0;
         assert!(off.abs() < 0.01, "memory of {of}: {:+.3} %", off * 100.0);
     }
@@ -192,7 +199,7 @@ fn take_varint(bytes: &mut &[u8]) -> u64 {
 /// Gives each kernel of the traces in a folder a recorded time: `times` multiplied by a value
 /// derived from its name without numbers.
 fn record_kernels(folder: &str, times: u64) {
-    for (file, bytes) in traces(folder) {
+    for (file, bytes) in read_trace_files(folder) {
         let (mut left, mut out) = (&bytes[..], Vec::new());
         while !left.is_empty() {
             let length = take_varint(&mut left) as usize;
@@ -291,11 +298,17 @@ fn check_inverses(points: &[JobDegreesAndSchedule]) {
         ] {
             let of = format!("{there} and {back} of {point:?}");
             let edited = jobs.edit(&base, "there", &[&there]);
-            assert!(traces(&base) != traces(&edited), "{of}: nothing changes");
+            assert!(
+                read_trace_files(&base) != read_trace_files(&edited),
+                "{of}: nothing changes"
+            );
             let again = jobs.edit(&edited, "again", &[&back]);
-            assert!(traces(&base) == traces(&again), "{of}");
+            assert!(read_trace_files(&base) == read_trace_files(&again), "{of}");
             let together = jobs.edit(&base, "together", &[&there, &back]);
-            assert!(traces(&base) == traces(&together), "{of}, together");
+            assert!(
+                read_trace_files(&base) == read_trace_files(&together),
+                "{of}, together"
+            );
             for folder in [edited, again, together] {
                 std::fs::remove_dir_all(folder).expect("it is there");
             }
@@ -306,8 +319,8 @@ fn check_inverses(points: &[JobDegreesAndSchedule]) {
 
 #[test]
 fn edited_jobs_are_the_generated_ones_over_a_grid_of_plans() {
-    let mut points = grid(&[1], &[1], &[2], &[0, 3]);
-    points.extend(grid(&[1], &[2], &[2], &[2]));
+    let mut points = list_valid_plans(&[1], &[1], &[2], &[0, 3]);
+    points.extend(list_valid_plans(&[1], &[2], &[2], &[2]));
     check_plans(&points);
 }
 
@@ -323,7 +336,8 @@ fn samples_with_the_sizes_of_a_weight_grow_with_the_batch() {
     .map(|(name, batch)| jobs.generate(name, 2, &format!("--tensor 2 --data 2 --batch {batch}")));
     let edited = jobs.edit(&base, "edited", &["batch=3x"]);
     assert_same_memory(&edited, &generated, "batch=3x");
-    let work = |job: &str| report(job, &["-m", "dgx-h100x8", "--no-verify"])["operators"].clone();
+    let work =
+        |job: &str| replay_for_json(job, &["-m", "dgx-h100x8", "--no-verify"])["operators"].clone();
     assert_eq!(work(&edited), work(&generated));
 }
 
@@ -389,39 +403,51 @@ fn pipelines_of_other_depths_are_the_generated_ones() {
         }
     }
     let two = jobs.generate("two", 4, "--pipeline 2 --batch 4 --micro-batch 2");
-    let found = super::refused(&["replay", &two, "-m", "dgx-h100", "--edit", "pipeline=4"]);
+    let found =
+        super::expect_cli_error(&["replay", &two, "-m", "dgx-h100", "--edit", "pipeline=4"]);
     assert!(
         found.contains("no captured rank is of the middle stage"),
         "{found}"
     );
     let one = jobs.generate("one", 2, "--batch 2 --micro-batch 2");
-    let found = super::refused(&["replay", &one, "-m", "dgx-h100", "--edit", "pipeline=2"]);
+    let found =
+        super::expect_cli_error(&["replay", &one, "-m", "dgx-h100", "--edit", "pipeline=2"]);
     assert!(found.contains("the job has 1 stages"), "{found}");
 }
 
 #[test]
 #[ignore = "hundreds of edits, some minutes"]
 fn edited_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
-    check_plans(&grid(&[1, 2], &[1, 2, 4], &[1, 4], &[0, 1, 2, 3]));
+    check_plans(&list_valid_plans(
+        &[1, 2],
+        &[1, 2, 4],
+        &[1, 4],
+        &[0, 1, 2, 3],
+    ));
 }
 
 #[test]
 fn inverses_change_no_byte_over_a_grid_of_plans() {
-    let mut points = grid(&[1], &[1], &[2], &[0, 3]);
-    points.extend(grid(&[1], &[2], &[2], &[1]));
+    let mut points = list_valid_plans(&[1], &[1], &[2], &[0, 3]);
+    points.extend(list_valid_plans(&[1], &[2], &[2], &[1]));
     check_inverses(&points);
 }
 
 #[test]
 #[ignore = "hundreds of edits, some minutes"]
 fn inverses_change_no_byte_over_a_wide_grid_of_plans() {
-    check_inverses(&grid(&[1, 2], &[1, 2, 4], &[1, 4], &[0, 1, 2, 3]));
+    check_inverses(&list_valid_plans(
+        &[1, 2],
+        &[1, 2, 4],
+        &[1, 4],
+        &[0, 1, 2, 3],
+    ));
 }
 
 /// Generates the job of a point with heads of size 64, inner layers of four times the width, and
 /// one gradient bucket per layer.
 fn generate_of_width(jobs: &Jobs, name: &str, point: JobDegreesAndSchedule, hidden: u32) -> String {
-    let mut model = super::model(point.layers());
+    let mut model = super::format_small_model(point.layers());
     for (key, old, new) in [
         ("hidden", 256, hidden),
         ("heads", 4, hidden / 64),
@@ -436,7 +462,7 @@ fn generate_of_width(jobs: &Jobs, name: &str, point: JobDegreesAndSchedule, hidd
     words.extend(["--bucket", "1kB", "--tokens", "64"]);
     let options = point.options();
     words.extend(options.split_ascii_whitespace());
-    super::done(&words);
+    super::run_for_stdout(&words);
     jobs.path(name)
 }
 
@@ -459,15 +485,15 @@ fn check_widths(points: &[JobDegreesAndSchedule]) {
 
 #[test]
 fn wider_jobs_are_the_generated_ones_over_a_grid_of_plans() {
-    let mut points = grid(&[1], &[1], &[1, 2], &[0, 3]);
-    points.extend(grid(&[2], &[2], &[2], &[1, 2]));
+    let mut points = list_valid_plans(&[1], &[1], &[1, 2], &[0, 3]);
+    points.extend(list_valid_plans(&[2], &[2], &[2], &[1, 2]));
     check_widths(&points);
 }
 
 #[test]
 #[ignore = "hundreds of edits, some minutes"]
 fn wider_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
-    check_widths(&grid(&[1, 2], &[1, 2], &[1, 4], &[0, 1, 2, 3]));
+    check_widths(&list_valid_plans(&[1, 2], &[1, 2], &[1, 4], &[0, 1, 2, 3]));
 }
 
 /// `generate --edit` writes the same bytes as `generate` followed by `edit`. An edit that an option of the plan can
@@ -481,7 +507,7 @@ fn generated_jobs_are_edited_as_their_files_are() {
     let edited = jobs.edit(&base, "edited", &edits);
     let words: Vec<String> = edits.iter().map(|edit| format!("--edit {edit}")).collect();
     let direct = jobs.generate("direct", 4, &format!("{options} {}", words.join(" ")));
-    assert!(traces(&edited) == traces(&direct));
+    assert!(read_trace_files(&edited) == read_trace_files(&direct));
     for (edit, option) in [
         ("batch=2x", "--micro-batch"),
         ("sequence=2x", "--tokens"),
@@ -491,7 +517,8 @@ fn generated_jobs_are_edited_as_their_files_are() {
         ("pipeline=4", "--pipeline"),
         ("bucket=4MiB", "--bucket"),
     ] {
-        let found = super::refused(&["generate", "gpt2-small", "-m", "dgx-h100", "--edit", edit]);
+        let found =
+            super::expect_cli_error(&["generate", "gpt2-small", "-m", "dgx-h100", "--edit", edit]);
         let says =
             found.contains(option) && found.contains("a generated job needs an option of the plan");
         assert!(says, "{edit}: {found}");
@@ -508,9 +535,9 @@ fn layers_of_all_captured_micro_batches_are_repeated() {
     let jobs = Jobs::new();
     let job = jobs.path("captured");
     let capture = capture.to_str().expect("UTF-8").to_owned();
-    super::done(&["convert", "pytorch", &capture, "-o", &format!("{job}/job")]);
+    super::run_for_stdout(&["convert", "pytorch", &capture, "-o", &format!("{job}/job")]);
     let operator = |job: &str, name: &str| {
-        let report = report(job, &["-m", "dgx-a100", "--comm", "recorded"]);
+        let report = replay_for_json(job, &["-m", "dgx-a100", "--comm", "recorded"]);
         let all = report["operators"].as_array().expect("a list").clone();
         let found = all.into_iter().find(|one| one["name"] == name);
         let found = found.expect("it is there");
@@ -520,7 +547,7 @@ fn layers_of_all_captured_micro_batches_are_repeated() {
     // With twice the layers, reductions of other buckets replaced the recorded ones; removing the added layers brings
     // these back.
     let again = jobs.edit(&twice, "again", &["layers=-4"]);
-    assert!(traces(&job) == traces(&again));
+    assert!(read_trace_files(&job) == read_trace_files(&again));
     for name in ["aten::gelu_backward", "aten::addmm"] {
         let [[calls, time], [more_calls, more_time]] =
             [&job, &twice].map(|job| operator(job, name));
@@ -552,7 +579,7 @@ fn completed_jobs_have_the_interval_of_their_roles() {
     }
     let groups = format!("{fast}/job.groups.json");
     let options = ["-m", "dgx-h100", "--groups", &groups, "--edit", "ranks=6"];
-    let completed = report(&part, &options);
+    let completed = replay_for_json(&part, &options);
     let interval = &completed["edits"]["completed_makespan_ps"];
     let [low, high] = ["low", "high"].map(|end| interval[end].as_u64().expect("a time"));
     let own = completed["makespan_ps"].as_u64().expect("a time");
@@ -565,11 +592,11 @@ fn completed_jobs_have_the_interval_of_their_roles() {
         let name = "job.5.et";
         let to = Path::new(&part).join(name);
         std::fs::copy(Path::new(of).join(name), &to).expect("there is room");
-        let whole = report(&part, &["-m", "dgx-h100", "--groups", &groups]);
+        let whole = replay_for_json(&part, &["-m", "dgx-h100", "--groups", &groups]);
         assert_eq!(whole["makespan_ps"].as_u64(), Some(expected));
         std::fs::remove_file(to).expect("it is there");
     }
-    let text = super::done(&[&["replay", &part][..], &options].concat());
+    let text = super::run_for_stdout(&[&["replay", &part][..], &options].concat());
     let says = "with each rank that was not captured as the fastest";
     assert!(text.contains(says), "{text}");
 }

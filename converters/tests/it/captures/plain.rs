@@ -5,15 +5,15 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the elements of a list; empty if the value is not a list.
-fn list(value: &Value) -> &[Value] {
+fn list_array_elements(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
 /// Formats parsed JSON, which must contain no quotes, as Python's `str` does.
-fn python(value: &Value) -> String {
+fn format_as_python_str(value: &Value) -> String {
     match value {
         Value::Array(values) => {
-            let values: Vec<_> = values.iter().map(python).collect();
+            let values: Vec<_> = values.iter().map(format_as_python_str).collect();
             format!("[{}]", values.join(", "))
         }
         Value::String(text) => {
@@ -25,21 +25,26 @@ fn python(value: &Value) -> String {
 }
 
 /// Collects the tensors in a value: lists of six entries whose last entry is a text that names a tensor type.
-fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
+fn collect_tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     if !of.contains("Tensor(") {
         return;
     }
-    match list(value) {
+    match list_array_elements(value) {
         tensor @ [_, _, _, _, _, Value::String(_)] => into.push(tensor),
-        values => values.iter().for_each(|value| tensors(value, of, into)),
+        values => values
+            .iter()
+            .for_each(|value| collect_tensors(value, of, into)),
     }
 }
 
 /// Returns the storages in order, and the total size of the distinct tensors in bytes.
-fn summary(values: &Value, types: &Value) -> (Vec<u64>, u64) {
+fn summarise_tensors(values: &Value, types: &Value) -> (Vec<u64>, u64) {
     let mut found = Vec::new();
-    for (value, of) in list(values).iter().zip(list(types)) {
-        tensors(value, of.as_str().unwrap(), &mut found);
+    for (value, of) in list_array_elements(values)
+        .iter()
+        .zip(list_array_elements(types))
+    {
+        collect_tensors(value, of.as_str().unwrap(), &mut found);
     }
     let number = |v: &Value| v.as_u64().unwrap();
     let storages = found.iter().map(|t| number(&t[1])).filter(|s| *s != 0);
@@ -52,7 +57,7 @@ fn summary(values: &Value, types: &Value) -> (Vec<u64>, u64) {
 
 /// Compares a host trace with the JSON of its file.
 pub fn hold_host(trace: &HostTrace, json: &Value) {
-    let nodes = list(&json["nodes"]);
+    let nodes = list_array_elements(&json["nodes"]);
     assert_eq!(trace.nodes.len(), nodes.len());
     assert_eq!(trace.schema, json["schema"]);
     let mut comms = 0;
@@ -60,7 +65,7 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
     for ((node, record), json) in records.zip(nodes) {
         let fields = json.as_object().unwrap().iter();
         let mut all: BTreeMap<&str, &Value> = fields.map(|(name, v)| (&name[..], v)).collect();
-        for attr in list(&json["attrs"]) {
+        for attr in list_array_elements(&json["attrs"]) {
             all.insert(attr["name"].as_str().unwrap(), &attr["value"]);
         }
         let text = |number: u32| trace.texts.get(number);
@@ -98,9 +103,9 @@ pub fn hold_host(trace: &HostTrace, json: &Value) {
                 form.bytes_out,
             ),
         ] {
-            assert_eq!(text(shapes), python(side(name, "shapes")));
-            assert_eq!(text(types), python(side(name, "types")));
-            let (storages, expected) = summary(side(name, "values"), side(name, "types"));
+            assert_eq!(text(shapes), format_as_python_str(side(name, "shapes")));
+            assert_eq!(text(types), format_as_python_str(side(name, "types")));
+            let (storages, expected) = summarise_tensors(side(name, "values"), side(name, "types"));
             assert_eq!(trace.storages[range.0 as usize..range.1 as usize], storages);
             assert_eq!(bytes, expected);
         }
@@ -149,7 +154,7 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
             .as_str()
             .map_or_else(|| value.to_string(), str::to_owned)
     };
-    for json in list(&json["traceEvents"]) {
+    for json in list_array_elements(&json["traceEvents"]) {
         let track = |number: u32| {
             let track = &trace.tracks[number as usize];
             assert_eq!(
@@ -206,9 +211,12 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
     let info = &json["distributedInfo"];
     assert_eq!(trace.rank.map(u64::from), info["rank"].as_u64());
     assert_eq!(trace.world_size.map(u64::from), info["world_size"].as_u64());
-    assert_eq!(trace.groups.len(), list(&info["pg_config"]).len());
+    assert_eq!(
+        trace.groups.len(),
+        list_array_elements(&info["pg_config"]).len()
+    );
     assert_eq!(
         trace.device_names.len(),
-        list(&json["deviceProperties"]).len()
+        list_array_elements(&json["deviceProperties"]).len()
     );
 }

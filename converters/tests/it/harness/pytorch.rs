@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Returns the text in `data` as UTF-8. Returns `None` if `data` is compressed and also large or
 /// damaged.
-fn text(data: &[u8]) -> Option<Vec<u8>> {
+fn decode_utf8_text(data: &[u8]) -> Option<Vec<u8>> {
     let text = match decompress_bytes(data) {
         Some(Ok(unpacked)) => (unpacked.len() <= 1 << 20).then_some(unpacked)?,
         Some(Err(_)) => return None,
@@ -26,22 +26,24 @@ fn text(data: &[u8]) -> Option<Vec<u8>> {
 
 /// Returns the number of elements of the array `key`, or of the text itself if the text is an
 /// array. Returns `None` if a plain parse rejects the text.
-fn elements(text: &[u8], key: &str) -> Option<usize> {
+fn count_array_elements(text: &[u8], key: &str) -> Option<usize> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let json: Value = serde_json::from_slice(text).ok()?;
     json.get(key).unwrap_or(&json).as_array().map(Vec::len)
 }
 
 /// Reads `data` as a host trace, and checks that no node is lost.
-pub fn host(data: &[u8]) {
-    let Some(text) = text(data) else { return };
+pub fn check_host_trace(data: &[u8]) {
+    let Some(text) = decode_utf8_text(data) else {
+        return;
+    };
     let trace = match HostTrace::from_bytes(data) {
         Ok(trace) => trace,
         Err(error) => return assert!(error.to_string().contains("try: ")),
     };
     assert_eq!(trace.bytes, text.len() as u64);
     if trace.repairs.repair_count() == 0
-        && let Some(count) = elements(&text, "nodes")
+        && let Some(count) = count_array_elements(&text, "nodes")
     {
         assert_eq!(trace.nodes.len(), count);
     }
@@ -62,7 +64,9 @@ pub fn host(data: &[u8]) {
 
 /// Reads `data` as a device trace, and checks that no event is lost.
 pub fn read_device(data: &[u8]) {
-    let Some(text) = text(data) else { return };
+    let Some(text) = decode_utf8_text(data) else {
+        return;
+    };
     let trace = match KinetoTrace::from_bytes(data) {
         Ok(trace) => trace,
         Err(error) => return assert!(error.to_string().contains("try: ")),
@@ -72,7 +76,7 @@ pub fn read_device(data: &[u8]) {
     let read = (trace.events.len() + trace.python.len()) as u64;
     let seen = read + trace.arrows + left + trace.outside + trace.untimed;
     if trace.repairs.repair_count() == 0
-        && let Some(count) = elements(&text, "traceEvents")
+        && let Some(count) = count_array_elements(&text, "traceEvents")
     {
         assert_eq!(seen, count as u64);
     }

@@ -35,7 +35,7 @@ pub fn text_workload(data: &[u8]) {
 
 /// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces that preserve the devices'
 /// time.
-pub fn xplane(data: &[u8]) {
+pub fn check_xplane_conversion(data: &[u8]) {
     let _ = begins_as_xplane(data);
     let files = [DecompressedXplaneFile {
         path: PathBuf::from("profile"),
@@ -56,7 +56,7 @@ pub fn xplane(data: &[u8]) {
 }
 
 /// Converts arbitrary bytes. The converter must reject the bytes, or convert them to valid traces.
-pub fn nsys(data: &[u8]) {
+pub fn check_nsys_conversion(data: &[u8]) {
     // Several threads of a process may run this function concurrently, so each thread writes its
     // own file.
     let thread = format!("{:?}", std::thread::current().id());
@@ -86,7 +86,7 @@ pub fn nsys(data: &[u8]) {
 /// Converts arbitrary bytes. The parser must reject the bytes, or return a schedule. Writing the schedule as text and
 /// parsing it must return the same schedule. The traces must have one node per operation. Converting the traces back
 /// must produce the same schedule, with resolved begin-dependencies and separate delays.
-pub fn goal(data: &[u8]) {
+pub fn check_goal_conversion(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
@@ -117,7 +117,7 @@ pub fn goal(data: &[u8]) {
 
 /// Converts arbitrary bytes. The converter must reject the bytes, or convert them to traces with the same number of
 /// nodes on every rank.
-pub fn simai(data: &[u8]) {
+pub fn check_simai_conversion(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };

@@ -242,7 +242,7 @@ mod tests {
 
     /// Builds a report about two NPUs. `times` contains each NPU's compute, exposed communication and idle time; `mm`
     /// is the time of the only operator, summed over both NPUs.
-    fn report(makespan: u64, times: [[u64; 3]; 2], mm: u64) -> String {
+    fn build_replay_report_json(makespan: u64, times: [[u64; 3]; 2], mm: u64) -> String {
         let npu = |rank: usize| {
             let [compute, communication, idle] = times[rank];
             format!(
@@ -275,8 +275,8 @@ mod tests {
         // of 100 ps. After the change, compute is 41 + 40, communication 29 + 30 and idle 10 + 10, so the means are
         // 40.5, 29.5 and 10 of 80 ps. Rounded separately, the means would be 41, 30 and 10, which sum to 81. The
         // cumulative sums 40.5, 70 and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
-        let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
-        let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
+        let before = build_replay_report_json(100, [[60, 30, 10], [50, 40, 10]], 100);
+        let after = build_replay_report_json(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read_report(text).unwrap());
         let reports = ReportDiffByMachine::new(&a, &b);
         assert_eq!(reports.notes, Vec::<String>::new());
@@ -332,7 +332,12 @@ mod tests {
 
     #[test]
     fn parts_that_do_not_sum_are_refused() {
-        let error = read_report(&report(100, [[60, 30, 10], [50, 40, 11]], 0)).unwrap_err();
+        let error = read_report(&build_replay_report_json(
+            100,
+            [[60, 30, 10], [50, 40, 11]],
+            0,
+        ))
+        .unwrap_err();
         assert!(
             error.to_string().contains("rank 1 sum to 101 ps"),
             "{error}"

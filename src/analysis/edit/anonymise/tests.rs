@@ -7,7 +7,7 @@ use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
 use prost::Message;
 
-fn attribute(name: &str, value: Value) -> AttributeProto {
+fn build_attribute(name: &str, value: Value) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -15,11 +15,11 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-fn text(name: &str, value: &str) -> AttributeProto {
-    attribute(name, Value::StringVal(value.to_owned()))
+fn build_text_attribute(name: &str, value: &str) -> AttributeProto {
+    build_attribute(name, Value::StringVal(value.to_owned()))
 }
 
-fn file(metadata: &GlobalMetadata, nodes: &[Vec<u8>]) -> Vec<u8> {
+fn encode_trace(metadata: &GlobalMetadata, nodes: &[Vec<u8>]) -> Vec<u8> {
     let mut file = metadata.encode_length_delimited_to_vec();
     for node in nodes {
         put_frame(&mut file, node);
@@ -32,7 +32,7 @@ fn put_frame(file: &mut Vec<u8>, message: &[u8]) {
     file.extend_from_slice(message);
 }
 
-fn read(mut bytes: &[u8]) -> (GlobalMetadata, Vec<Node>) {
+fn decode_trace(mut bytes: &[u8]) -> (GlobalMetadata, Vec<Node>) {
     let metadata = GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
     let mut nodes = Vec::new();
     while !bytes.is_empty() {
@@ -41,7 +41,7 @@ fn read(mut bytes: &[u8]) -> (GlobalMetadata, Vec<Node>) {
     (metadata, nodes)
 }
 
-fn anonymiser() -> TraceAnonymiser {
+fn build_anonymiser() -> TraceAnonymiser {
     TraceAnonymiser::new(b"key", true, vec!["mine.*".to_owned()])
 }
 
@@ -61,20 +61,20 @@ fn only_what_replays_read_stays() {
         }),
         outputs: Some(IoInfo::default()),
         attr: vec![
-            attribute("comm_type", Value::Int64Val(0)),
-            text("comm_size", " 64.0 "),
-            text("pg_name", "bobs_group"),
-            text("dtype", "c10::Half"),
-            attribute(
+            build_attribute("comm_type", Value::Int64Val(0)),
+            build_text_attribute("comm_size", " 64.0 "),
+            build_text_attribute("pg_name", "bobs_group"),
+            build_text_attribute("dtype", "c10::Half"),
+            build_attribute(
                 "involved_dim",
                 Value::BoolList(BoolList {
                     values: vec![true, false],
                 }),
             ),
-            attribute("rf_id", Value::Int64Val(4)),
-            text("et_id", "bob"),
-            text("op_schema", "aten::mm(Tensor self)"),
-            attribute("bobs_number", Value::Int64Val(4)),
+            build_attribute("rf_id", Value::Int64Val(4)),
+            build_text_attribute("et_id", "bob"),
+            build_text_attribute("op_schema", "aten::mm(Tensor self)"),
+            build_attribute("bobs_number", Value::Int64Val(4)),
         ],
     }
     .encode_to_vec();
@@ -82,31 +82,31 @@ fn only_what_replays_read_stays() {
     let metadata = GlobalMetadata {
         version: "bob's".into(),
         attr: vec![
-            attribute("captured_ns", Value::Uint64Val(7)),
-            text("lane.1000", "bob's stream"),
-            text(roles::ATTRIBUTE, "tensor 1-2, bobs 3-4"),
-            text(
+            build_attribute("captured_ns", Value::Uint64Val(7)),
+            build_text_attribute("lane.1000", "bob's stream"),
+            build_text_attribute(roles::ATTRIBUTE, "tensor 1-2, bobs 3-4"),
+            build_text_attribute(
                 work_amounts::ATTRIBUTE,
                 "steps 1, samples 16, model_flops 5, bob 6",
             ),
-            attribute("captured_steps", Value::Uint64Val(3)),
-            attribute("unprofiled_step_ns", Value::Uint64Val(1500)),
-            attribute("profiler_record_ns", Value::Uint64Val(700)),
-            attribute("profiler_record_low_ns", Value::Uint64Val(600)),
-            attribute("profiler_record_high_ns", Value::Uint64Val(900)),
-            text("profiler_cost_basis", "views"),
-            text(scan::CORE, "3,1"),
-            text("input_file", "/home/bob/x"),
-            attribute("pid", Value::Uint64Val(1)),
+            build_attribute("captured_steps", Value::Uint64Val(3)),
+            build_attribute("unprofiled_step_ns", Value::Uint64Val(1500)),
+            build_attribute("profiler_record_ns", Value::Uint64Val(700)),
+            build_attribute("profiler_record_low_ns", Value::Uint64Val(600)),
+            build_attribute("profiler_record_high_ns", Value::Uint64Val(900)),
+            build_text_attribute("profiler_cost_basis", "views"),
+            build_text_attribute(scan::CORE, "3,1"),
+            build_text_attribute("input_file", "/home/bob/x"),
+            build_attribute("pid", Value::Uint64Val(1)),
         ],
     };
-    let before = file(&metadata, &[collective]);
-    let (after, done) = anonymiser().anonymise_trace(&before).unwrap();
-    let (metadata, nodes) = read(&after);
+    let before = encode_trace(&metadata, &[collective]);
+    let (after, done) = build_anonymiser().anonymise_trace(&before).unwrap();
+    let (metadata, nodes) = decode_trace(&after);
     assert_eq!(metadata.version, "0.0.4");
     assert_eq!(
         metadata.attr[0],
-        attribute("captured_ns", Value::Uint64Val(7))
+        build_attribute("captured_ns", Value::Uint64Val(7))
     );
     let told = scan::read_metadata(RawRecord {
         number: 0,
@@ -150,12 +150,12 @@ fn only_what_replays_read_stays() {
         "rf_id",
     ];
     assert_eq!(names, kept);
-    assert_eq!(node.attr[1], text("comm_size", "64.0"));
+    assert_eq!(node.attr[1], build_text_attribute("comm_size", "64.0"));
     assert_eq!(
         node.attr[2],
-        text("pg_name", &anonymiser().replace_group("bobs_group"))
+        build_text_attribute("pg_name", &build_anonymiser().replace_group("bobs_group"))
     );
-    assert_eq!(node.attr[3], text("dtype", "fp16"));
+    assert_eq!(node.attr[3], build_text_attribute("dtype", "fp16"));
     assert_eq!(
         (&node.ctrl_deps[..], &node.data_deps[..]),
         (&[1][..], &[2][..])
@@ -175,10 +175,10 @@ fn only_what_replays_read_stays() {
 
 #[test]
 fn names_are_alike_with_one_key_and_differ_with_another() {
-    let one = anonymiser();
+    let one = build_anonymiser();
     assert_eq!(
         one.replace_name("secret_op"),
-        anonymiser().replace_name("secret_op")
+        build_anonymiser().replace_name("secret_op")
     );
     assert_ne!(one.replace_name("secret_op"), one.replace_name("secret_oq"));
     let other = TraceAnonymiser::new(b"other", true, vec![]);
@@ -232,9 +232,9 @@ fn groups_have_one_name_in_nodes_and_declarations() {
         }),
         ..Node::default()
     };
-    let before = file(&GlobalMetadata::default(), &[groups.encode_to_vec()]);
-    let (after, _) = anonymiser().anonymise_trace(&before).unwrap();
-    let (_, nodes) = read(&after);
+    let before = encode_trace(&GlobalMetadata::default(), &[groups.encode_to_vec()]);
+    let (after, _) = build_anonymiser().anonymise_trace(&before).unwrap();
+    let (_, nodes) = decode_trace(&after);
     assert_eq!(nodes[0].name, NODE_NAME);
     let values = &nodes[0].inputs.as_ref().unwrap().values;
     assert!(
@@ -242,7 +242,7 @@ fn groups_have_one_name_in_nodes_and_declarations() {
         "{values}"
     );
     let read = parse_group_metadata(1, values).unwrap();
-    let own = anonymiser().replace_group("bobs");
+    let own = build_anonymiser().replace_group("bobs");
     let expected = DeclaredGroups::from([(own, vec![1, 0]), ("7".to_owned(), vec![])]);
     assert_eq!(read, expected);
 }
@@ -254,8 +254,8 @@ fn what_cannot_be_read_is_refused() {
         r#type: 99,
         ..Node::default()
     };
-    let before = file(&GlobalMetadata::default(), &[odd.encode_to_vec()]);
-    let error = anonymiser()
+    let before = encode_trace(&GlobalMetadata::default(), &[odd.encode_to_vec()]);
+    let error = build_anonymiser()
         .anonymise_trace(&before)
         .unwrap_err()
         .to_string();
@@ -263,9 +263,9 @@ fn what_cannot_be_read_is_refused() {
         error.contains("record 1") && error.contains("node type 99"),
         "{error}"
     );
-    assert!(anonymiser().anonymise_trace(&[]).is_err());
+    assert!(build_anonymiser().anonymise_trace(&[]).is_err());
     assert!(
-        anonymiser()
+        build_anonymiser()
             .anonymise_trace(&before[..before.len() - 1])
             .is_err()
     );

@@ -5,7 +5,7 @@ use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, GlobalMetadata, IoInfo, Node, StringList};
 use prost::Message;
 
-fn kinds(text: &str) -> Vec<(LeakKind, String)> {
+fn list_distinct_leaks(text: &str) -> Vec<(LeakKind, String)> {
     let mut found: Vec<_> = find_leaks(text)
         .iter()
         .map(|leak| (leak.kind, leak.text.to_owned()))
@@ -93,7 +93,7 @@ fn each_kind_is_found_and_cut_out() {
             .iter()
             .map(|(k, t)| (*k, (*t).to_owned()))
             .collect();
-        assert_eq!(kinds(text), expected, "{text}");
+        assert_eq!(list_distinct_leaks(text), expected, "{text}");
     }
 }
 
@@ -133,7 +133,7 @@ fn what_traces_say_of_work_is_no_leak() {
         r#"[{"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1], "group_size": 2}]"#,
         "n-0123456789abcdef",
     ] {
-        assert_eq!(kinds(text), [], "{text}");
+        assert_eq!(list_distinct_leaks(text), [], "{text}");
     }
 }
 
@@ -207,7 +207,7 @@ impl PseudorandomGenerator {
 }
 
 /// Returns a trace that is valid except that one field contains `leak`, and that field's name; `way` selects the field.
-fn planted(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
+fn build_leaking_trace(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
     let text = |name: &str, value: &str| AttributeProto {
         name: name.to_owned(),
         doc_string: String::new(),
@@ -285,7 +285,7 @@ fn a_thousand_planted_leaks_are_found_where_they_are() {
     let mut chance = PseudorandomGenerator(7);
     for round in 0..1000 {
         let (kind, leak) = chance.leak();
-        let (file, field) = planted(&leak, round % 9);
+        let (file, field) = build_leaking_trace(&leak, round % 9);
         let found = TraceAuditFindings::search_trace(&file)
             .unwrap()
             .into_findings();

@@ -127,7 +127,7 @@ mod tests {
     use super::super::grid::RankGridDimensions;
     use super::*;
 
-    fn shape(
+    fn find_group_scaling_effect(
         grid: &str,
         name: &str,
         to: u32,
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn groups_are_parts_of_the_grid_or_named_in_an_error() {
-        let of = |ranks: &[u32]| shape("dp=4,tp=2", "dp", 8, ranks);
+        let of = |ranks: &[u32]| find_group_scaling_effect("dp=4,tp=2", "dp", 8, ranks);
         assert_eq!(of(&[0, 2, 4, 6]), Ok(ScalingEffectOnGroup::Grows));
         assert_eq!(
             of(&[0, 1, 2, 3, 4, 5, 6, 7]),
@@ -162,11 +162,11 @@ mod tests {
             );
         }
         assert_eq!(
-            shape("dp=1,tp=2", "dp", 8, &[1]),
+            find_group_scaling_effect("dp=1,tp=2", "dp", 8, &[1]),
             Ok(ScalingEffectOnGroup::Grows)
         );
         assert_eq!(
-            shape("dp=1,tp=2", "dp", 8, &[0, 1]),
+            find_group_scaling_effect("dp=1,tp=2", "dp", 8, &[0, 1]),
             Ok(ScalingEffectOnGroup::Copied)
         );
     }

@@ -6,7 +6,7 @@ use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, GlobalMetadata, IoInfo, Node};
 use prost::Message;
 
-fn attribute(name: &str, value: i64) -> AttributeProto {
+fn build_int_attribute(name: &str, value: i64) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(Value::Int64Val(value)),
@@ -14,7 +14,7 @@ fn attribute(name: &str, value: i64) -> AttributeProto {
     }
 }
 
-fn group(name: &str) -> AttributeProto {
+fn build_group_attribute(name: &str) -> AttributeProto {
     AttributeProto {
         name: "pg_name".to_owned(),
         value: Some(Value::StringVal(name.to_owned())),
@@ -22,7 +22,7 @@ fn group(name: &str) -> AttributeProto {
     }
 }
 
-fn node(id: u64, kind: i32, attr: Vec<AttributeProto>) -> Node {
+fn build_node(id: u64, kind: i32, attr: Vec<AttributeProto>) -> Node {
     Node {
         id,
         r#type: kind,
@@ -31,16 +31,20 @@ fn node(id: u64, kind: i32, attr: Vec<AttributeProto>) -> Node {
     }
 }
 
-fn collective(id: u64, kind: CollectiveKind, bytes: i64, name: &str) -> Node {
-    let kind = attribute("comm_type", kind.comm_type() as i64);
-    node(
+fn build_collective_node(id: u64, kind: CollectiveKind, bytes: i64, name: &str) -> Node {
+    let kind = build_int_attribute("comm_type", kind.comm_type() as i64);
+    build_node(
         id,
         7,
-        vec![kind, attribute("comm_size", bytes), group(name)],
+        vec![
+            kind,
+            build_int_attribute("comm_size", bytes),
+            build_group_attribute(name),
+        ],
     )
 }
 
-fn file(nodes: &[Node]) -> Vec<u8> {
+fn encode_trace(nodes: &[Node]) -> Vec<u8> {
     let mut file = GlobalMetadata::default().encode_length_delimited_to_vec();
     for node in nodes {
         file.extend(node.encode_length_delimited_to_vec());
@@ -48,7 +52,7 @@ fn file(nodes: &[Node]) -> Vec<u8> {
     file
 }
 
-fn read(mut bytes: &[u8]) -> Vec<Node> {
+fn decode_nodes(mut bytes: &[u8]) -> Vec<Node> {
     GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
     let mut nodes = Vec::new();
     while !bytes.is_empty() {
@@ -57,7 +61,7 @@ fn read(mut bytes: &[u8]) -> Vec<Node> {
     nodes
 }
 
-fn scaling(
+fn build_job_scaler(
     grid: &str,
     to: (&str, u32),
     sharded: ShardedBufferKeptSize,
@@ -68,7 +72,7 @@ fn scaling(
     JobScaler::new(along, sharded, groups.collect()).unwrap()
 }
 
-fn size(node: &Node) -> i64 {
+fn read_comm_size(node: &Node) -> i64 {
     let found = node.attr.iter().find(|a| a.name == "comm_size").unwrap();
     match found.value {
         Some(Value::Int64Val(bytes)) => bytes,
@@ -95,23 +99,23 @@ fn shards_shrink_or_wholes_grow() {
     ];
     let nodes: Vec<Node> = (1..)
         .zip(kinds)
-        .map(|(id, (kind, bytes, ..))| collective(id, kind, bytes, "d"))
+        .map(|(id, (kind, bytes, ..))| build_collective_node(id, kind, bytes, "d"))
         .collect();
-    let before = file(&nodes);
+    let before = encode_trace(&nodes);
     for (sharded, total) in [
         (ShardedBufferKeptSize::KeepTotal, true),
         (ShardedBufferKeptSize::KeepShard, false),
     ] {
-        let mut scaling = scaling("dp=2", ("dp", 6), sharded, &[("d", &[0, 1])]);
+        let mut scaling = build_job_scaler("dp=2", ("dp", 6), sharded, &[("d", &[0, 1])]);
         for rank in 0..2 {
             scaling.scan_rank(rank, &before).unwrap();
         }
         scaling.check_equal_ranks().unwrap();
         assert!(scaling.is_alike(0));
-        let after = read(&scaling.write_rank(5, &before).unwrap());
+        let after = decode_nodes(&scaling.write_rank(5, &before).unwrap());
         for (node, (kind, _, keep_total, keep_shard)) in after.iter().zip(kinds) {
             let expected = if total { keep_total } else { keep_shard };
-            assert_eq!(size(node), expected, "{kind}");
+            assert_eq!(read_comm_size(node), expected, "{kind}");
         }
         assert_eq!(scaling.scale_groups()["d"], [0, 1, 2, 3, 4, 5]);
     }
@@ -119,19 +123,19 @@ fn shards_shrink_or_wholes_grow() {
 
 #[test]
 fn groups_across_the_dimension_are_copied_with_names_and_roots() {
-    let mut broadcast = collective(2, CollectiveKind::Broadcast, 8, "tp");
-    broadcast.attr.push(attribute("comm_root", 3));
+    let mut broadcast = build_collective_node(2, CollectiveKind::Broadcast, 8, "tp");
+    broadcast.attr.push(build_int_attribute("comm_root", 3));
     let declares = |name: &str, ranks: &str| Node {
         name: "## process_group:init ##".to_owned(),
         inputs: Some(IoInfo {
             values: format!(r#"[{{"pg_name": "{name}", "pg_desc": "x", "ranks": {ranks}}}]"#),
             ..IoInfo::default()
         }),
-        ..node(1, 1, vec![])
+        ..build_node(1, 1, vec![])
     };
-    let first = file(&[declares("tp", "[0, 1]")]);
-    let second = file(&[declares("tp", "[2, 3]"), broadcast]);
-    let mut scaling = scaling(
+    let first = encode_trace(&[declares("tp", "[0, 1]")]);
+    let second = encode_trace(&[declares("tp", "[2, 3]"), broadcast]);
+    let mut scaling = build_job_scaler(
         "dp=2,tp=2",
         ("dp", 5),
         ShardedBufferKeptSize::KeepTotal,
@@ -146,33 +150,36 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     // New rank 7 = (3, 1) copies rank 3 = (1, 1), and is in block 1. The group of rank 7 consists of ranks 6 and 7,
     // with root 7.
     assert_eq!(scaling.scaled_dimension().source_of_rank(7), (3, 1));
-    let after = read(&scaling.write_rank(7, &second).unwrap());
+    let after = decode_nodes(&scaling.write_rank(7, &second).unwrap());
     let values = &after[0].inputs.as_ref().unwrap().values;
     assert_eq!(
         values,
         r#"[{"pg_name":"tp.1","pg_desc":"x","ranks":[6,7]}]"#
     );
-    assert_eq!(after[1].attr[2], group("tp.1"));
-    assert_eq!(after[1].attr[3], attribute("comm_root", 7));
+    assert_eq!(after[1].attr[2], build_group_attribute("tp.1"));
+    assert_eq!(after[1].attr[3], build_int_attribute("comm_root", 7));
     // In the first block, scaling could change only rank numbers, and it changes none in this job, so the trace stays
     // the same.
     assert_eq!(
-        read(&scaling.write_rank(3, &second).unwrap())[1],
-        read(&second)[1]
+        decode_nodes(&scaling.write_rank(3, &second).unwrap())[1],
+        decode_nodes(&second)[1]
     );
 }
 
-fn message(id: u64, receive: bool, peer: i64) -> Node {
+fn build_message_node(id: u64, receive: bool, peer: i64) -> Node {
     let far = if receive { "comm_src" } else { "comm_dst" };
     let kind = if receive { 6 } else { 5 };
-    node(
+    build_node(
         id,
         kind,
-        vec![attribute(far, peer), attribute("comm_size", 8)],
+        vec![
+            build_int_attribute(far, peer),
+            build_int_attribute("comm_size", 8),
+        ],
     )
 }
 
-fn peer(node: &Node) -> i64 {
+fn read_message_peer(node: &Node) -> i64 {
     match node.attr[0].value {
         Some(Value::Int64Val(peer)) => peer,
         ref other => panic!("{other:?}"),
@@ -186,14 +193,14 @@ fn messages_follow_their_ranks() {
     let trace = |rank: i64| {
         let (pp, dp) = (rank / 3, rank % 3);
         let other = (1 - pp) * 3 + dp;
-        file(&[
-            message(1, false, other),
-            message(2, true, other),
-            message(3, false, pp * 3 + (dp + 1) % 3),
-            message(4, true, pp * 3 + (dp + 2) % 3),
+        encode_trace(&[
+            build_message_node(1, false, other),
+            build_message_node(2, true, other),
+            build_message_node(3, false, pp * 3 + (dp + 1) % 3),
+            build_message_node(4, true, pp * 3 + (dp + 2) % 3),
         ])
     };
-    let mut scaling = scaling(
+    let mut scaling = build_job_scaler(
         "pp=2,dp=3",
         ("dp", 5),
         ShardedBufferKeptSize::KeepTotal,
@@ -207,23 +214,33 @@ fn messages_follow_their_ranks() {
     // receives from (1, 3).
     let (old, block) = scaling.scaled_dimension().source_of_rank(9);
     assert_eq!((old, block), (4, 1));
-    let after = read(&scaling.write_rank(9, &trace(4)).unwrap());
-    assert_eq!(after.iter().map(peer).collect::<Vec<_>>(), [4, 4, 5, 8]);
+    let after = decode_nodes(&scaling.write_rank(9, &trace(4)).unwrap());
+    assert_eq!(
+        after.iter().map(read_message_peer).collect::<Vec<_>>(),
+        [4, 4, 5, 8]
+    );
 }
 
 #[test]
 fn messages_along_the_dimension_that_differ_are_refused() {
-    let mut open = scaling("dp=2", ("dp", 4), ShardedBufferKeptSize::KeepTotal, &[]);
-    open.scan_rank(0, &file(&[message(1, false, 1)])).unwrap();
-    open.scan_rank(1, &file(&[message(1, true, 0)])).unwrap();
+    let mut open = build_job_scaler("dp=2", ("dp", 4), ShardedBufferKeptSize::KeepTotal, &[]);
+    open.scan_rank(0, &encode_trace(&[build_message_node(1, false, 1)]))
+        .unwrap();
+    open.scan_rank(1, &encode_trace(&[build_message_node(1, true, 0)]))
+        .unwrap();
     let error = open.check_equal_ranks().unwrap_err().to_string();
     assert!(
         error.contains("ranks 0 and 1 send different messages along `dp`"),
         "{error}"
     );
     // In a ring of one rank, a rank would send a message to itself, so the scaling fails.
-    let ring = |peer| file(&[message(1, false, peer), message(2, true, peer)]);
-    let mut one = scaling("dp=2", ("dp", 1), ShardedBufferKeptSize::KeepTotal, &[]);
+    let ring = |peer| {
+        encode_trace(&[
+            build_message_node(1, false, peer),
+            build_message_node(2, true, peer),
+        ])
+    };
+    let mut one = build_job_scaler("dp=2", ("dp", 1), ShardedBufferKeptSize::KeepTotal, &[]);
     one.scan_rank(0, &ring(1)).unwrap();
     one.scan_rank(1, &ring(0)).unwrap();
     one.check_equal_ranks().unwrap();
@@ -240,8 +257,13 @@ fn groups_that_do_not_fit_are_named() {
         error.to_string().contains("group `half`, ranks 0, 1"),
         "{error}"
     );
-    let mut none = scaling("dp=4", ("dp", 8), ShardedBufferKeptSize::KeepTotal, &[]);
-    let lost = file(&[collective(5, CollectiveKind::AllReduce, 8, "lost")]);
+    let mut none = build_job_scaler("dp=4", ("dp", 8), ShardedBufferKeptSize::KeepTotal, &[]);
+    let lost = encode_trace(&[build_collective_node(
+        5,
+        CollectiveKind::AllReduce,
+        8,
+        "lost",
+    )]);
     let error = none.scan_rank(0, &lost).unwrap_err().to_string();
     assert!(
         error.contains("node 5") && error.contains("`lost`"),

@@ -93,7 +93,7 @@ impl OriginalRecordsToRestore {
 mod tests {
     use super::*;
 
-    fn trace(records: &[&[u8]]) -> Vec<u8> {
+    fn frame_records(records: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
         records
             .iter()
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn records_that_differ_are_put_back() {
-        let before = trace(&[b"meta", b"one", b"two", b"three"]);
-        let again = trace(&[b"meta", b"one", b"other", b"three"]);
+        let before = frame_records(&[b"meta", b"one", b"two", b"three"]);
+        let again = frame_records(&[b"meta", b"one", b"other", b"three"]);
         let kept = OriginalRecordsToRestore::find_changed_records(&before, &again)
             .unwrap()
             .unwrap();
@@ -115,7 +115,7 @@ mod tests {
         );
         assert_eq!(kept.put_back(again).unwrap(), before);
         // An earlier edit has changed the number of records.
-        let shorter = trace(&[b"meta", b"one"]);
+        let shorter = frame_records(&[b"meta", b"one"]);
         assert_eq!(kept.put_back(shorter.clone()).unwrap(), shorter);
         assert_eq!(
             OriginalRecordsToRestore::find_changed_records(&before, &shorter).unwrap(),

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 type TestNodeFields = (bool, [u64; 3], i64, Vec<u64>);
 
 /// Builds a rank's trace from `lines`, with one node per line and ids starting at 1.
-fn track(rank: u32, lines: &[TestNodeFields]) -> RankTimesForCriticalPath {
+fn build_rank_times(rank: u32, lines: &[TestNodeFields]) -> RankTimesForCriticalPath {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::start_with_metadata(Vec::new(), &captured).unwrap();
     for ((call, [delay, wait, length], lane, after), id) in lines.iter().zip(1..) {
@@ -49,13 +49,13 @@ fn track(rank: u32, lines: &[TestNodeFields]) -> RankTimesForCriticalPath {
 
 /// Rank 0 computes until 50 ns, waits for rank 1 until 100 ns, and all-reduces until 120 ns. Rank 1 starts at 10 ns,
 /// computes until 100 ns, and also all-reduces until 120 ns.
-fn two() -> [RankTimesForCriticalPath; 2] {
+fn build_two_rank_times() -> [RankTimesForCriticalPath; 2] {
     let rank = |rank, delay, compute, wait| {
         let lines = [
             (false, [delay, 0, compute], 0, vec![]),
             (true, [0, wait, 20], 1, vec![1]),
         ];
-        track(rank, &lines)
+        build_rank_times(rank, &lines)
     };
     [rank(0, 0, 50, 50), rank(1, 10, 90, 0)]
 }
@@ -65,7 +65,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
     // Both ranks end at 120 ns, so the path ends on rank 0, the lower rank. The all-reduce of rank 0 waited from 50
     // to 100 ns, when rank 1 arrived, so its transfer takes 20 ns. On rank 1, the path contains the rank's own
     // all-reduce (which adds no time), 90 ns of compute and 10 ns of delay. The total is 20 + 90 + 10 = 120 ns.
-    let tracks = two();
+    let tracks = build_two_rank_times();
     let path = critical_path(&tracks, true).unwrap();
     let ns = |span: Span| span.0 / 1000;
     let pieces: Vec<_> = path
@@ -107,7 +107,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
 #[test]
 fn a_rank_by_itself_keeps_its_waiting() {
     // The path has 50 ns of compute, 50 ns of waiting and 20 ns of transfer.
-    let tracks = two();
+    let tracks = build_two_rank_times();
     let path = critical_path(&tracks[..1], true).unwrap();
     let last = path.pieces.last().unwrap();
     assert_eq!(
@@ -121,12 +121,12 @@ fn a_rank_by_itself_keeps_its_waiting() {
 
 #[test]
 fn a_trace_without_nodes_has_no_path() {
-    assert_eq!(critical_path(&[track(0, &[])], true), None);
+    assert_eq!(critical_path(&[build_rank_times(0, &[])], true), None);
     assert_eq!(critical_path(&[], true), None);
 }
 
 /// Generates the nodes of a rank; each node depends only on earlier nodes.
-fn lines() -> impl Strategy<Value = Vec<TestNodeFields>> {
+fn rank_nodes_strategy() -> impl Strategy<Value = Vec<TestNodeFields>> {
     let node = (
         any::<bool>(),
         [0_u64..5, 0_u64..9, 0_u64..9],
@@ -149,8 +149,8 @@ proptest! {
     /// For random ranks, the path must have no gaps, and must end on the rank that ends last. If the path stays on
     /// the same rank after a part, the part must be as long as its node.
     #[test]
-    fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
-        let tracks: Vec<RankTimesForCriticalPath> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();
+    fn paths_have_no_gaps(ranks in prop::collection::vec(rank_nodes_strategy(), 1..4)) {
+        let tracks: Vec<RankTimesForCriticalPath> = ranks.iter().zip(0..).map(|(lines, rank)| build_rank_times(rank, lines)).collect();
         let path = critical_path(&tracks, true).unwrap();
         let mut at = Time::ZERO;
         for piece in &path.pieces {

@@ -7,5 +7,5 @@ use testkit::seeds::run_on_every_seed;
 
 #[test]
 fn seeds_of_differences_hold() {
-    run_on_every_seed("diff", diff::run);
+    run_on_every_seed("diff", diff::run_diff_target);
 }

@@ -152,7 +152,7 @@ fn shared_extent(npus: &[Npu], topology: &Topology) -> GroupExtentWithoutPositio
 mod tests {
     use super::*;
 
-    fn along(
+    fn build_group_extent(
         dimension: usize,
         size: u32,
         members: u32,
@@ -195,10 +195,19 @@ mod tests {
             let found = shared_extent(&npus, machine.topology());
             (found.regular, found.along)
         };
-        assert_eq!(at(&[0, 1, 2, 3]), (true, vec![along(0, 8, 4, Some(1))]));
-        assert_eq!(at(&[0, 4, 1, 2]), (true, vec![along(0, 8, 4, None)]));
+        assert_eq!(
+            at(&[0, 1, 2, 3]),
+            (true, vec![build_group_extent(0, 8, 4, Some(1))])
+        );
+        assert_eq!(
+            at(&[0, 4, 1, 2]),
+            (true, vec![build_group_extent(0, 8, 4, None)])
+        );
         // The members have indices 0 and 4 in nodes 0 and 2.
-        let both = vec![along(0, 8, 2, Some(4)), along(1, 4, 2, Some(2))];
+        let both = vec![
+            build_group_extent(0, 8, 2, Some(4)),
+            build_group_extent(1, 4, 2, Some(2)),
+        ];
         assert_eq!(at(&[0, 4, 16, 20]), (true, both.clone()));
         // NPUs 0, 4 and 16 lack the fourth corner, NPU 20, so they do not form a grid.
         assert_eq!(at(&[0, 4, 16]), (false, both));

@@ -18,7 +18,7 @@ const KERNEL: Op<'static> = Op::Compute {
 };
 
 /// Returns a workload of one node with a recorded duration of `us` microseconds.
-fn workload(op: Op<'_>, us: u64) -> Workload {
+fn build_one_node_workload(op: Op<'_>, us: u64) -> Workload {
     let mut builder = WorkloadBuilder::default();
     let mut graph = GraphBuilder::new(0, EnforcedDependencyKinds::Both, 10);
     let node = NodeView {
@@ -38,7 +38,11 @@ fn workload(op: Op<'_>, us: u64) -> Workload {
 }
 
 /// Returns the error for default options that `change` has modified.
-fn refusal(machine: &str, workload: &Workload, change: impl FnOnce(&mut ReplayOptions)) -> String {
+fn find_options_error(
+    machine: &str,
+    workload: &Workload,
+    change: impl FnOnce(&mut ReplayOptions),
+) -> String {
     let machine = Machine::load_by_name(machine).unwrap();
     let checked = ReplayOptions::with_changes(change).check_options_have_effect(&machine, workload);
     checked.map_or_else(|refusal| refusal.to_string(), |()| String::new())
@@ -46,9 +50,9 @@ fn refusal(machine: &str, workload: &Workload, change: impl FnOnce(&mut ReplayOp
 
 #[test]
 fn options_of_compute_need_kernels_that_they_price() {
-    let recorded = workload(KERNEL, 5);
-    let open = workload(KERNEL, 0);
-    let host = workload(Op::Host, 5);
+    let recorded = build_one_node_workload(KERNEL, 5);
+    let open = build_one_node_workload(KERNEL, 0);
+    let host = build_one_node_workload(Op::Host, 5);
     let half = RooflinePeakFraction::new(0.5).unwrap();
     for (model, work, expected) in [
         (
@@ -72,7 +76,7 @@ fn options_of_compute_need_kernels_that_they_price() {
         ("roofline", &open, ""),
     ] {
         for machine in ["mi300x", "dgx-h100"] {
-            let found = refusal(machine, work, |options| {
+            let found = find_options_error(machine, work, |options| {
                 options.compute = parse_model(model).unwrap();
                 options.set_efficiency(half).unwrap();
             });
@@ -97,8 +101,8 @@ fn options_of_compute_need_kernels_that_they_price() {
         let class = RecordingNpuClass::new(&class.peaks, class.memory_bandwidth().unwrap());
         options.compute = KernelDurationSource::RecordedOn(class);
     };
-    assert_eq!(refusal("mi300x", &recorded, elsewhere), "");
-    let found = refusal("mi300x", &open, elsewhere);
+    assert_eq!(find_options_error("mi300x", &recorded, elsewhere), "");
+    let found = find_options_error("mi300x", &open, elsewhere);
     assert!(
         found.starts_with("`recorded_on` names the machine"),
         "{found}"
@@ -108,21 +112,24 @@ fn options_of_compute_need_kernels_that_they_price() {
 #[test]
 fn a_factor_on_the_host_needs_work_of_the_host() {
     let half = |options: &mut ReplayOptions| options.host = HostDurationSource::Scaled(0.5);
-    assert_eq!(refusal("mi300x", &workload(Op::Host, 5), half), "");
+    assert_eq!(
+        find_options_error("mi300x", &build_one_node_workload(Op::Host, 5), half),
+        ""
+    );
     for work in [
-        workload(KERNEL, 5),
-        workload(KERNEL, 0),
-        workload(Op::Host, 0),
+        build_one_node_workload(KERNEL, 5),
+        build_one_node_workload(KERNEL, 0),
+        build_one_node_workload(Op::Host, 0),
     ] {
-        let found = refusal("mi300x", &work, half);
+        let found = find_options_error("mi300x", &work, half);
         assert!(found.starts_with("`host` sets the time"), "{found}");
-        assert_eq!(refusal("mi300x", &work, |_| {}), "");
+        assert_eq!(find_options_error("mi300x", &work, |_| {}), "");
     }
 }
 
 #[test]
 fn curves_and_launches_need_a_machine_that_has_them() {
-    let work = workload(KERNEL, 0);
+    let work = build_one_node_workload(KERNEL, 0);
     type Change = fn(&mut ReplayOptions);
     let changes: [(Change, &str); 4] = [
         (
@@ -143,8 +150,8 @@ fn curves_and_launches_need_a_machine_that_has_them() {
         ),
     ];
     for (change, expected) in changes {
-        assert_eq!(refusal("mi300x", &work, change), expected);
-        assert_eq!(refusal("dgx-h100", &work, change), "");
+        assert_eq!(find_options_error("mi300x", &work, change), expected);
+        assert_eq!(find_options_error("dgx-h100", &work, change), "");
     }
     let without: [Change; 3] = [
         |options| options.collectives = Some(CollectiveCurvesOrAlgorithms::Algorithms),
@@ -152,7 +159,7 @@ fn curves_and_launches_need_a_machine_that_has_them() {
         |options| options.compute = KernelDurationSource::RecordedOnly,
     ];
     for change in without {
-        assert_eq!(refusal("mi300x", &work, change), "");
+        assert_eq!(find_options_error("mi300x", &work, change), "");
     }
 }
 

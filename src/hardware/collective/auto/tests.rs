@@ -21,7 +21,7 @@ const PRIMITIVES: [CollectiveStagePrimitive; 8] = [
 ];
 
 /// Returns `n` NPUs and their group; links have 50 GB/s (20 ps per byte) and a latency of 500 ns.
-fn lines(shape: DimensionShape, n: u32) -> (Topology, GroupPlacement) {
+fn build_line_group(shape: DimensionShape, n: u32) -> (Topology, GroupPlacement) {
     lines_of(shape, n, (50e9, Span::from_ns(500)))
 }
 
@@ -43,13 +43,17 @@ fn lines_of(
     (topology, extent)
 }
 
-fn on<T>(shape: DimensionShape, n: u32, ask: impl Fn(LineMessageCosts<'_>) -> T) -> T {
-    let (topology, extent) = lines(shape, n);
+fn evaluate_line_costs<T>(
+    shape: DimensionShape,
+    n: u32,
+    ask: impl Fn(LineMessageCosts<'_>) -> T,
+) -> T {
+    let (topology, extent) = build_line_group(shape, n);
     ask(LineMessageCosts::new(&extent, &extent.phases[0], &topology))
 }
 
 /// Returns true if a formula's time equals `span`.
-fn is(cost: Option<UnroundedTimeEstimate>, span: Span) -> bool {
+fn estimate_equals_span(cost: Option<UnroundedTimeEstimate>, span: Span) -> bool {
     let span = UnroundedTimeEstimate::from(span);
     cost.is_some_and(|cost| !cost.is_less(span) && !span.is_less(cost))
 }
@@ -59,7 +63,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
     let mut proved = 0;
     for (shape, _) in DimensionShape::ALL {
         for n in 2..=17 {
-            let (topology, extent) = lines(shape, n);
+            let (topology, extent) = build_line_group(shape, n);
             let phase = &extent.phases[0];
             let line = LineMessageCosts::new(&extent, phase, &topology);
             for (algorithm, _) in A::ALL {
@@ -85,7 +89,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
                     let cost = algorithm.estimate_cost(&line, primitive, stage.buffer);
                     proved += usize::from(closed.is_some());
                     assert!(
-                        closed.is_none_or(|closed| is(cost, closed)),
+                        closed.is_none_or(|closed| estimate_equals_span(cost, closed)),
                         "{algorithm} {n} {shape}"
                     );
                 }
@@ -125,10 +129,13 @@ fn distance_costs_latency_and_load_on_a_ring() {
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
     for (algorithm, primitive, ns) in table {
-        let cost = on(DimensionShape::Ring, 8, |line| {
+        let cost = evaluate_line_costs(DimensionShape::Ring, 8, |line| {
             algorithm.estimate_cost(&line, primitive, UnroundedBufferShare::from_bytes(80_000))
         });
-        assert!(is(cost, Span::from_ns(ns)), "{algorithm} {primitive:?}");
+        assert!(
+            estimate_equals_span(cost, Span::from_ns(ns)),
+            "{algorithm} {primitive:?}"
+        );
     }
 }
 
@@ -138,7 +145,7 @@ fn the_choice_is_the_least_of_all() {
         for n in 2..=33 {
             for bytes in [0, 1, 1000, 100_000, 100_000_000] {
                 for primitive in PRIMITIVES {
-                    on(shape, n, |line| {
+                    evaluate_line_costs(shape, n, |line| {
                         let buffer = UnroundedBufferShare::from_bytes(bytes);
                         let cost =
                             |a: CollectiveAlgorithm| a.estimate_cost(&line, primitive, buffer);
@@ -163,7 +170,7 @@ fn the_choice_is_the_least_of_all() {
 #[test]
 fn size_decides() {
     let choose = |shape, n, primitive, bytes| {
-        on(shape, n, |line| {
+        evaluate_line_costs(shape, n, |line| {
             line.choose_fastest(primitive, UnroundedBufferShare::from_bytes(bytes))
                 .0
         })
@@ -197,7 +204,7 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
     // direct take 2 x (2,000 + 16 x 4) ns. With 80,000 B, recursive doubling takes 25,900 ns, and two stages with the
     // ring take 2 x 4,900 ns.
     let fuses = |bytes| {
-        on(DimensionShape::Ring, 8, |line| {
+        evaluate_line_costs(DimensionShape::Ring, 8, |line| {
             line.prefers_fused_all_reduce(UnroundedBufferShare::from_bytes(bytes))
         })
     };

@@ -192,7 +192,7 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
 mod tests {
     use super::*;
 
-    fn send(to: u32) -> ScriptOp {
+    fn build_send_op(to: u32) -> ScriptOp {
         ScriptOp::Send {
             to,
             bytes: 1,
@@ -200,12 +200,12 @@ mod tests {
         }
     }
 
-    fn receive(from: u32) -> ScriptOp {
+    fn build_receive_op(from: u32) -> ScriptOp {
         ScriptOp::Receive { from, label: 7 }
     }
 
     /// Creates a script in which each operation waits for the previous one.
-    fn chain(parts: &[ScriptOp]) -> MemberScript {
+    fn build_chain_script(parts: &[ScriptOp]) -> MemberScript {
         let mut script = MemberScript::default();
         for (i, &part) in (0..).zip(parts) {
             let next = Some(i + 1).filter(|&next| (next as usize) < parts.len());
@@ -217,8 +217,8 @@ mod tests {
     #[test]
     fn the_first_receive_takes_the_first_send() {
         let scripts = ScriptedAlgorithm::new(vec![
-            chain(&[send(1), receive(1), send(1)]),
-            chain(&[receive(0), send(0), receive(0)]),
+            build_chain_script(&[build_send_op(1), build_receive_op(1), build_send_op(1)]),
+            build_chain_script(&[build_receive_op(0), build_send_op(0), build_receive_op(0)]),
         ]);
         let matched = scripts.with_matched_labels().unwrap();
         let labels = |position| -> Vec<u32> {
@@ -240,7 +240,10 @@ mod tests {
                 .with_matched_labels()
                 .unwrap_err()
         };
-        let stranger = vec![chain(&[send(1), send(2)]), chain(&[receive(0)])];
+        let stranger = vec![
+            build_chain_script(&[build_send_op(1), build_send_op(2)]),
+            build_chain_script(&[build_receive_op(0)]),
+        ];
         let (position, part, peer) = (0, 1, 2);
         assert_eq!(
             fault(stranger),
@@ -250,7 +253,10 @@ mod tests {
                 peer
             }
         );
-        let unmatched = vec![chain(&[send(1)]), chain(&[receive(0), receive(0)])];
+        let unmatched = vec![
+            build_chain_script(&[build_send_op(1)]),
+            build_chain_script(&[build_receive_op(0), build_receive_op(0)]),
+        ];
         let (position, part, peer, receive_half) = (1, 1, 0, true);
         assert_eq!(
             fault(unmatched),
@@ -264,8 +270,8 @@ mod tests {
         // Both positions receive before they send; the waits after the sends are not on the cycle.
         let wait = ScriptOp::Wait(chakram_base::units::Span::ZERO);
         let both = vec![
-            chain(&[receive(1), send(1), wait]),
-            chain(&[receive(0), send(0), wait]),
+            build_chain_script(&[build_receive_op(1), build_send_op(1), wait]),
+            build_chain_script(&[build_receive_op(0), build_send_op(0), wait]),
         ];
         let ScriptFault::Cycle { part, .. } = fault(both) else {
             panic!("another fault");

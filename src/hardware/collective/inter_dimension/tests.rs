@@ -6,7 +6,7 @@ use crate::topology::{DimensionShape, TopologyDimension};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Span};
 
-fn machine(dimensions: &[(u32, f64)]) -> (GroupPlacement, Topology) {
+fn build_switch_group(dimensions: &[(u32, f64)]) -> (GroupPlacement, Topology) {
     let dimensions = dimensions.iter().map(|&(size, rate)| TopologyDimension {
         name: String::new(),
         shape: DimensionShape::Switch,
@@ -20,12 +20,12 @@ fn machine(dimensions: &[(u32, f64)]) -> (GroupPlacement, Topology) {
 }
 
 /// Returns the size in grains and the visiting order of every chunk.
-fn cut(
+fn list_chunk_routes(
     (inter, kind, bytes): (DimensionVisitOrder, CollectiveKind, u64),
     dimensions: &[(u32, f64)],
     chunks: u32,
 ) -> Vec<(u32, Vec<usize>)> {
-    let (extent, topology) = machine(dimensions);
+    let (extent, topology) = build_switch_group(dimensions);
     let of = (kind, UnroundedBufferShare::from_bytes(bytes));
     let (ways, way_of) = choose_routes(inter, of, (&extent, &topology), chunks);
     let way = |number: &u32| &ways[*number as usize];
@@ -33,8 +33,12 @@ fn cut(
     chunks.map(|way| (way.grains, way.order.clone())).collect()
 }
 
-fn of(inter: DimensionVisitOrder, kind: CollectiveKind, chunks: u32) -> Vec<Vec<usize>> {
-    let all = cut((inter, kind, 1000), &[(4, 1e9), (2, 1e9)], chunks);
+fn list_visiting_orders(
+    inter: DimensionVisitOrder,
+    kind: CollectiveKind,
+    chunks: u32,
+) -> Vec<Vec<usize>> {
+    let all = list_chunk_routes((inter, kind, 1000), &[(4, 1e9), (2, 1e9)], chunks);
     assert!(all.iter().all(|(grains, _)| *grains == EQUAL));
     all.into_iter().map(|(_, order)| order).collect()
 }
@@ -56,7 +60,7 @@ fn flexible_chunks_close_the_gap() {
     // the remaining gap of 1/64, chunk 5 would need a size of 1/32, which is below the minimum, so it visits the
     // dimensions in ascending order. Its size is the 1/16 that remains of the two whole chunks.
     assert_eq!(
-        cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
+        list_chunk_routes(FLEX, &[(2, 1.0), (2, 1.0)], 2),
         [
             (256, out.clone()),
             (128, back.clone()),
@@ -73,7 +77,7 @@ fn flexible_chunks_close_the_gap() {
     // + 3/16 = 15/16 in dimension 0. Chunk 3 must add 3/16, so its size would be 9/16, but only 1/4 of the three whole
     // chunks remains.
     assert_eq!(
-        cut(FLEX, &[(2, 2e9), (2, 3e9)], 3),
+        list_chunk_routes(FLEX, &[(2, 2e9), (2, 3e9)], 3),
         [
             (256, out.clone()),
             (256, back.clone()),
@@ -85,14 +89,14 @@ fn flexible_chunks_close_the_gap() {
     // dimension 0 or s/4 to dimension 1 if it visits that dimension first. Chunk 0 adds 3/4 and 1/16. Chunk 1 would
     // need a size of 11/4 to add 11/16 to dimension 1, so it has the maximum size of 1.
     assert_eq!(
-        cut(FLEX, &[(4, 1e9), (2, 2e9)], 2),
+        list_chunk_routes(FLEX, &[(4, 1e9), (2, 2e9)], 2),
         [(256, out.clone()), (256, back.clone())]
     );
     // The dimensions have 8 and 4 members, and the second is 8 times as fast. A chunk of size s adds a load of 7/8 s to
     // dimension 0 or 3/32 s to dimension 1 if it visits that dimension first. The first chunk adds 7/8 to dimension 0
     // and 3/256 to dimension 1; each later chunk adds 7/32 and 3/32. The gap never closes, so all chunks have the
     // maximum size of 1.
-    let whole = cut(FLEX, &[(8, 1e9), (4, 8e9)], 4);
+    let whole = list_chunk_routes(FLEX, &[(8, 1e9), (4, 8e9)], 4);
     assert!(whole.iter().all(|(grains, _)| *grains == EQUAL));
 }
 
@@ -102,11 +106,11 @@ fn what_flexible_chunks_leave_alone() {
     let themis = |(_, kind, bytes)| (DimensionVisitOrder::Themis, kind, bytes);
     let three = [(4, 1e9), (2, 1e9), (3, 1e9)];
     // A machine with one dimension has no gap between dimensions to close.
-    let all = cut(FLEX, &three[..1], 5);
-    assert_eq!(all, cut(themis(FLEX), &three[..1], 5));
+    let all = list_chunk_routes(FLEX, &three[..1], 5);
+    assert_eq!(all, list_chunk_routes(themis(FLEX), &three[..1], 5));
     assert!(equal(&all) && all.len() == 5);
     // A group of one member has no gap to close either.
-    let (_, topology) = machine(&three);
+    let (_, topology) = build_switch_group(&three);
     let alone = GroupPlacement::new(&[Npu(3)], &topology);
     let of = (FLEX.1, UnroundedBufferShare::from_bytes(1000));
     let (ways, way_of) = choose_routes(FLEX.0, of, (&alone, &topology), 5);
@@ -123,8 +127,8 @@ fn what_flexible_chunks_leave_alone() {
         1 << 56,
     );
     for of in [all_to_all, huge] {
-        let all = cut(of, &three, 5);
-        assert_eq!(all, cut(themis(of), &three, 5));
+        let all = list_chunk_routes(of, &three, 5);
+        assert_eq!(all, list_chunk_routes(themis(of), &three, 5));
         assert!(equal(&all));
     }
     let large = (
@@ -132,7 +136,7 @@ fn what_flexible_chunks_leave_alone() {
         CollectiveKind::AllGather,
         (1 << 56) - 1,
     );
-    assert!(!equal(&cut(large, &three, 5)));
+    assert!(!equal(&list_chunk_routes(large, &three, 5)));
 }
 
 /// On random machines the grains add up to the whole, and only the last chunk is smaller than 1/16. Each chunk except
@@ -150,7 +154,7 @@ fn flexible_chunks_keep_the_rule() {
             .map(|_| (2 + below(7) as u32, (1 + below(40)) as f64 * 1e9))
             .collect();
         let chunks = 1 + below(70) as u32;
-        let all = cut(FLEX, &dimensions, chunks);
+        let all = list_chunk_routes(FLEX, &dimensions, chunks);
         assert_eq!(all.iter().map(|c| c.0).sum::<u32>(), 256 * chunks);
         assert!((chunks as usize..=16 * chunks as usize).contains(&all.len()));
         let mut loads = vec![0.0; dimensions.len()];
@@ -194,20 +198,20 @@ fn chunks_go_where_the_load_is_least() {
     // because that dimension still has the lower load.
     let ascending = vec![0, 1];
     let other = vec![1, 0];
-    let themis = of(DimensionVisitOrder::Themis, CollectiveKind::AllReduce, 4);
+    let themis = list_visiting_orders(DimensionVisitOrder::Themis, CollectiveKind::AllReduce, 4);
     assert_eq!(
         themis,
         [&ascending, &other, &other, &other].map(Clone::clone)
     );
-    let robin = of(DimensionVisitOrder::RoundRobin, CollectiveKind::AllToAll, 3);
+    let robin = list_visiting_orders(DimensionVisitOrder::RoundRobin, CollectiveKind::AllToAll, 3);
     assert_eq!(robin, [&ascending, &other, &ascending].map(Clone::clone));
 }
 
 #[test]
 fn what_does_not_shrink_is_not_reordered_by_load() {
-    let orders = of(DimensionVisitOrder::Themis, CollectiveKind::AllToAll, 5);
+    let orders = list_visiting_orders(DimensionVisitOrder::Themis, CollectiveKind::AllToAll, 5);
     assert!(orders.iter().all(|order| *order == [0, 1]));
-    let orders = of(
+    let orders = list_visiting_orders(
         DimensionVisitOrder::RoundRobin,
         CollectiveKind::Broadcast,
         5,

@@ -19,7 +19,7 @@ fn cut_level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> M
 }
 
 /// Returns an accelerator with registers in each unit, a buffer, and a memory that transfers half a byte per cycle.
-fn small(
+fn build_small_accelerator(
     array: [u32; 2],
     buffer: u64,
     choices: Vec<RowAndColumnLoopDimensions>,
@@ -43,14 +43,14 @@ fn small(
 }
 
 /// Returns all orders of the loops.
-fn permutations(loops: &[LoopDimensionBound]) -> Vec<Vec<LoopDimensionBound>> {
+fn list_loop_orders(loops: &[LoopDimensionBound]) -> Vec<Vec<LoopDimensionBound>> {
     if loops.is_empty() {
         return vec![Vec::new()];
     }
     let first = |i: usize| {
         let mut rest = loops.to_vec();
         let one = rest.remove(i);
-        permutations(&rest).into_iter().map(move |mut tail| {
+        list_loop_orders(&rest).into_iter().map(move |mut tail| {
             tail.insert(0, one);
             tail
         })
@@ -121,7 +121,7 @@ fn every_mapping(
                 orders = orders
                     .iter()
                     .flat_map(|before: &Vec<Vec<LoopDimensionBound>>| {
-                        permutations(loops)
+                        list_loop_orders(loops)
                             .into_iter()
                             .map(|one| [&before[..], &[one]].concat())
                     })
@@ -155,7 +155,12 @@ fn every_mapping(
 
 /// Checks a small layer. For one in `every` mappings, the closed form must equal the accesses counted while the loops
 /// run. The search must find the best of all mappings.
-fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
+fn check_layer_mappings(
+    accelerator: &LoopNestAccelerator,
+    layer: &LayerShape,
+    every: usize,
+    draws: u32,
+) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
     every_mapping(accelerator, layer, &mut |mapping| {
@@ -174,7 +179,7 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
         if seen % every != 0 {
             return;
         }
-        let (steps, accesses) = counter::count(accelerator, layer, &mapping);
+        let (steps, accesses) = counter::count_steps_and_accesses(accelerator, layer, &mapping);
         assert_eq!(cost.accesses, accesses, "{mapping:?}");
         assert_eq!(cost.compute_cycles, steps, "{mapping:?}");
         // Main memory transfers half a byte per cycle, so each byte takes two cycles. Partial sums have two bytes,
@@ -207,16 +212,16 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
 #[test]
 fn products_cost_what_loops_that_run_count() {
     let layer = LayerShape::from_matrix_product([3, 4, 2]).unwrap();
-    let accelerator = small([2, 2], 16, vec![[C, K], [P, K]]);
-    assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
+    let accelerator = build_small_accelerator([2, 2], 16, vec![[C, K], [P, K]]);
+    assert!(check_layer_mappings(&accelerator, &layer, 1, 6000) > 20_000);
 }
 
 /// The layer's windows overlap by two inputs along a row.
 #[test]
 fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
-    let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
-    assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
+    let accelerator = build_small_accelerator([2, 1], 12, vec![[P, K], [K, K]]);
+    assert!(check_layer_mappings(&accelerator, &layer, 1, 6000) > 20_000);
     // This test's layer has strides, dilation, and windows along columns too. It has too many mappings to run all of
     // them.
     let layer = LayerShape {
@@ -224,13 +229,13 @@ fn convolutions_cost_what_loops_that_run_count() {
         dilation: [1, 2],
         ..LayerShape::new([1, 1, 2, 2, 2, 2, 2]).unwrap()
     };
-    let accelerator = small([2, 2], 40, vec![[Q, C], [P, Q]]);
-    assert!(holds(&accelerator, &layer, 101, 20_000) > 100_000);
+    let accelerator = build_small_accelerator([2, 2], 40, vec![[Q, C], [P, Q]]);
+    assert!(check_layer_mappings(&accelerator, &layer, 101, 20_000) > 100_000);
 }
 
 /// Returns an array of 16 x 16 units at 700 MHz, with 32 MB of local memory and a main memory that transfers 128 bit
 /// per cycle.
-fn gemmini() -> GemminiSettings {
+fn build_gemmini_settings() -> GemminiSettings {
     GemminiSettings {
         scratchpad: Bytes(32_000_000),
         ..GemminiSettings::square_array(16).unwrap()
@@ -242,7 +247,7 @@ fn gemmini() -> GemminiSettings {
 /// each fold also takes cycles to skew operands in and to drain results.
 #[test]
 fn found_mappings_keep_their_bounds() {
-    let mut accelerator = gemmini().build_accelerator(1);
+    let mut accelerator = build_gemmini_settings().build_accelerator(1);
     for [m, n, k] in [
         [512, 512, 512],
         [1, 4096, 4096],
@@ -289,11 +294,11 @@ fn layers_that_cannot_be_are_refused() {
     assert!(LayerShape::from_matrix_product([1 << 30, 1 << 30, 1 << 30]).is_none());
     assert!(GemminiSettings::square_array(0).is_none());
     let layer = LayerShape::from_matrix_product([1 << 20, 1 << 18, 1 << 16]).unwrap();
-    let accelerator = gemmini().build_accelerator(8);
+    let accelerator = build_gemmini_settings().build_accelerator(8);
     let found = search_mapping(&accelerator, &layer, 200, 0).unwrap();
     assert!(found.cost.cycles >= layer.mac_count() / 256);
-    let (steps, _) = counter::count(
-        &small([1, 1], 16, vec![[C, K]]),
+    let (steps, _) = counter::count_steps_and_accesses(
+        &build_small_accelerator([1, 1], 16, vec![[C, K]]),
         &LayerShape::from_matrix_product([1, 1, 1]).unwrap(),
         &LoopMapping {
             temporal: vec![Vec::new(); 3],
@@ -311,13 +316,19 @@ fn layers_that_cannot_be_are_refused() {
 #[test]
 fn energy_of_kernels_is_that_of_their_mappings() {
     let model = LoopNestModel {
-        gemmini: gemmini(),
+        gemmini: build_gemmini_settings(),
         mappings: 20,
         seed: 1,
     };
     let energy = |sizes| {
         let layer = LayerShape::from_matrix_product(sizes).unwrap();
-        let found = search_mapping(&gemmini().build_accelerator(2), &layer, 20, 1).unwrap();
+        let found = search_mapping(
+            &build_gemmini_settings().build_accelerator(2),
+            &layer,
+            20,
+            1,
+        )
+        .unwrap();
         found.cost.energy
     };
     let kernel = |shape| KernelTraceFacts {

@@ -3,14 +3,14 @@
 use super::*;
 use crate::machine::PRESETS;
 
-fn made(from: &str, sheet: &DatasheetNumbers) -> (String, Machine) {
+fn derive_and_parse_machine(from: &str, sheet: &DatasheetNumbers) -> (String, Machine) {
     let text =
         derive_relative_machine("x", &find_machine_or_npu_source(from).unwrap(), sheet).unwrap();
     let machine = Machine::parse(&text, "x").unwrap();
     (text, machine)
 }
 
-fn gb(rate: f64) -> Option<Bandwidth> {
+fn bandwidth_from_gb(rate: f64) -> Option<Bandwidth> {
     Bandwidth::new(rate * 1e9)
 }
 
@@ -18,7 +18,7 @@ fn gb(rate: f64) -> Option<Bandwidth> {
 #[test]
 fn without_numbers_a_relative_is_as_its_machine() {
     for preset in PRESETS {
-        let (text, machine) = made(preset.name, &DatasheetNumbers::default());
+        let (text, machine) = derive_and_parse_machine(preset.name, &DatasheetNumbers::default());
         assert_eq!(machine.name(), "x");
         let old = Machine::load_preset(preset.name).unwrap();
         let renamed = Machine::parse(
@@ -40,7 +40,7 @@ fn without_numbers_a_relative_is_as_its_machine() {
             bandwidth: class.memory_bandwidth(),
             ..DatasheetNumbers::default()
         };
-        let (_, same) = made(preset.name, &same);
+        let (_, same) = derive_and_parse_machine(preset.name, &same);
         assert_eq!(same.classes()[0].curves, class.curves, "{}", preset.name);
     }
     assert_eq!(find_machine_or_npu_source("h100").unwrap().file, "dgx-h100");
@@ -55,15 +55,15 @@ fn given_numbers_are_in_place_of_the_machines() {
             parse_peak("fp4 = 4 PFLOP/s").unwrap(),
         ],
         memory: Some(Bytes(141_000_000_000)),
-        bandwidth: gb(4800.0),
-        link: gb(1800.0),
+        bandwidth: bandwidth_from_gb(4800.0),
+        link: bandwidth_from_gb(1800.0),
         link_latency: Some(Span::from_ns(600)),
-        nic: gb(100.0),
+        nic: bandwidth_from_gb(100.0),
         npus_per_node: Some(4),
         multiprocessors: Some(148),
         price: Some(2.5),
     };
-    let (text, machine) = made("h100", &sheet);
+    let (text, machine) = derive_and_parse_machine("h100", &sheet);
     let class = &machine.classes()[0];
     assert_eq!(class.name, "x");
     assert_eq!(
@@ -75,16 +75,16 @@ fn given_numbers_are_in_place_of_the_machines() {
     assert_eq!(class.peaks.get(Dtype::Fp8).unwrap().per_second(), 1978.9e12);
     let memory = class.memory.unwrap();
     assert_eq!(memory.capacity, Some(Bytes(141_000_000_000)));
-    assert_eq!(memory.bandwidth, gb(4800.0).unwrap());
+    assert_eq!(memory.bandwidth, bandwidth_from_gb(4800.0).unwrap());
     let [inner, outer] = machine.topology().dimensions() else {
         panic!("two dimensions")
     };
     // 1,800 GB/s is the sum over both directions of the links, so each direction has 900 GB/s.
     assert_eq!(
         (inner.bandwidth, inner.latency, inner.size),
-        (gb(900.0).unwrap(), Span::from_ns(600), 4)
+        (bandwidth_from_gb(900.0).unwrap(), Span::from_ns(600), 4)
     );
-    assert_eq!(outer.bandwidth, gb(100.0).unwrap());
+    assert_eq!(outer.bandwidth, bandwidth_from_gb(100.0).unwrap());
     assert_eq!(machine.price_per_npu_hour(), Some(2.5));
     assert_eq!(machine.relative_of(), Some("dgx-h100"));
     for words in [
@@ -112,7 +112,10 @@ fn given_numbers_are_in_place_of_the_machines() {
     );
     // Curves of collectives state the old links, so their times are converted to the new links.
     let curve = &machine.collective_curves()[0][0];
-    assert_eq!(curve.measured_at.unwrap().bandwidth, gb(450.0).unwrap());
+    assert_eq!(
+        curve.measured_at.unwrap().bandwidth,
+        bandwidth_from_gb(450.0).unwrap()
+    );
 }
 
 #[test]
@@ -123,12 +126,12 @@ fn what_a_machine_lacks_is_refused() {
         error.to_string()
     };
     let nic = DatasheetNumbers {
-        nic: gb(50.0),
+        nic: bandwidth_from_gb(50.0),
         ..DatasheetNumbers::default()
     };
     assert!(refused("w-1d-350", &nic).contains("one dimension"));
     let link = DatasheetNumbers {
-        link: gb(50.0),
+        link: bandwidth_from_gb(50.0),
         ..DatasheetNumbers::default()
     };
     assert!(refused("wafer-5x4", &link).contains("a machine of tiles"));
@@ -153,17 +156,17 @@ fn what_a_machine_lacks_is_refused() {
 #[test]
 fn relatives_have_relatives() {
     let sheet = DatasheetNumbers {
-        bandwidth: gb(6700.0),
+        bandwidth: bandwidth_from_gb(6700.0),
         price: Some(2.0),
         ..DatasheetNumbers::default()
     };
-    let (text, once) = made("h100", &sheet);
+    let (text, once) = derive_and_parse_machine("h100", &sheet);
     let from = PresetOrMachineFileText {
         file: "x.toml".to_owned(),
         text: Cow::Owned(text),
     };
     let slower = DatasheetNumbers {
-        bandwidth: gb(3350.0),
+        bandwidth: bandwidth_from_gb(3350.0),
         price: Some(1.0),
         ..DatasheetNumbers::default()
     };

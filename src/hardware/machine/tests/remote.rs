@@ -10,7 +10,7 @@ use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
 /// Returns [`GOOD`], a machine of 8 NPUs, with this `remote_memory` table starting at line 41.
-pub(super) fn with(remote: &str) -> String {
+pub(super) fn build_remote_machine_text(remote: &str) -> String {
     let (rest, _) = GOOD.split_once("[remote_memory]").unwrap();
     format!("{rest}[remote_memory]\n{remote}latency = \"2 us\"\ncapacity = \"1 TB\"\n")
 }
@@ -108,7 +108,7 @@ fn designs_are_read_as_written() {
         ),
     ];
     for (text, expected, words) in designs {
-        let machine = Machine::parse(&with(text), "m.toml").unwrap();
+        let machine = Machine::parse(&build_remote_machine_text(text), "m.toml").unwrap();
         let remote = machine.first_remote_memory().unwrap();
         assert_eq!(remote.attachment, expected);
         assert_eq!(remote.to_string(), words);
@@ -125,7 +125,7 @@ fn designs_are_read_as_written() {
 
 #[test]
 fn importers_cannot_build_what_files_cannot_say() {
-    let machine = Machine::parse(&with(RING), "m.toml").unwrap();
+    let machine = Machine::parse(&build_remote_machine_text(RING), "m.toml").unwrap();
     let uniform = |groups| {
         let mut remote = machine.first_remote_memory().unwrap().clone();
         let MemoryAttachment::Ring(ring) = &mut remote.attachment else {
@@ -146,7 +146,7 @@ fn importers_cannot_build_what_files_cannot_say() {
 
 #[test]
 fn keys_of_other_designs_are_refused() {
-    let swap = |text: &str, table: &str| refused_in(&with(text), table);
+    let swap = |text: &str, table: &str| refused_in(&build_remote_machine_text(text), table);
     swap(
         HIERARCHICAL,
         r#"
@@ -164,7 +164,7 @@ fn keys_of_other_designs_are_refused() {
 
 #[test]
 fn designs_that_do_not_come_out_even_are_refused() {
-    let swap = |text: &str, table: &str| refused_in(&with(text), table);
+    let swap = |text: &str, table: &str| refused_in(&build_remote_machine_text(text), table);
     swap(
         HIERARCHICAL,
         r#"
@@ -206,7 +206,7 @@ bandwidth = "7 GB/s"
 /// Ports are endpoints after the NPUs, in the order of their NPUs.
 #[test]
 fn ports_lie_at_npus() {
-    let machine = Machine::parse(&with(PORTS), "m.toml").unwrap();
+    let machine = Machine::parse(&build_remote_machine_text(PORTS), "m.toml").unwrap();
     let topology = machine.topology();
     let port = |npu| MemorySiteAndLink {
         site: MemoryAtNpuOrFabric::Npu(Npu(npu)),
@@ -220,7 +220,7 @@ fn ports_lie_at_npus() {
     let words = "3 ports of 7 GB/s at NPUs";
     assert_eq!(machine.first_remote_memory().unwrap().to_string(), words);
     refused_in(
-        &with(PORTS),
+        &build_remote_machine_text(PORTS),
         r#"
         at = "6,0-1"\n =>  => 41: `remote_memory.at` … NPUs from 0 to 7
         at = "6,0-1" => at = "6,8" => 43: `remote_memory.at` … "8" … NPUs from 0 to 7

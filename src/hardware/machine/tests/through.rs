@@ -1,7 +1,7 @@
 //! Tests accepted and rejected values for remote memory that NPUs reach through a dimension of the network.
 
 use super::refused_in;
-use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, with};
+use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, build_remote_machine_text};
 use crate::machine::Machine;
 use crate::memory::{MemoryAttachment, MemoryNetworkAttachment, RemoteMemory, RingPool};
 use crate::topology::{MemoryAtNpuOrFabric, MemorySiteAndLink};
@@ -11,7 +11,7 @@ use chakram_base::units::{Bandwidth, Bytes, Span};
 /// Parses the remote memory of `text`, which NPUs reach through `outer`, the second dimension of [`GOOD`]: a switch
 /// with 2 ports at 50 GB/s and 1.5 us.
 fn through_outer(text: &str) -> RemoteMemory {
-    let machine = Machine::parse(&with(text), "m.toml").unwrap();
+    let machine = Machine::parse(&build_remote_machine_text(text), "m.toml").unwrap();
     let remote = machine.first_remote_memory().unwrap().clone();
     let through = remote.through.as_ref().unwrap();
     assert_eq!(through.dimension_name(), "outer");
@@ -55,7 +55,7 @@ fn ports_can_be_those_of_a_dimension() {
 #[test]
 fn importers_cannot_come_through_what_is_no_port() {
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", "through = \"outer\"");
-    let machine = Machine::parse(&with(&text), "m.toml").unwrap();
+    let machine = Machine::parse(&build_remote_machine_text(&text), "m.toml").unwrap();
     let topology = machine.topology();
     // `inner` is a ring, not a switch, and there is no third dimension.
     assert!(MemoryNetworkAttachment::new(topology, 0, Bytes(1)).is_none());
@@ -88,7 +88,7 @@ fn importers_cannot_come_through_what_is_no_port() {
 
 #[test]
 fn ports_that_are_none_are_refused() {
-    let swap = |text: &str, table: &str| refused_in(&with(text), table);
+    let swap = |text: &str, table: &str| refused_in(&build_remote_machine_text(text), table);
     swap(
         HIERARCHICAL,
         r#"

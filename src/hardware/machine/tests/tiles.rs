@@ -32,13 +32,13 @@ latency = "50 ns"
 capacity = "1 GB"
 "#;
 
-fn read(text: &str) -> Result<Machine, MachineError> {
+fn parse_machine(text: &str) -> Result<Machine, MachineError> {
     Machine::parse(text, "m.toml")
 }
 
 #[test]
 fn a_table_of_tiles_is_a_machine() {
-    let machine = read(GOOD).unwrap();
+    let machine = parse_machine(GOOD).unwrap();
     assert_eq!(machine.network(), NetworkModelKind::Exclusive);
     let topology = machine.topology();
     let sizes: Vec<_> = topology
@@ -74,7 +74,7 @@ fn a_table_of_tiles_is_a_machine() {
     assert_eq!((nearest(1, 1), nearest(2, 1)), (Some(0), Some(2)));
     // Around the whole grid there are ports at one row and at three columns: 1 + 3.
     let whole = GOOD.replace("left = \"1\"", "around = \"grid\"\nleft = \"1\"");
-    let machine = read(&whole).unwrap();
+    let machine = parse_machine(&whole).unwrap();
     assert_eq!(
         machine
             .first_remote_memory()
@@ -142,7 +142,7 @@ fn mistakes_are_refused_by_key_and_line() {
     ] {
         let text = GOOD.replace(good, bad);
         assert_ne!(text, GOOD, "{good}");
-        let error = read(&text).unwrap_err().to_string();
+        let error = parse_machine(&text).unwrap_err().to_string();
         assert!(
             error.starts_with("m.toml:") && error.contains(says),
             "{bad}: {error}"
@@ -150,7 +150,7 @@ fn mistakes_are_refused_by_key_and_line() {
     }
     // Links between dies are an error on a machine of one die.
     let one = GOOD.replace("dies = [2, 3]", "dies = [1, 1]");
-    let error = read(&one).unwrap_err().to_string();
+    let error = parse_machine(&one).unwrap_err().to_string();
     assert!(
         error.contains("no key for links between dies on a machine of one die"),
         "{error}"
@@ -165,7 +165,7 @@ fn a_class_may_have_systolic_arrays() {
     use chakram_base::kernel_shape::KernelShape;
     use chakram_base::units::Span;
     let arrays = "[npu.core.systolic]\narray = [4, 4]\nclock = \"1 GHz\"\n[tiles]";
-    let machine = read(&GOOD.replace("[tiles]", arrays)).unwrap();
+    let machine = parse_machine(&GOOD.replace("[tiles]", arrays)).unwrap();
     let class = &machine.classes()[0];
     let kernel = KernelTraceFacts {
         name: "",
@@ -200,7 +200,7 @@ fn a_class_may_have_systolic_arrays() {
     };
     assert_eq!(price(&plain), Span(3200));
     let bad = arrays.replace("[4, 4]", "[4]");
-    let error = read(&GOOD.replace("[tiles]", &bad))
+    let error = parse_machine(&GOOD.replace("[tiles]", &bad))
         .unwrap_err()
         .to_string();
     assert!(

@@ -10,7 +10,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Bytes, Span, Time};
 
 /// Returns a memory of `memory` GB/s that two NPUs reach through ports of 10 GB/s each. Accesses have chunks of 10 kB.
-fn two(memory: f64) -> RemoteMemory {
+fn build_two_npu_memory(memory: f64) -> RemoteMemory {
     let port = Bandwidth::new(10e9).unwrap();
     let dimension = TopologyDimension {
         name: "d".to_owned(),
@@ -34,7 +34,11 @@ fn two(memory: f64) -> RemoteMemory {
 
 /// Returns the end times, in ns, of accesses of 100 kB, each given as (begin, NPU, is a store), at ports that are busy
 /// until `busy`.
-fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<f64> {
+fn simulate_access_ends(
+    memory: &RemoteMemory,
+    accesses: &[(u64, u32, bool)],
+    busy: u64,
+) -> Vec<f64> {
     let mut remote = RemoteMemorySimulation::new(memory, 2, true);
     let mut free = [[Time(busy * 1000); 2]; 2];
     let mut ends = vec![0.0; accesses.len()];
@@ -78,21 +82,33 @@ fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<
 fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
     // An access has 10 chunks. A memory of 5 GB/s takes 2 us per chunk, and the port takes 1 us: 10 x 2 + 1 = 21 us.
     for store in [false, true] {
-        assert_eq!(ends(&two(5.0), &[(0, 0, store)], 0), [21_000.0]);
+        assert_eq!(
+            simulate_access_ends(&build_two_npu_memory(5.0), &[(0, 0, store)], 0),
+            [21_000.0]
+        );
     }
     // The port is busy until 6.5 us, and chunks 1 to 3 of a load have arrived by then. They leave the port by 9.5 us,
     // chunk 4 (arrived at 8 us) by 10.5 us, and chunk 5 (arrived at 10 us) by 11.5 us. Chunk 6 arrives at 12 us, when
     // the port is free, so it is not delayed.
-    assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
+    assert_eq!(
+        simulate_access_ends(&build_two_npu_memory(5.0), &[(0, 0, false)], 6500),
+        [21_000.0]
+    );
     // A store's first chunk waits for 6.5 us. The memory is the slowest stage and cannot catch up, so the store ends
     // 6.5 us later.
-    assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
+    assert_eq!(
+        simulate_access_ends(&build_two_npu_memory(5.0), &[(0, 0, true)], 6500),
+        [27_500.0]
+    );
     // A memory of 20 GB/s takes 0.5 us per chunk, and the port takes 10 us in all. If the port is busy until 6.5 us, it
     // serves the chunks from 6.5 to 16.5 us.
     for (store, behind) in [(false, 0.0), (true, 500.0)] {
-        assert_eq!(ends(&two(20.0), &[(0, 0, store)], 0), [10_500.0]);
         assert_eq!(
-            ends(&two(20.0), &[(0, 0, store)], 6500),
+            simulate_access_ends(&build_two_npu_memory(20.0), &[(0, 0, store)], 0),
+            [10_500.0]
+        );
+        assert_eq!(
+            simulate_access_ends(&build_two_npu_memory(20.0), &[(0, 0, store)], 6500),
             [16_500.0 + behind]
         );
     }
@@ -103,13 +119,19 @@ fn ports_go_both_ways_at_once() {
     // Two accesses share a memory of 10 GB/s. At 5 GB/s each, the 100 kB of an access take 20 us, and the last chunk
     // takes 1 us more in the port.
     for accesses in [[(0, 0, false), (0, 0, true)], [(0, 0, true), (0, 1, true)]] {
-        assert_eq!(ends(&two(10.0), &accesses, 0), [21_000.0; 2]);
+        assert_eq!(
+            simulate_access_ends(&build_two_npu_memory(10.0), &accesses, 0),
+            [21_000.0; 2]
+        );
     }
     // Two accesses share one port, which passes only 10 of the memory's 20 GB/s. Both therefore take 20 us, plus 0.5 us
     // per access in the memory. Each chunk of the second access passes through the port 1 us after the same chunk of
     // the first.
     let both = [(0, 0, false), (0, 0, false)];
-    assert_eq!(ends(&two(20.0), &both, 0), [20_000.0, 21_000.0]);
+    assert_eq!(
+        simulate_access_ends(&build_two_npu_memory(20.0), &both, 0),
+        [20_000.0, 21_000.0]
+    );
 }
 
 #[test]
@@ -118,10 +140,16 @@ fn rates_change_between_chunks() {
     // passed through the memory at 15 us, and its last chunk arrives 1 us later. By then, NPU 1 has received 50 kB, and
     // it receives the rest by 20 us.
     let late = [(0, 0, false), (5000, 1, false)];
-    assert_eq!(ends(&two(10.0), &late, 0), [16_000.0, 21_000.0]);
+    assert_eq!(
+        simulate_access_ends(&build_two_npu_memory(10.0), &late, 0),
+        [16_000.0, 21_000.0]
+    );
     // A memory of 16 GB/s takes 0.625 us per chunk, so a chunk counts as streamed when 3.75 kB of it are left. NPU 0's
     // port is the limit until 5 us, when 50 kB have passed. Then NPU 0 gets 8 GB/s: the next 46.25 kB take 5.78125 us,
     // and the last chunk takes 1 us in the port. NPU 1 gets 8 GB/s until NPU 0's 50 kB have passed, at 11.25 us, and
     // then its port's 10 GB/s until 16.25 us.
-    assert_eq!(ends(&two(16.0), &late, 0), [11_781.25, 17_250.0]);
+    assert_eq!(
+        simulate_access_ends(&build_two_npu_memory(16.0), &late, 0),
+        [11_781.25, 17_250.0]
+    );
 }

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use crate::topology::TopologyDimension;
 
-    fn topology(shapes: &[(DimensionShape, u32)]) -> Topology {
+    fn build_topology(shapes: &[(DimensionShape, u32)]) -> Topology {
         let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
             name: String::new(),
             shape,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     /// Returns the servers on the route between two NPUs, as (dimension, side, NPU).
-    fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
+    fn list_route_servers(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
         let mut route = RouteCursor::new(PortsOrLinksOnRoute::Links, (Npu(a), Npu(b)), topology);
         let stops = std::iter::from_fn(|| route.next(topology));
         let place = |stop: RouteServerAndLinksToNext| {
@@ -266,29 +266,38 @@ mod tests {
 
     #[test]
     fn rings_take_the_shorter_way_and_go_up_where_both_are_equal() {
-        let t = topology(&[(DimensionShape::Ring, 6)]);
-        assert_eq!(route(&t, 4, 1), [(0, UP, 4), (0, UP, 5), (0, UP, 0)]);
-        assert_eq!(route(&t, 1, 4), [(0, UP, 1), (0, UP, 2), (0, UP, 3)]);
-        assert_eq!(route(&t, 1, 5), [(0, DOWN, 1), (0, DOWN, 0)]);
-        let t = topology(&[(DimensionShape::Ring, 2)]);
+        let t = build_topology(&[(DimensionShape::Ring, 6)]);
         assert_eq!(
-            (route(&t, 0, 1), route(&t, 1, 0)),
+            list_route_servers(&t, 4, 1),
+            [(0, UP, 4), (0, UP, 5), (0, UP, 0)]
+        );
+        assert_eq!(
+            list_route_servers(&t, 1, 4),
+            [(0, UP, 1), (0, UP, 2), (0, UP, 3)]
+        );
+        assert_eq!(list_route_servers(&t, 1, 5), [(0, DOWN, 1), (0, DOWN, 0)]);
+        let t = build_topology(&[(DimensionShape::Ring, 2)]);
+        assert_eq!(
+            (list_route_servers(&t, 0, 1), list_route_servers(&t, 1, 0)),
             (vec![(0, UP, 0)], vec![(0, UP, 1)])
         );
     }
 
     #[test]
     fn meshes_go_straight() {
-        let t = topology(&[(DimensionShape::Mesh, 4)]);
-        assert_eq!(route(&t, 3, 0), [(0, DOWN, 3), (0, DOWN, 2), (0, DOWN, 1)]);
-        assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
+        let t = build_topology(&[(DimensionShape::Mesh, 4)]);
+        assert_eq!(
+            list_route_servers(&t, 3, 0),
+            [(0, DOWN, 3), (0, DOWN, 2), (0, DOWN, 1)]
+        );
+        assert_eq!(list_route_servers(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
     }
 
     /// Tests the route between NPUs 12 and 11. Only in dimensions where NPUs are wired to neighbours does a port have a
     /// separate side for each direction.
     #[test]
     fn ports_have_sides_where_npus_have_neighbours() {
-        let t = topology(&[
+        let t = build_topology(&[
             (DimensionShape::Switch, 3),
             (DimensionShape::Mesh, 4),
             (DimensionShape::FullyConnected, 2),
@@ -316,12 +325,12 @@ mod tests {
     /// The route from NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0) passes NPUs 14 = (2, 0, 1) and 23 = (2, 3, 1).
     #[test]
     fn dimensions_are_crossed_from_the_inside() {
-        let t = topology(&[
+        let t = build_topology(&[
             (DimensionShape::Switch, 3),
             (DimensionShape::Mesh, 4),
             (DimensionShape::FullyConnected, 2),
         ]);
-        let way = route(&t, 12, 11);
+        let way = list_route_servers(&t, 12, 11);
         let ring = [(1, UP, 14), (1, UP, 17), (1, UP, 20)];
         let expected = [
             &[(0, UP, 12), (0, DOWN, 14)][..],
@@ -338,7 +347,7 @@ mod tests {
                 .map(|p| (p.side, p.npu.0))
                 .collect()
         };
-        let t = topology(&[
+        let t = build_topology(&[
             (DimensionShape::Ring, 4),
             (DimensionShape::Mesh, 3),
             (DimensionShape::Switch, 2),

@@ -151,7 +151,7 @@ mod tests {
 
     /// Returns the arrival time of a message that NPU 0 begins to send to NPU 1 at time 0, if the link between them
     /// fails at `at`. The arrival is 0 if the message never arrives.
-    fn arrival(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
+    fn simulate_link_failure(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
         let mut network = FairSharingNetwork::new(topology).unwrap();
         network.enable_link_failures();
         let links = network.graph.links_between("0-1").unwrap();
@@ -176,7 +176,7 @@ mod tests {
     fn bytes_on_a_link_that_fails_are_sent_again_the_other_way() {
         let ring = create_topology(&[(DimensionShape::Ring, 4, 2000, US)]);
         let of = |at: u64| {
-            let (arrives, effect) = arrival(&ring, 1000, at);
+            let (arrives, effect) = simulate_link_failure(&ring, 1000, at);
             (arrives, effect.moved.len(), effect.resent.round() as u64)
         };
         // After 0.5 us, no byte has arrived, and all 250 B that left are on the link. The remaining bytes and the lost
@@ -197,8 +197,11 @@ mod tests {
     fn a_cut_leg_goes_around_over_other_dimensions() {
         let line = [(DimensionShape::Mesh, 2, 2000, US)];
         let grid = create_topology(&[line[0], line[0]]);
-        assert_eq!(arrival(&grid, 1000, US / 2).0, 11 * US / 2);
-        assert_eq!(arrival(&create_topology(&line), 1000, US / 2).0, 0);
+        assert_eq!(simulate_link_failure(&grid, 1000, US / 2).0, 11 * US / 2);
+        assert_eq!(
+            simulate_link_failure(&create_topology(&line), 1000, US / 2).0,
+            0
+        );
     }
 
     proptest! {
@@ -220,7 +223,7 @@ mod tests {
                 0 => 2000 * bytes + US,
                 again => at + 2000 * again + 3 * US,
             };
-            let (arrives, effect) = arrival(&ring, bytes, at);
+            let (arrives, effect) = simulate_link_failure(&ring, bytes, at);
             // Allow a difference of two bytes, because the bytes that are just leaving or arriving count partly.
             prop_assert!(arrives.abs_diff(expected) <= 4001, "{arrives}, expected {expected}");
             prop_assert!((effect.resent - f64::from(lost as u32)).abs() <= 1.001);

@@ -9,22 +9,22 @@ use chakram_base::units::Bandwidth;
 use proptest::prelude::*;
 
 /// Returns 1 GB/s, which is 1,000 ps per byte.
-fn gigabyte() -> Bandwidth {
+fn build_gigabyte_rate() -> Bandwidth {
     Bandwidth::new(1e9).unwrap()
 }
 
-fn stacked(shapes: &[(DimensionShape, u32)], latency: Span) -> Topology {
+fn build_topology(shapes: &[(DimensionShape, u32)], latency: Span) -> Topology {
     let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
         name: shape.to_string(),
         shape,
         size,
-        bandwidth: gigabyte(),
+        bandwidth: build_gigabyte_rate(),
         latency,
     });
     Topology::new(dimensions.collect()).unwrap()
 }
 
-fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
+fn simulate_arrival_times(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
     let mut network = FairSharingNetwork::new(topology).unwrap();
     let all = simulate_delivery_times(&mut network, messages);
     all.into_iter().map(|[_, arrived]| arrived).collect()
@@ -35,16 +35,19 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 /// message has the link to itself in the end.
 #[test]
 fn messages_share_a_link_while_both_are_there() {
-    let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));
-    assert_eq!(arrivals(&topology, &[(0, 0, 1, 1000)]), [1_000_100]);
-    let both = arrivals(&topology, &[(0, 0, 1, 1000), (0, 0, 2, 1000)]);
+    let topology = build_topology(&[(DimensionShape::Switch, 4)], Span(50));
+    assert_eq!(
+        simulate_arrival_times(&topology, &[(0, 0, 1, 1000)]),
+        [1_000_100]
+    );
+    let both = simulate_arrival_times(&topology, &[(0, 0, 1, 1000), (0, 0, 2, 1000)]);
     assert_eq!(both, [2_000_100, 2_000_100]);
     // From 500,000 ps on each message has half the rate. The first message has 500 B left and ends at 1,500,000 ps. The
     // second message then has 500 B left.
-    let late = arrivals(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
+    let late = simulate_arrival_times(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
     assert_eq!(late, [1_500_100, 2_000_100]);
     // Two messages to one NPU also share that NPU's link; messages between other NPUs share none.
-    let apart = arrivals(
+    let apart = simulate_arrival_times(
         &topology,
         &[(0, 0, 2, 1000), (0, 1, 2, 1000), (0, 2, 3, 1000)],
     );
@@ -55,8 +58,8 @@ fn messages_share_a_link_while_both_are_there() {
 /// NPU 1.
 #[test]
 fn rates_are_max_min_fair() {
-    let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO);
-    let found = arrivals(
+    let topology = build_topology(&[(DimensionShape::Switch, 4)], Span::ZERO);
+    let found = simulate_arrival_times(
         &topology,
         &[
             (0, 0, 1, 1000),
@@ -77,9 +80,9 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
         uplinks: vec![2],
     };
     let arrive = |policy, messages: &[(u64, u32, u32, u64)]| {
-        let graph = LinkGraph::clos(&levels, (gigabyte(), Span::ZERO), policy);
-        let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO).with_graph(graph);
-        arrivals(&topology, messages)
+        let graph = LinkGraph::clos(&levels, (build_gigabyte_rate(), Span::ZERO), policy);
+        let topology = build_topology(&[(DimensionShape::Switch, 4)], Span::ZERO).with_graph(graph);
+        simulate_arrival_times(&topology, messages)
     };
     let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
     assert_eq!(arrive(ShortestPathChoice::Sprayed, &across), [1_000_000; 2]);
@@ -99,13 +102,13 @@ proptest! {
     fn no_message_is_faster_than_alone_and_no_link_than_its_rate(
         messages in prop::collection::vec((0_u64..3_000_000, 0_u32..12, 1_u32..12, 1_u64..5000), 1..20)
     ) {
-        let topology = stacked(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)], Span(70));
+        let topology = build_topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)], Span(70));
         let mut messages: Vec<_> = messages
             .into_iter()
             .map(|(at, from, by, bytes)| (at, from, (from + by) % 12, bytes))
             .collect();
         messages.sort_by_key(|message| message.0);
-        let found = arrivals(&topology, &messages);
+        let found = simulate_arrival_times(&topology, &messages);
         let mut received = [(u64::MAX, 0, 0_u64); 12];
         for (&(at, from, to, bytes), &end) in messages.iter().zip(&found) {
             let path = topology.path_between_npus(Npu(from), Npu(to)).unwrap();
@@ -138,7 +141,7 @@ mod solved_anew {
     }
 
     /// Raises all rates until links saturate, as the definition of max-min fairness says.
-    fn fill(flows: &mut [SimulatedFlow], capacity: impl Fn(u32) -> f64) {
+    fn fill_max_min_rates(flows: &mut [SimulatedFlow], capacity: impl Fn(u32) -> f64) {
         let mut open: Vec<usize> = (0..flows.len()).collect();
         flows.iter_mut().for_each(|flow| flow.rate = 0.0);
         while !open.is_empty() {
@@ -185,7 +188,7 @@ mod solved_anew {
         let mut flows: Vec<SimulatedFlow> = Vec::new();
         let mut ends = vec![0.0; messages.len()];
         while next < messages.len() || !flows.is_empty() {
-            fill(&mut flows, capacity);
+            fill_max_min_rates(&mut flows, capacity);
             let departure = flows.iter().map(|flow| now + flow.left / flow.rate * 1e12);
             let departure = departure.fold(f64::INFINITY, f64::min);
             let submission = messages
@@ -220,13 +223,13 @@ mod solved_anew {
         ends
     }
 
-    fn clos(levels: (&[u32], &[u32]), policy: ShortestPathChoice) -> Topology {
+    fn build_clos_topology(levels: (&[u32], &[u32]), policy: ShortestPathChoice) -> Topology {
         let levels = ChildrenAndUplinksByClosLevel {
             children: levels.0.to_vec(),
             uplinks: levels.1.to_vec(),
         };
-        let graph = LinkGraph::clos(&levels, (gigabyte(), Span(700)), policy);
-        stacked(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph)
+        let graph = LinkGraph::clos(&levels, (build_gigabyte_rate(), Span(700)), policy);
+        build_topology(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph)
     }
 
     proptest! {
@@ -241,12 +244,12 @@ mod solved_anew {
             messages in prop::collection::vec((0_u64..6_000_000, 0_u32..16, 1_u32..16, 1_u64..4000), 1..24),
         ) {
             let topology = match network {
-                0 => clos((&[4, 4], &[2]), ShortestPathChoice::Sprayed),
-                1 => clos((&[4, 4], &[4]), ShortestPathChoice::Sprayed),
-                2 => clos((&[2, 2, 4], &[1, 2]), ShortestPathChoice::Sprayed),
-                3 => clos((&[2, 4, 2], &[2, 3]), ShortestPathChoice::First),
-                4 => clos((&[2, 2, 4], &[2, 2]), ShortestPathChoice::Hashed(7)),
-                _ => stacked(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 4)], Span(70)),
+                0 => build_clos_topology((&[4, 4], &[2]), ShortestPathChoice::Sprayed),
+                1 => build_clos_topology((&[4, 4], &[4]), ShortestPathChoice::Sprayed),
+                2 => build_clos_topology((&[2, 2, 4], &[1, 2]), ShortestPathChoice::Sprayed),
+                3 => build_clos_topology((&[2, 4, 2], &[2, 3]), ShortestPathChoice::First),
+                4 => build_clos_topology((&[2, 2, 4], &[2, 2]), ShortestPathChoice::Hashed(7)),
+                _ => build_topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 4)], Span(70)),
             };
             let mut messages: Vec<_> = messages
                 .into_iter()
@@ -256,7 +259,7 @@ mod solved_anew {
                 })
                 .collect();
             messages.sort_by_key(|message| message.0);
-            let found = arrivals(&topology, &messages);
+            let found = simulate_arrival_times(&topology, &messages);
             let expected = solve_at_each_change(&topology, &messages);
             for (found, expected) in found.iter().zip(&expected) {
                 prop_assert!((*found as f64 - expected).abs() <= 40.0, "{found} {expected} {messages:?}");
@@ -268,7 +271,7 @@ mod solved_anew {
     /// the rates.
     #[test]
     fn rates_stay_if_messages_replace_each_other() {
-        let topology = clos((&[4, 4], &[2]), ShortestPathChoice::Sprayed);
+        let topology = build_clos_topology((&[4, 4], &[2]), ShortestPathChoice::Sprayed);
         let graph = topology.link_graph().unwrap();
         let mut routes = BundledRouteFinder::new(&graph);
         let mut links = |from: u32, to: u32| {
@@ -318,7 +321,7 @@ mod stored {
 
     /// Returns a path 0 - 1 - 2 - 3 with 1,000 ps per byte and 50 ps of latency per unit of length. The middle link is
     /// two units long.
-    fn path() -> Topology {
+    fn build_path_topology() -> Topology {
         let links = vec![
             vec![(1, 1)],
             vec![(0, 1), (2, 2)],
@@ -326,9 +329,9 @@ mod stored {
             vec![(2, 1)],
         ];
         let chips = ChipGraph::new("path".to_owned(), 1, links).unwrap();
-        let rate = (gigabyte(), Span(50));
+        let rate = (build_gigabyte_rate(), Span(50));
         let graph = LinkGraph::of_chips(&chips, rate, ShortestPathChoice::First);
-        stacked(&[(DimensionShape::Switch, 4)], Span(50))
+        build_topology(&[(DimensionShape::Switch, 4)], Span(50))
             .with_graph(graph)
             .with_switching(SwitchingMode::StoreAndForward)
     }
@@ -336,13 +339,18 @@ mod stored {
     /// 1,000 B cross four units: 4 x (1,000,000 + 50) ps.
     #[test]
     fn a_message_passes_one_unit_after_another() {
-        assert_eq!(arrivals(&path(), &[(0, 0, 3, 1000)]), [4_000_200]);
-        let topology = path();
+        assert_eq!(
+            simulate_arrival_times(&build_path_topology(), &[(0, 0, 3, 1000)]),
+            [4_000_200]
+        );
+        let topology = build_path_topology();
         let network = FairSharingNetwork::new(&topology).unwrap();
         let ends = (Npu(0), Npu(3));
         let alone = network.uncontended_time(ends, UnroundedBufferShare::from_bytes(1000));
         assert_eq!(alone, Some(Span(4_000_200)));
-        let time = path().path_between_npus(Npu(0), Npu(3)).unwrap();
+        let time = build_path_topology()
+            .path_between_npus(Npu(0), Npu(3))
+            .unwrap();
         assert_eq!(
             time.time_message(UnroundedBufferShare::from_bytes(1000)),
             Span(4_000_200)
@@ -362,7 +370,7 @@ mod stored {
                 .collect();
             let mut sorted = messages;
             sorted.sort_by_key(|message| message.0);
-            let found = arrivals(&path(), &sorted);
+            let found = simulate_arrival_times(&build_path_topology(), &sorted);
             let step = 2000.0;
             // For each message: its vertex, the bytes that remain on its link, and the time at which it is ready at the
             // vertex.
@@ -413,11 +421,11 @@ mod packets {
 
     /// In this and the next two functions, the sizes 1,000,000 B, 2,000,000 B and 125,000 B are rounded up to whole
     /// packets.
-    fn incast() -> Vec<(u64, u32, u32, u64)> {
+    fn list_incast_flows() -> Vec<(u64, u32, u32, u64)> {
         (1..16).map(|from| (0, from, 0, 245 * 4096)).collect()
     }
 
-    fn permutation() -> Vec<(u64, u32, u32, u64)> {
+    fn list_permutation_flows() -> Vec<(u64, u32, u32, u64)> {
         let ends = (0..).zip(PERMUTATION);
         ends.map(|(from, to)| (0, from, to, 489 * 4096)).collect()
     }
@@ -429,7 +437,7 @@ mod packets {
     }
 
     /// Returns the arrival time of the last flow, in us.
-    fn last(
+    fn simulate_last_arrival(
         levels: (&[u32], &[u32]),
         policy: ShortestPathChoice,
         flows: &[(u64, u32, u32, u64)],
@@ -440,8 +448,9 @@ mod packets {
         };
         let rate = (Bandwidth::new(12.5e9).unwrap(), Span::from_ns(1000));
         let graph = LinkGraph::clos(&levels, rate, policy);
-        let topology = stacked(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph);
-        let ends = arrivals(&topology, flows).into_iter();
+        let topology =
+            build_topology(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph);
+        let ends = simulate_arrival_times(&topology, flows).into_iter();
         ends.max().unwrap() as f64 / 1e6
     }
 
@@ -452,14 +461,14 @@ mod packets {
     #[test]
     fn sprayed_flows_end_within_an_eighth_of_packets() {
         for (levels, flows, packets) in [
-            (FAT_TREE, incast(), 1237.27),
-            (FAT_TREE, permutation(), 183.26),
+            (FAT_TREE, list_incast_flows(), 1237.27),
+            (FAT_TREE, list_permutation_flows(), 183.26),
             (FAT_TREE, all_to_all(), 175.57),
-            (LEAF_SPINE, incast(), 1234.0),
-            (LEAF_SPINE, permutation(), 343.0),
+            (LEAF_SPINE, list_incast_flows(), 1234.0),
+            (LEAF_SPINE, list_permutation_flows(), 343.0),
             (LEAF_SPINE, all_to_all(), 279.0),
         ] {
-            let found = last(levels, ShortestPathChoice::Sprayed, &flows);
+            let found = simulate_last_arrival(levels, ShortestPathChoice::Sprayed, &flows);
             let off = found / packets - 1.0;
             assert!(off.abs() < 0.12, "{found} us, packets {packets} us: {off}");
         }
@@ -468,18 +477,22 @@ mod packets {
     #[test]
     fn hashed_flows_of_some_seeds_are_faster_than_packets_and_of_some_slower() {
         for (levels, flows, packets) in [
-            (FAT_TREE, permutation(), 475.63),
+            (FAT_TREE, list_permutation_flows(), 475.63),
             (FAT_TREE, all_to_all(), 232.65),
-            (LEAF_SPINE, permutation(), 505.0),
+            (LEAF_SPINE, list_permutation_flows(), 505.0),
             (LEAF_SPINE, all_to_all(), 313.0),
         ] {
-            let all = (0..40).map(|seed| last(levels, ShortestPathChoice::Hashed(seed), &flows));
+            let all = (0..40).map(|seed| {
+                simulate_last_arrival(levels, ShortestPathChoice::Hashed(seed), &flows)
+            });
             let (least, most) = all.fold((f64::MAX, 0.0_f64), |(least, most), found| {
                 (least.min(found), most.max(found))
             });
             // No policy can be faster than spraying: even flows that share no links take the same time as sprayed
             // flows.
-            assert!(least >= last(levels, ShortestPathChoice::Sprayed, &flows) * 0.999);
+            assert!(
+                least >= simulate_last_arrival(levels, ShortestPathChoice::Sprayed, &flows) * 0.999
+            );
             assert!(
                 least <= packets && packets <= most,
                 "{least} to {most} us, packets {packets} us"
@@ -500,7 +513,7 @@ proptest! {
         bytes in 1_u64..100_000,
         store: bool,
     ) {
-        let topology = stacked(&shapes, Span(70));
+        let topology = build_topology(&shapes, Span(70));
         let npus = topology.npu_count();
         let topology = topology.with_memories(vec![MemorySiteAndLink {
             site: MemoryAtNpuOrFabric::Npu(Npu(at % npus)),

@@ -11,7 +11,7 @@ use crate::topology::{LineSendPattern, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 
-fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
+fn simulate_arrival_times(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
     let ends = simulate_delivery_times(&mut LinkContentionNetwork::new(topology), messages);
     ends.into_iter().map(|[_, arrived]| arrived).collect()
 }
@@ -23,9 +23,9 @@ fn one_link_carries_one_train_at_a_time() {
     for shape in [Ring, Mesh] {
         let t = create_topology(&[(shape, 6, 1, 10)]);
         let both = [(0, 0, 2, 1000), (0, 1, 2, 1000)];
-        assert_eq!(arrivals(&t, &both), [2010, 1010]);
+        assert_eq!(simulate_arrival_times(&t, &both), [2010, 1010]);
         let back = [(0, 0, 2, 1000), (0, 2, 0, 1000)];
-        assert_eq!(arrivals(&t, &back), [1020, 1020]);
+        assert_eq!(simulate_arrival_times(&t, &back), [1020, 1020]);
     }
 }
 
@@ -35,11 +35,11 @@ fn a_mesh_goes_straight_where_a_ring_goes_round() {
     // links. The link from 2 to 3 is busy until 1,000 ps.
     let messages = [(0, 2, 3, 1000), (0, 0, 5, 1000)];
     assert_eq!(
-        arrivals(&create_topology(&[(Ring, 6, 1, 10)]), &messages),
+        simulate_arrival_times(&create_topology(&[(Ring, 6, 1, 10)]), &messages),
         [1010, 1010]
     );
     assert_eq!(
-        arrivals(&create_topology(&[(Mesh, 6, 1, 10)]), &messages),
+        simulate_arrival_times(&create_topology(&[(Mesh, 6, 1, 10)]), &messages),
         [1010, 2030]
     );
 }
@@ -50,9 +50,9 @@ fn ties_on_a_ring_go_up() {
     // NPU 3 sends down causes no delay.
     let t = create_topology(&[(Ring, 4, 1, 10)]);
     let up = [(0, 1, 2, 1000), (0, 0, 2, 1000)];
-    assert_eq!(arrivals(&t, &up), [1010, 2010]);
+    assert_eq!(simulate_arrival_times(&t, &up), [1010, 2010]);
     let down = [(0, 3, 2, 1000), (0, 0, 2, 1000)];
-    assert_eq!(arrivals(&t, &down), [1010, 1020]);
+    assert_eq!(simulate_arrival_times(&t, &down), [1010, 1020]);
 }
 
 #[test]
@@ -80,7 +80,10 @@ fn a_switch_has_a_link_up_and_a_link_down() {
         (0, 2, 0, 1000),
         (0, 0, 1, 1000),
     ];
-    assert_eq!(arrivals(&t, &incast), [3020, 1020, 2020, 1020]);
+    assert_eq!(
+        simulate_arrival_times(&t, &incast),
+        [3020, 1020, 2020, 1020]
+    );
 }
 
 #[test]
@@ -93,9 +96,12 @@ fn fully_connected_npus_share_what_they_send_and_receive_with() {
         (0, 2, 0, 1000),
         (0, 0, 1, 1000),
     ];
-    assert_eq!(arrivals(&t, &incast), [3010, 1010, 2010, 1010]);
+    assert_eq!(
+        simulate_arrival_times(&t, &incast),
+        [3010, 1010, 2010, 1010]
+    );
     let scatter = [(0, 0, 3, 1000), (0, 0, 1, 1000), (0, 0, 2, 1000)];
-    assert_eq!(arrivals(&t, &scatter), [1010, 2010, 3010]);
+    assert_eq!(simulate_arrival_times(&t, &scatter), [1010, 2010, 3010]);
 }
 
 #[test]
@@ -104,15 +110,24 @@ fn routes_share_inner_and_outer_links() {
     // NPUs 0, 1 and 2, and then goes up from 2 to 6.
     let t = create_topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
     let long = (0, 0, 6, 1000);
-    assert_eq!(arrivals(&t, &[long]), [1040]);
+    assert_eq!(simulate_arrival_times(&t, &[long]), [1040]);
     // If a message 1 → 2 is first, the inner link is free at 1,000 ps, and the message from NPU 0 has waited since 10
     // ps.
-    assert_eq!(arrivals(&t, &[(0, 1, 2, 1000), long]), [1010, 2030]);
+    assert_eq!(
+        simulate_arrival_times(&t, &[(0, 1, 2, 1000), long]),
+        [1010, 2030]
+    );
     // If a message 2 → 6 is first, the outer link is free at 1,000 ps, and the message from NPU 0 reaches this link at
     // 20 ps.
-    assert_eq!(arrivals(&t, &[(0, 2, 6, 1000), long]), [1020, 2020]);
+    assert_eq!(
+        simulate_arrival_times(&t, &[(0, 2, 6, 1000), long]),
+        [1020, 2020]
+    );
     // The link 5 → 6 is on the other ring, so nothing waits.
-    assert_eq!(arrivals(&t, &[(0, 5, 6, 1000), long]), [1010, 1040]);
+    assert_eq!(
+        simulate_arrival_times(&t, &[(0, 5, 6, 1000), long]),
+        [1010, 1040]
+    );
 }
 
 #[test]
@@ -120,9 +135,9 @@ fn a_fast_train_queues_at_a_slow_link() {
     // Inner links take 1 ps/B, and outer links take 4 ps/B. The message 0 → 3 = (1, 1) reaches NPU 1 at 10 ps, but the
     // link from 1 to 3 is busy until 4,000 ps.
     let t = create_topology(&[(Ring, 2, 1, 10), (Ring, 2, 4, 10)]);
-    assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4020]);
+    assert_eq!(simulate_arrival_times(&t, &[(0, 0, 3, 1000)]), [4020]);
     assert_eq!(
-        arrivals(&t, &[(0, 1, 3, 1000), (0, 0, 3, 1000)]),
+        simulate_arrival_times(&t, &[(0, 1, 3, 1000), (0, 0, 3, 1000)]),
         [4010, 8010]
     );
 }
@@ -133,12 +148,21 @@ fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
     // occupies the second link from 3,010 to 4,010 ps.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
     let slow = (0, 0, 3, 1000);
-    assert_eq!(arrivals(&t, &[slow]), [4020]);
+    assert_eq!(simulate_arrival_times(&t, &[slow]), [4020]);
     // Until 3,010 ps, the link can carry another message, such as one that begins at 10 ps. If another message began at
     // 3,005 ps, the link would not be free in time.
-    assert_eq!(arrivals(&t, &[slow, (10, 1, 3, 1000)]), [4020, 1020]);
-    assert_eq!(arrivals(&t, &[slow, (3005, 1, 3, 1000)]), [5015, 4015]);
-    assert_eq!(arrivals(&t, &[slow, (3015, 1, 3, 1000)]), [4020, 5020]);
+    assert_eq!(
+        simulate_arrival_times(&t, &[slow, (10, 1, 3, 1000)]),
+        [4020, 1020]
+    );
+    assert_eq!(
+        simulate_arrival_times(&t, &[slow, (3005, 1, 3, 1000)]),
+        [5015, 4015]
+    );
+    assert_eq!(
+        simulate_arrival_times(&t, &[slow, (3015, 1, 3, 1000)]),
+        [4020, 5020]
+    );
 }
 
 #[test]
@@ -146,18 +170,18 @@ fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
     // Links take 4, 1 and 2 ps/B. The last link needs 2,000 ps from 2,020 ps on, so the message crosses the middle link
     // from 2,010 ps on.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
-    assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
+    assert_eq!(simulate_arrival_times(&t, &[(0, 0, 7, 1000)]), [4030]);
     // A message 1 → 3 at 2,005 ps occupies the middle link until 3,005 ps and arrives at 3,015 ps. At 3,005 ps, the
     // other message begins on the middle link. The head of the other message reaches NPU 3 at 3,015 ps and the tail at
     // 4,020 ps. The other message occupies the last link until 5,015 ps.
     assert_eq!(
-        arrivals(&t, &[(0, 0, 7, 1000), (2005, 1, 3, 1000)]),
+        simulate_arrival_times(&t, &[(0, 0, 7, 1000), (2005, 1, 3, 1000)]),
         [5025, 3015]
     );
     // If the message 1 → 3 begins at 2,015 ps, the other message already has its place in the middle link's queue, from
     // 2,010 to 3,010 ps.
     assert_eq!(
-        arrivals(&t, &[(0, 0, 7, 1000), (2015, 1, 3, 1000)]),
+        simulate_arrival_times(&t, &[(0, 0, 7, 1000), (2015, 1, 3, 1000)]),
         [4030, 4020]
     );
 }
@@ -175,19 +199,19 @@ fn devices_wait_for_a_segment_or_for_all() {
         (SwitchingMode::StoreAndForward, 3030, 1010, 3030),
     ] {
         let t = t.clone().with_switching(switching);
-        assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [alone]);
+        assert_eq!(simulate_arrival_times(&t, &[(0, 0, 3, 1000)]), [alone]);
         assert_eq!(
-            arrivals(&t, &[(0, 2, 3, 1000), (0, 0, 3, 1000)]),
+            simulate_arrival_times(&t, &[(0, 2, 3, 1000), (0, 0, 3, 1000)]),
             [first, second]
         );
     }
     // The wire between two fully connected NPUs is one link, so no device waits for a segment.
     let t = create_topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)])
         .with_switching(cut_through_by_segment(100));
-    assert_eq!(arrivals(&t, &[(0, 0, 1, 1000)]), [1010]);
+    assert_eq!(simulate_arrival_times(&t, &[(0, 0, 1, 1000)]), [1010]);
     // With a switch after the wire, the message waits for two segments: before the link to the switch and before the
     // link from the switch.
-    assert_eq!(arrivals(&t, &[(0, 0, 4, 1000)]), [1230]);
+    assert_eq!(simulate_arrival_times(&t, &[(0, 0, 4, 1000)]), [1230]);
 }
 
 #[test]
@@ -196,13 +220,13 @@ fn what_is_gathered_goes_when_its_last_segment_is_there() {
     // the 9 segments before it take 900 ps, so the message continues from 3,110 to 4,110 ps.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)])
         .with_switching(cut_through_by_segment(100));
-    assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4120]);
+    assert_eq!(simulate_arrival_times(&t, &[(0, 0, 3, 1000)]), [4120]);
     assert_eq!(
-        arrivals(&t, &[(0, 0, 3, 1000), (3105, 1, 3, 1000)]),
+        simulate_arrival_times(&t, &[(0, 0, 3, 1000), (3105, 1, 3, 1000)]),
         [5115, 4115]
     );
     assert_eq!(
-        arrivals(&t, &[(0, 0, 3, 1000), (3115, 1, 3, 1000)]),
+        simulate_arrival_times(&t, &[(0, 0, 3, 1000), (3115, 1, 3, 1000)]),
         [4120, 5120]
     );
 }
@@ -210,8 +234,11 @@ fn what_is_gathered_goes_when_its_last_segment_is_there() {
 #[test]
 fn messages_of_nothing_keep_their_place() {
     let t = create_topology(&[(Switch, 3, 1, 10)]);
-    assert_eq!(arrivals(&t, &[(0, 0, 1, 0)]), [20]);
-    assert_eq!(arrivals(&t, &[(0, 0, 2, 1000), (0, 0, 1, 0)]), [1020, 1020]);
+    assert_eq!(simulate_arrival_times(&t, &[(0, 0, 1, 0)]), [20]);
+    assert_eq!(
+        simulate_arrival_times(&t, &[(0, 0, 2, 1000), (0, 0, 1, 0)]),
+        [1020, 1020]
+    );
 }
 
 #[test]

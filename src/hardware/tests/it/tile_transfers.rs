@@ -40,16 +40,16 @@ impl Random {
     }
 }
 
-fn rate(ps_per_byte: u64) -> Bandwidth {
+fn rate_from_byte_time(ps_per_byte: u64) -> Bandwidth {
     Bandwidth::new(1e12 / ps_per_byte as f64).unwrap()
 }
 
-fn topology(grid: &GridOfDiesAndCores) -> Topology {
+fn build_tile_topology(grid: &GridOfDiesAndCores) -> Topology {
     let tiles = DieAndCoreLayout {
         dies: grid.dies,
         cores: grid.cores,
         borders: DieBorderLinks {
-            bandwidth: rate(grid.border.ps_per_byte),
+            bandwidth: rate_from_byte_time(grid.border.ps_per_byte),
             latency: Span(grid.border.latency_ps),
         },
         half_duplex: grid.half_duplex,
@@ -62,7 +62,7 @@ fn topology(grid: &GridOfDiesAndCores) -> Topology {
     } else {
         DimensionShape::Mesh
     };
-    let inside = rate(grid.inside.ps_per_byte);
+    let inside = rate_from_byte_time(grid.inside.ps_per_byte);
     let topology =
         Topology::from_tile_grid(tiles, shape, inside, Span(grid.inside.latency_ps)).unwrap();
     if grid.store_and_forward {
@@ -74,9 +74,9 @@ fn topology(grid: &GridOfDiesAndCores) -> Topology {
 
 /// Compares `count` random transfers over `grid`. A third of the transfers are loads and stores at four memory ports.
 /// Transfers begin at such short intervals that they queue.
-fn same(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
+fn check_random_transfers(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
     let random = &mut Random(seed | 1);
-    let topology = topology(grid);
+    let topology = build_tile_topology(grid);
     let tiles = topology.tile_grid().unwrap().clone();
     let cores = u64::from(topology.npu_count());
     let behind_cores = topology.npu_count();
@@ -87,7 +87,7 @@ fn same(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
     let ports: Vec<u32> = (0..4).map(|_| random.below(cores) as u32).collect();
     let endpoint = |&at: &u32| MemorySiteAndLink {
         site: MemoryAtNpuOrFabric::Npu(Npu(at)),
-        bandwidth: rate(memory.ps_per_byte),
+        bandwidth: rate_from_byte_time(memory.ps_per_byte),
         latency: Span(memory.latency_ps),
     };
     let topology = topology.with_memories(ports.iter().map(endpoint).collect());
@@ -156,7 +156,7 @@ fn same(grid: &GridOfDiesAndCores, count: usize, seed: u64) {
 }
 
 /// Returns meshes and tori with one die and with several dies, half and full duplex, in both forwarding modes.
-fn grids() -> impl Iterator<Item = GridOfDiesAndCores> {
+fn list_tile_grids() -> impl Iterator<Item = GridOfDiesAndCores> {
     let sizes = [
         ([1, 1], [8, 8]),
         ([1, 1], [5, 3]),
@@ -190,8 +190,8 @@ fn grids() -> impl Iterator<Item = GridOfDiesAndCores> {
 /// Compares 4,800 transfers.
 #[test]
 fn transfers_end_as_with_queues_of_tickets() {
-    for (seed, grid) in (1..).zip(grids()) {
-        same(&grid, 100, seed);
+    for (seed, grid) in (1..).zip(list_tile_grids()) {
+        check_random_transfers(&grid, 100, seed);
     }
 }
 
@@ -200,7 +200,7 @@ fn transfers_end_as_with_queues_of_tickets() {
 #[test]
 #[ignore = "long: 120,000 transfers"]
 fn many_transfers_end_as_with_queues_of_tickets() {
-    for (seed, grid) in (1..).zip(grids()) {
-        same(&grid, 2500, seed * 77);
+    for (seed, grid) in (1..).zip(list_tile_grids()) {
+        check_random_transfers(&grid, 2500, seed * 77);
     }
 }

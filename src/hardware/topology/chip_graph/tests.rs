@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn graph(name: &str) -> ChipGraph {
+fn parse_graph_shape(name: &str) -> ChipGraph {
     ChipGraph::parse_named_shape(name).unwrap()
 }
 
@@ -28,7 +28,7 @@ fn the_sample_is_a_ring_of_four() {
         ChipGraph::parse(&sample.to_file_text(), "again").unwrap(),
         sample
     );
-    let torus = graph("torus:2x2").summarize();
+    let torus = parse_graph_shape("torus:2x2").summarize();
     assert_eq!(torus, summary);
 }
 
@@ -43,7 +43,7 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
         ("mesh:2x4", 10, (2, 3), 4, 2.0),
         ("ring:8", 8, (2, 2), 4, 16.0 / 7.0),
     ] {
-        let found = graph(name).summarize();
+        let found = parse_graph_shape(name).summarize();
         assert_eq!(
             (found.links, found.degrees, found.diameter),
             (links, degrees, diameter),
@@ -57,7 +57,10 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
     }
     // The graph equals the first graph if chips 0 to 7 are renumbered to 0, 1, 3, 2, 4, 5, 7, 6.
     let to = [0_u32, 1, 3, 2, 4, 5, 7, 6];
-    let (flat, cube) = (graph("torus:2x4"), graph("torus:2x2x2"));
+    let (flat, cube) = (
+        parse_graph_shape("torus:2x4"),
+        parse_graph_shape("torus:2x2x2"),
+    );
     for chip in 0..8 {
         let renamed = flat
             .neighbours_of(chip)
@@ -78,7 +81,7 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
 #[test]
 fn communication_follows_hops_and_rates() {
     let technology = LinkRateByLinkCount::deap_table_three(LinkRateInterpolation::None);
-    let hops = |name: &str| graph(name).summarize().mean_hops;
+    let hops = |name: &str| parse_graph_shape(name).summarize().mean_hops;
     assert!((hops("mesh:2x4") / hops("torus:2x4") - 7.0 / 6.0).abs() < 1e-12);
     let torus = hops("torus:2x4") / technology.rate_per_link(3).unwrap();
     let interface = 1.0 / technology.rate_per_link(0).unwrap();
@@ -118,7 +121,7 @@ fn tori_of_prime_numbers_of_chips_stand_out() {
         );
     }
     // Three-dimensional tori have a lower mean hop count than two-dimensional tori: 4 x 4 x 3 is below 7 x 7 and 6 x 8.
-    let named = |name: &str| graph(name).summarize().mean_hops;
+    let named = |name: &str| parse_graph_shape(name).summarize().mean_hops;
     assert!((named("torus:4x4x3") - 2.723).abs() < 5e-4);
     assert!((named("torus:7x7") - 3.5).abs() < 1e-12);
     assert!((named("torus:6x8") - 3.574).abs() < 5e-4);

@@ -47,22 +47,22 @@ impl LinkGraph {
     }
 }
 
-fn rate() -> (Bandwidth, Span) {
+fn build_link_rate() -> (Bandwidth, Span) {
     (Bandwidth::new(12.5e9).unwrap(), Span::from_ns(1000))
 }
 
-fn clos(children: &[u32], uplinks: &[u32], policy: ShortestPathChoice) -> LinkGraph {
+fn build_clos_graph(children: &[u32], uplinks: &[u32], policy: ShortestPathChoice) -> LinkGraph {
     let levels = ChildrenAndUplinksByClosLevel {
         children: children.to_vec(),
         uplinks: uplinks.to_vec(),
     };
-    LinkGraph::clos(&levels, rate(), policy)
+    LinkGraph::clos(&levels, build_link_rate(), policy)
 }
 
 /// The fat tree of switches with four ports has 16 hosts, 8 + 8 + 4 switches, and 16 upward links at each level.
 #[test]
 fn a_fat_tree_has_its_switches_and_paths() {
-    let graph = clos(&[2, 2, 4], &[2, 2], ShortestPathChoice::Sprayed);
+    let graph = build_clos_graph(&[2, 2, 4], &[2, 2], ShortestPathChoice::Sprayed);
     assert_eq!(graph.switches.len(), 8 + 8 + 4);
     // Each of three levels has 16 links, and each link has two directions.
     assert_eq!(graph.all_links().len(), 2 * 3 * 16);
@@ -85,7 +85,7 @@ fn a_fat_tree_has_its_switches_and_paths() {
 #[test]
 fn hashed_routes_are_shortest_paths_that_differ_by_seed() {
     let routes = |seed| {
-        let graph = clos(&[2, 2, 4], &[2, 2], ShortestPathChoice::Hashed(seed));
+        let graph = build_clos_graph(&[2, 2, 4], &[2, 2], ShortestPathChoice::Hashed(seed));
         let all: Vec<_> = (4..16)
             .map(|to| graph.route_between(Npu(0), Npu(to)))
             .collect();
@@ -149,7 +149,7 @@ fn links_of_dimensions_are_theirs() {
 fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
     let sum = |name: &str| {
         let chips = ChipGraph::parse_named_shape(name).unwrap();
-        let graph = LinkGraph::of_chips(&chips, rate(), ShortestPathChoice::Sprayed);
+        let graph = LinkGraph::of_chips(&chips, build_link_rate(), ShortestPathChoice::Sprayed);
         let pairs = (0..8).flat_map(|a| (0..8).map(move |b| (Npu(a), Npu(b))));
         let paths = pairs.filter_map(|(a, b)| graph.find_path(a, b, SwitchingMode::IDEAL));
         // Each link takes 1 us, so latencies in us are numbers of links.
@@ -172,7 +172,7 @@ fn changes_touch_the_links_that_they_name() {
         latency: None,
     };
     let chips = ChipGraph::parse_named_shape("ring:6").unwrap();
-    let ring = || LinkGraph::of_chips(&chips, rate(), ShortestPathChoice::First);
+    let ring = || LinkGraph::of_chips(&chips, build_link_rate(), ShortestPathChoice::First);
     let slow = |graph: LinkGraph| {
         let links = graph.all_links().iter();
         let slow = links.filter(|link| Some(link.bandwidth) == half);
@@ -187,13 +187,13 @@ fn changes_touch_the_links_that_they_name() {
 }
 
 /// Creates a dimension with a switch.
-fn switch(name: &str, size: u32) -> TopologyDimension {
+fn build_switch_dimension(name: &str, size: u32) -> TopologyDimension {
     TopologyDimension {
         name: name.to_owned(),
         shape: DimensionShape::Switch,
         size,
-        bandwidth: rate().0,
-        latency: rate().1,
+        bandwidth: build_link_rate().0,
+        latency: build_link_rate().1,
     }
 }
 
@@ -204,7 +204,10 @@ fn two_tiers(
     levels: (&[u32], &[u32]),
     (fabric, routes): (ClosNetworkRailWiring, ShortestPathChoice),
 ) -> LinkGraph {
-    let dimensions = vec![switch("node", inside), switch("nics", outside)];
+    let dimensions = vec![
+        build_switch_dimension("node", inside),
+        build_switch_dimension("nics", outside),
+    ];
     let topology = Topology::new(dimensions).unwrap();
     let clos = DimensionLinks::Clos {
         levels: ChildrenAndUplinksByClosLevel {
@@ -218,7 +221,7 @@ fn two_tiers(
 }
 
 /// Returns the dimension of each link on a route, starting at the sender.
-fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
+fn list_crossed_dimensions(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
     let route = graph.route_between(Npu(a), Npu(b));
     let links = route.links.iter();
     links
@@ -237,11 +240,11 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     // 16 NPUs have one link each to their node's switch; each rail has 4 links to NICs and 4 upward links. Each link
     // has two directions.
     assert_eq!(graph.all_links().len(), 2 * (16 + 4 * (4 + 4)));
-    assert_eq!(crossed(&graph, 0, 3), [0, 0]);
+    assert_eq!(list_crossed_dimensions(&graph, 0, 3), [0, 0]);
     // Nodes 0 and 1 are below the same switch; nodes 0 and 3 are not.
-    assert_eq!(crossed(&graph, 0, 4), [1, 1]);
-    assert_eq!(crossed(&graph, 0, 12), [1, 1, 1, 1]);
-    assert_eq!(crossed(&graph, 0, 13), [0, 0, 1, 1, 1, 1]);
+    assert_eq!(list_crossed_dimensions(&graph, 0, 4), [1, 1]);
+    assert_eq!(list_crossed_dimensions(&graph, 0, 12), [1, 1, 1, 1]);
+    assert_eq!(list_crossed_dimensions(&graph, 0, 13), [0, 0, 1, 1, 1, 1]);
     assert_eq!(graph.hop_count(Npu(0), Npu(13)), 6);
     // The last leg is on the receiver's rail; the first NPU of this rail is NPU 1.
     let route = graph.route_between(Npu(0), Npu(13));
@@ -270,15 +273,15 @@ fn one_fabric_joins_all_rails() {
         // first-level switches have 16 links each, in both directions.
         assert_eq!(graph.switches.len(), 4 + 4 + 4);
         assert_eq!(graph.all_links().len(), 2 * (16 + 16 + 16));
-        assert_eq!(crossed(graph, 5, 6), [0, 0]);
+        assert_eq!(list_crossed_dimensions(graph, 5, 6), [0, 0]);
     }
     // The routes lead to another node, either on the same rail or on a different rail. Two nodes are below one switch
     // if their NICs of a rail are below one switch.
-    assert_eq!(crossed(&racks, 0, 4), [1; 4]);
-    assert_eq!(crossed(&racks, 0, 5), [1; 4]);
-    assert_eq!(crossed(&rails, 0, 4), [1; 2]);
-    assert_eq!(crossed(&rails, 0, 12), [1; 2]);
-    assert_eq!(crossed(&rails, 0, 5), [1; 4]);
+    assert_eq!(list_crossed_dimensions(&racks, 0, 4), [1; 4]);
+    assert_eq!(list_crossed_dimensions(&racks, 0, 5), [1; 4]);
+    assert_eq!(list_crossed_dimensions(&rails, 0, 4), [1; 2]);
+    assert_eq!(list_crossed_dimensions(&rails, 0, 12), [1; 2]);
+    assert_eq!(list_crossed_dimensions(&rails, 0, 5), [1; 4]);
     // With any policy, routes have the same links, parts and order as in a single Clos network.
     for policy in [
         ShortestPathChoice::First,
@@ -287,7 +290,7 @@ fn one_fabric_joins_all_rails() {
     ] {
         let both = [
             graph(ClosNetworkRailWiring::TopOfRack, policy),
-            clos(levels.0, levels.1, policy),
+            build_clos_graph(levels.0, levels.1, policy),
         ];
         for (a, b) in (0..16).flat_map(|a| (0..16).map(move |b| (a, b))) {
             if a / 4 == b / 4 {
@@ -372,8 +375,8 @@ fn a_fabric_may_lie_between_dimensions() {
         name: name.to_owned(),
         shape: DimensionShape::Switch,
         size: 2,
-        bandwidth: rate().0,
-        latency: rate().1,
+        bandwidth: build_link_rate().0,
+        latency: build_link_rate().1,
     };
     let topology = Topology::new(["node", "nics", "pods"].map(dimension).to_vec()).unwrap();
     let clos = DimensionLinks::Clos {
@@ -386,12 +389,12 @@ fn a_fabric_may_lie_between_dimensions() {
     };
     let links = [DimensionLinks::OfShape, clos, DimensionLinks::OfShape];
     let graph = LinkGraph::new(&topology, &links).unwrap();
-    assert_eq!(crossed(&graph, 0, 1), [0; 2]);
-    assert_eq!(crossed(&graph, 0, 2), [1; 2]);
-    assert_eq!(crossed(&graph, 0, 3), [1; 4]);
-    assert_eq!(crossed(&graph, 4, 7), [1; 4]);
-    assert_eq!(crossed(&graph, 0, 7), [1, 1, 1, 1, 2, 2]);
-    assert_eq!(crossed(&graph, 0, 5), [0, 0, 2, 2]);
+    assert_eq!(list_crossed_dimensions(&graph, 0, 1), [0; 2]);
+    assert_eq!(list_crossed_dimensions(&graph, 0, 2), [1; 2]);
+    assert_eq!(list_crossed_dimensions(&graph, 0, 3), [1; 4]);
+    assert_eq!(list_crossed_dimensions(&graph, 4, 7), [1; 4]);
+    assert_eq!(list_crossed_dimensions(&graph, 0, 7), [1, 1, 1, 1, 2, 2]);
+    assert_eq!(list_crossed_dimensions(&graph, 0, 5), [0, 0, 2, 2]);
 }
 
 /// Checks a switch over two boards of four chips in a square. Also checks the reverse: a switch for each pair of NPUs,
@@ -403,18 +406,21 @@ fn graphs_lie_inside_and_outside_of_switches() {
         routes: ShortestPathChoice::First,
     };
     let of = |sizes: [u32; 2], links: [DimensionLinks; 2]| {
-        let dimensions = vec![switch("a", sizes[0]), switch("b", sizes[1])];
+        let dimensions = vec![
+            build_switch_dimension("a", sizes[0]),
+            build_switch_dimension("b", sizes[1]),
+        ];
         LinkGraph::new(&Topology::new(dimensions).unwrap(), &links).unwrap()
     };
     let boards = of([4, 2], [square(), DimensionLinks::OfShape]);
     // Two squares have 4 links each, and 4 switches have 2 links each; each link has two directions.
     assert_eq!(boards.all_links().len(), 2 * 8 + 2 * 4 * 2);
-    assert_eq!(crossed(&boards, 0, 2), [0, 0]);
-    assert_eq!(crossed(&boards, 0, 7), [0, 1, 1]);
+    assert_eq!(list_crossed_dimensions(&boards, 0, 2), [0, 0]);
+    assert_eq!(list_crossed_dimensions(&boards, 0, 7), [0, 1, 1]);
     let pairs = of([2, 4], [DimensionLinks::OfShape, square()]);
     // The route from NPU 1 of the first pair to NPU 0 of the third pair goes through the switch, and then over two
     // sides of the square.
-    assert_eq!(crossed(&pairs, 1, 4), [0, 0, 1, 1]);
+    assert_eq!(list_crossed_dimensions(&pairs, 1, 4), [0, 0, 1, 1]);
     assert_eq!(
         pairs.route_between(Npu(1), Npu(4)).latency,
         Span::from_ns(4000)
@@ -428,8 +434,8 @@ fn too_many_switches_are_refused_before_they_are_made() {
         name: "fabric".to_owned(),
         shape: DimensionShape::Switch,
         size: 2048,
-        bandwidth: rate().0,
-        latency: rate().1,
+        bandwidth: build_link_rate().0,
+        latency: build_link_rate().1,
     };
     let topology = Topology::new(vec![dimension]).unwrap();
     let refused = |children: &[u32], uplinks: &[u32]| {

@@ -7,7 +7,7 @@ use chakram_base::units::UnroundedBufferShare;
 
 /// Returns 3 x 2 dies of 4 x 2 cores, with 1000 GB/s and 1 ns inside dies, and 250 GB/s and 5 ns
 /// between dies.
-fn grid() -> DieAndCoreLayout {
+fn build_tile_layout() -> DieAndCoreLayout {
     DieAndCoreLayout {
         dies: [3, 2],
         cores: [4, 2],
@@ -22,18 +22,21 @@ fn grid() -> DieAndCoreLayout {
     }
 }
 
-fn topology(grid: DieAndCoreLayout, shape: DimensionShape) -> Topology {
+fn build_tile_topology(grid: DieAndCoreLayout, shape: DimensionShape) -> Topology {
     let inside = Bandwidth::new(1000e9).unwrap();
     Topology::from_tile_grid(grid, shape, inside, Span::from_ns(1)).unwrap()
 }
 
 #[test]
 fn ways_count_links_by_class() {
-    let t = topology(grid(), DimensionShape::Mesh);
+    let t = build_tile_topology(build_tile_layout(), DimensionShape::Mesh);
     assert_eq!(t.npu_count(), 48);
     let path = |a: [u32; 2], b: [u32; 2]| {
         let path = t
-            .path_between_npus(Npu(grid().core_at(a)), Npu(grid().core_at(b)))
+            .path_between_npus(
+                Npu(build_tile_layout().core_at(a)),
+                Npu(build_tile_layout().core_at(b)),
+            )
             .unwrap();
         (
             path.latency.0 / 1000,
@@ -53,16 +56,16 @@ fn ways_count_links_by_class() {
 /// On a torus of 12, the route from 10 to 1 has 3 links upwards. The link that closes the row connects two dies.
 #[test]
 fn rows_of_a_torus_close_over_a_border() {
-    let t = topology(grid(), DimensionShape::Ring);
+    let t = build_tile_topology(build_tile_layout(), DimensionShape::Ring);
     let path = t.path_between_npus(Npu(10), Npu(1)).unwrap();
     assert_eq!(path.latency, Span::from_ns(2 + 5));
     assert_eq!(t.path_between_npus(Npu(1), Npu(10)).unwrap(), path);
     // A single die has no links between dies.
     let one = DieAndCoreLayout {
         dies: [1, 1],
-        ..grid()
+        ..build_tile_layout()
     };
-    let t = topology(one, DimensionShape::Ring);
+    let t = build_tile_topology(one, DimensionShape::Ring);
     assert_eq!(
         t.path_between_npus(Npu(3), Npu(0)).unwrap().latency,
         Span::from_ns(1)
@@ -73,7 +76,8 @@ fn rows_of_a_torus_close_over_a_border() {
 /// from (2, 0) to (5, 0) crosses two links inside dies, at 1 us + 1 ns each, and one link between dies, at 4 us + 5 ns.
 #[test]
 fn store_and_forward_adds_up_the_links() {
-    let t = topology(grid(), DimensionShape::Mesh).with_switching(SwitchingMode::StoreAndForward);
+    let t = build_tile_topology(build_tile_layout(), DimensionShape::Mesh)
+        .with_switching(SwitchingMode::StoreAndForward);
     let path = t.path_between_npus(Npu(2), Npu(5)).unwrap();
     let time = path.time_message(UnroundedBufferShare::from_bytes(1_000_000));
     assert_eq!(time, Span::from_ns(2 * 1001 + 4005));
@@ -85,15 +89,15 @@ fn store_and_forward_adds_up_the_links() {
 
 #[test]
 fn ways_go_round_a_faulty_link_or_say_that_there_is_none() {
-    let mut broken = grid();
+    let mut broken = build_tile_layout();
     broken.faulty_links.insert((1, 0));
-    let t = topology(broken.clone(), DimensionShape::Mesh);
+    let t = build_tile_topology(broken.clone(), DimensionShape::Mesh);
     // From (0, 0) to (3, 0), there is no other route. To reach (3, 1), the message goes along y first.
     assert_eq!(t.first_dimension(Npu(0), Npu(3)), Err((1, 0)));
     assert_eq!(t.first_dimension(Npu(0), Npu(15)), Ok(1));
     assert_eq!(t.first_dimension(Npu(15), Npu(0)), Ok(0));
     assert_eq!(broken.link_name((1, 0)), "between cores (1, 0) and (2, 0)");
     broken.faulty_links.insert((12, 0));
-    let t = topology(broken, DimensionShape::Mesh);
+    let t = build_tile_topology(broken, DimensionShape::Mesh);
     assert_eq!(t.first_dimension(Npu(15), Npu(0)), Err((12, 0)));
 }

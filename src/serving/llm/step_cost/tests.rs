@@ -3,7 +3,12 @@
 use super::*;
 use chakram_workloads::model::PresetOrModelFileText;
 
-fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepTimePart]) -> StepTimeCalculator {
+fn build_step_calculator(
+    model: &str,
+    machine: &str,
+    npus: u32,
+    left_out: &[StepTimePart],
+) -> StepTimeCalculator {
     let definition = PresetOrModelFileText::find_source(model)
         .unwrap()
         .parse_definition(None)
@@ -31,7 +36,7 @@ fn cost(model: &str, machine: &str, npus: u32, left_out: &[StepTimePart]) -> Ste
     StepTimeCalculator::new(sizes, &machine, shape, formats, left_out).unwrap()
 }
 
-fn decode(requests: u64, context: u64) -> StepTimeInputs {
+fn build_decode_inputs(requests: u64, context: u64) -> StepTimeInputs {
     StepTimeInputs {
         tokens: requests,
         requests,
@@ -46,7 +51,7 @@ fn decode(requests: u64, context: u64) -> StepTimeInputs {
     }
 }
 
-fn total(cost: &StepTimeCalculator, load: &StepTimeInputs) -> f64 {
+fn sum_step_seconds(cost: &StepTimeCalculator, load: &StepTimeInputs) -> f64 {
     let parts = cost.step_time_by_part(load, &mut StepPartTimeCache::default());
     parts.iter().map(|span| span.as_seconds()).sum()
 }
@@ -66,7 +71,10 @@ fn decode_steps_are_above_the_roofline_and_not_far() {
     // The model's weights, without the embedding table, take 15.0 GB. The keys and values of 32
     // requests of 1,024 tokens, with 131,072 bytes per token, take 4.3 GB. Reading both at 3.35
     // TB/s takes 5.77 ms.
-    let step = total(&cost("llama3-8b", "dgx-h100", 1, &[]), &decode(32, 1024));
+    let step = sum_step_seconds(
+        &build_step_calculator("llama3-8b", "dgx-h100", 1, &[]),
+        &build_decode_inputs(32, 1024),
+    );
     let bound = (15.01e9 + 4.29e9) / 3.35e12;
     assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");
 }
@@ -75,7 +83,7 @@ fn decode_steps_are_above_the_roofline_and_not_far() {
 /// 128 x 4 bytes, and 12 blocks with keys and values.
 #[test]
 fn states_are_read_and_written_whatever_the_context() {
-    let cost = cost("qwen3-next-80b-a3b", "dgx-h100", 4, &[]);
+    let cost = build_step_calculator("qwen3-next-80b-a3b", "dgx-h100", 4, &[]);
     let delta = *cost.sizes.kinds[0].delta_sizes().unwrap();
     let counts: Vec<u64> = cost.sizes.kinds.iter().map(|kind| kind.count).collect();
     assert_eq!(counts, [36, 12]);
@@ -87,8 +95,10 @@ fn states_are_read_and_written_whatever_the_context() {
         "{seconds} and {bound}"
     );
     let part = |context| {
-        let parts =
-            cost.step_time_by_part(&decode(128, context), &mut StepPartTimeCache::default());
+        let parts = cost.step_time_by_part(
+            &build_decode_inputs(128, context),
+            &mut StepPartTimeCache::default(),
+        );
         parts[StepTimePart::Decode as usize].as_seconds()
     };
     let full = *cost.sizes.kinds[1].attention_sizes().unwrap();
@@ -111,15 +121,15 @@ fn parts_that_are_left_out_take_no_time() {
         wave_tokens: 612 + 8,
         all_tokens: 612 + 8,
         requests: 10,
-        ..decode(8, 700)
+        ..build_decode_inputs(8, 700)
     };
-    let all = cost("llama3-70b", "dgx-h100", 4, &[])
+    let all = build_step_calculator("llama3-70b", "dgx-h100", 4, &[])
         .step_time_by_part(&load, &mut StepPartTimeCache::default());
     for (part, name) in StepTimePart::NAMES {
         // The kernels for 620 tokens on four NPUs take longer than their launches.
         let is_zero = matches!(part, StepTimePart::Padding | StepTimePart::Launches);
         assert_eq!(all[*part as usize] == Span::ZERO, is_zero, "{name}");
-        let without = cost("llama3-70b", "dgx-h100", 4, &[*part]);
+        let without = build_step_calculator("llama3-70b", "dgx-h100", 4, &[*part]);
         let parts = without.step_time_by_part(&load, &mut StepPartTimeCache::default());
         assert_eq!(parts[*part as usize], Span::ZERO, "{name}");
         for (other, _) in StepTimePart::NAMES
@@ -129,22 +139,23 @@ fn parts_that_are_left_out_take_no_time() {
             assert_eq!(parts[*other as usize], all[*other as usize], "{name}");
         }
     }
-    let padded = [1, 2, 3, 5, 9, 511, 513]
-        .map(|tokens| cost("llama3-8b", "dgx-h100", 1, &[]).padded_token_count(tokens));
+    let padded = [1, 2, 3, 5, 9, 511, 513].map(|tokens| {
+        build_step_calculator("llama3-8b", "dgx-h100", 1, &[]).padded_token_count(tokens)
+    });
     assert_eq!(padded, [1, 2, 4, 8, 16, 512, 513]);
 }
 
 /// B200's FP4 curve, which includes the quantization of activations, starts at 7.1 us; its FP8 curve starts at 1.9 us.
 #[test]
 fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
-    let blackwell = cost("llama3-70b", "dgx-b200", 1, &[]);
+    let blackwell = build_step_calculator("llama3-70b", "dgx-b200", 1, &[]);
     let seconds = |format, rows| blackwell.weight_product_seconds([1, rows, 8192, 8192], format);
     let gain = seconds(Dtype::Fp8, 16) / seconds(Dtype::Fp4, 16);
     assert!((1.4..1.78).contains(&gain), "{gain}");
     let start = seconds(Dtype::Fp4, 1) - 8192.0 * 8192.0 * 9.0 / 16.0 / 8e12;
     assert!(start < 7.1e-6, "{start}");
     // H100 has no four-bit arithmetic, so it reads four-bit weights but computes products in BF16.
-    let hopper = cost("llama3-70b", "dgx-h100", 1, &[]);
+    let hopper = build_step_calculator("llama3-70b", "dgx-h100", 1, &[]);
     let hopper = |format, rows| hopper.weight_product_seconds([1, rows, 8192, 8192], format);
     assert!(hopper(Dtype::Fp4, 16) < hopper(Dtype::Fp8, 16));
     assert!(hopper(Dtype::Fp4, 8192) > hopper(Dtype::Bf16, 8192));
@@ -154,7 +165,7 @@ fn products_in_four_bits_read_fewer_bytes_of_the_same_kernel() {
 /// it has an eighth of the columns of every expert.
 #[test]
 fn whole_experts_are_fewer_and_wider() {
-    let mut cost = cost("qwen3-235b-a22b", "dgx-h100", 8, &[]);
+    let mut cost = build_step_calculator("qwen3-235b-a22b", "dgx-h100", 8, &[]);
     let kind = cost.sizes.kinds[0].clone();
     let up = *kind
         .products
@@ -214,7 +225,7 @@ fn norms_are_part_of_fused_all_reduces() {
 
 #[test]
 fn own_all_reduces_are_taken_where_they_were_measured() {
-    let prices = cost("llama3-70b", "dgx-h100", 8, &[]).all_reduce;
+    let prices = build_step_calculator("llama3-70b", "dgx-h100", 8, &[]).all_reduce;
     // The table has 7.9 us for 128 KiB, and 15.0 us for 1 MiB.
     assert!((prices.seconds_for(131_072) - 7.9e-6).abs() < 1e-9);
     assert!((prices.seconds_for(1 << 20) - 15.0e-6).abs() < 1e-9);
@@ -229,7 +240,7 @@ fn own_all_reduces_are_taken_where_they_were_measured() {
 #[test]
 fn launches_outside_graphs_bound_a_step() {
     let of_rule = |graphs, graph_tokens| {
-        let mut cost = cost("qwen3-30b-a3b", "dgx-h100", 4, &[]);
+        let mut cost = build_step_calculator("qwen3-30b-a3b", "dgx-h100", 4, &[]);
         (cost.graphs, cost.graph_tokens) = (graphs, graph_tokens);
         cost
     };
@@ -257,17 +268,23 @@ fn launches_outside_graphs_bound_a_step() {
     assert!(on_device > Span::ZERO && more > Span::ZERO);
     // In steps of up to 512 tokens, each block launches a graph and two kernels of attention.
     assert_eq!(pieces.launches_of_step(&prompt(512)), 48 * 3);
-    assert_eq!(pieces.launches_of_step(&decode(512, 1000)), 0);
-    assert_eq!(pieces.launches_of_step(&decode(513, 1000)), 48 * kernels);
+    assert_eq!(pieces.launches_of_step(&build_decode_inputs(512, 1000)), 0);
+    assert_eq!(
+        pieces.launches_of_step(&build_decode_inputs(513, 1000)),
+        48 * kernels
+    );
     let decodes = of_rule(GraphCaptureRule::Decodes, 512);
     assert_eq!(decodes.launches_of_step(&prompt(16)), 48 * kernels);
-    assert_eq!(decodes.launches_of_step(&decode(512, 1000)), 0);
+    assert_eq!(decodes.launches_of_step(&build_decode_inputs(512, 1000)), 0);
     let never = of_rule(GraphCaptureRule::Never, 512);
-    assert_eq!(never.launches_of_step(&decode(1, 1000)), 48 * kernels);
+    assert_eq!(
+        never.launches_of_step(&build_decode_inputs(1, 1000)),
+        48 * kernels
+    );
     let all = of_rule(GraphCaptureRule::All, 1);
     assert_eq!(launches(&all, &prompt(600)).0, Span::ZERO);
     // The host of an A100 takes longer.
-    let older = cost("qwen3-30b-a3b", "dgx-a100", 4, &[]);
+    let older = build_step_calculator("qwen3-30b-a3b", "dgx-a100", 4, &[]);
     assert_eq!(older.launch_time(), Span::from_us(44));
 }
 
@@ -275,7 +292,7 @@ fn launches_outside_graphs_bound_a_step() {
 /// 2,048 columns, of 4,096 / 2 on each of two NPUs, of 2,048, and of 8 times 768 / 2.
 #[test]
 fn scales_per_block_need_kernels_that_quantize() {
-    let mut cost = cost("qwen3-30b-a3b", "dgx-h100", 2, &[]);
+    let mut cost = build_step_calculator("qwen3-30b-a3b", "dgx-h100", 2, &[]);
     let kernels = |cost: &StepTimeCalculator| -> Vec<u64> {
         let work = cost.memory_bound_work_of_block(&cost.sizes.kinds[0]);
         work.iter().map(|work| work.elements).collect()
@@ -312,7 +329,7 @@ fn experts_take_the_measured_times() {
         ),
     ];
     for ((model, npus, format), points) in measured {
-        let mut cost = cost(model, "dgx-h100", npus, &[]);
+        let mut cost = build_step_calculator(model, "dgx-h100", npus, &[]);
         cost.formats.experts = format;
         cost.formats.has_block_scales = format == Dtype::Fp8;
         cost.expert_kernels =

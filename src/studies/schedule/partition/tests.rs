@@ -17,7 +17,7 @@ const GRID: u32 = 16;
 type Cells = BTreeSet<(u32, u32)>;
 
 /// Returns the cells in this row block and this column block.
-fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
+fn list_block_cells(row: (u32, u32), column: (u32, u32)) -> Cells {
     let of = |(block, blocks): (u32, u32)| block * GRID / blocks..(block + 1) * GRID / blocks;
     let rows = of(row);
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
@@ -25,7 +25,7 @@ fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
 
 /// Computes the row block and column block of a part, level by level. Returns both blocks, each with the number of such
 /// blocks.
-fn blocks(cut: &MatrixProductCutSequence, part: u32) -> [(u32, u32); 2] {
+fn find_part_blocks(cut: &MatrixProductCutSequence, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
         let side = usize::from(*along == Columns);
@@ -52,18 +52,20 @@ fn by_cells(
     let mut words = 0.0;
     for (l, product) in products.iter().enumerate() {
         for part in 0..1 << cuts[l].len() {
-            let [row, column] = blocks(&cuts[l], part);
+            let [row, column] = find_part_blocks(&cuts[l], part);
             words += product.weights as f64 / f64::from(column.1);
             let Some(before) = l.checked_sub(1) else {
                 // The input is only in memory, so a part reads all columns of its rows from there.
-                let taken = cells(row, (0, 1)).len() as f64 / f64::from(GRID * GRID);
+                let taken = list_block_cells(row, (0, 1)).len() as f64 / f64::from(GRID * GRID);
                 words += f64::from(batches) * product.inputs as f64 * taken;
                 continue;
             };
-            let [held_row, held_column] = blocks(&cuts[before], part);
+            let [held_row, held_column] = find_part_blocks(&cuts[before], part);
             let row = if product.takes_all { (0, 1) } else { row };
-            let needed = cells(row, (0, 1));
-            let taken = needed.difference(&cells(held_row, held_column)).count();
+            let needed = list_block_cells(row, (0, 1));
+            let taken = needed
+                .difference(&list_block_cells(held_row, held_column))
+                .count();
             let outputs = (products[before].rows * products[before].columns) as f64;
             words += f64::from(batches) * outputs * taken as f64 / f64::from(GRID * GRID);
         }
@@ -86,7 +88,7 @@ fn every_cut(products: usize, levels: usize) -> Vec<Vec<MatrixProductCutSequence
         .collect()
 }
 
-fn size(
+fn build_product_sizes(
     rows: u64,
     columns: u64,
     [weights, inputs]: [u64; 2],
@@ -113,7 +115,7 @@ proptest! {
             .iter()
             .map(|&(rows, columns, [weights, inputs], all)| {
                 let words = [weights * 16, (16 << rows) * inputs];
-                size(16 << rows, 16 << columns, words, all)
+                build_product_sizes(16 << rows, 16 << columns, words, all)
             })
             .collect();
         let words = |cuts: &Vec<MatrixProductCutSequence>| words_moved(&products, cuts, batches);
@@ -139,7 +141,7 @@ proptest! {
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {
-        let products = [size(8, 4, [weights, 0], false); 2];
+        let products = [build_product_sizes(8, 4, [weights, 0], false); 2];
         let cuts = partition_products(&products, 1, batches).unwrap();
         (words_moved(&products, &cuts, batches), cuts)
     };
@@ -151,13 +153,16 @@ fn weights_are_held_against_data() {
     // half then lacks a quarter of the 32 words in each of two micro-batches, so the total is 164 words. The other cuts
     // move more words: 116 + 64 = 180 (columns for both products), 232 (rows for both), and 200 + 16 + 64 = 280 (rows,
     // then columns).
-    let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
+    let products = [
+        build_product_sizes(8, 4, [100, 0], false),
+        build_product_sizes(8, 4, [16, 0], false),
+    ];
     let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(words_moved(&products, &cuts, 2), 164);
     // A product with a single row can be cut only along columns, until each part has a single
     // column.
-    let narrow = [size(1, 4, [0, 0], false)];
+    let narrow = [build_product_sizes(1, 4, [0, 0], false)];
     assert_eq!(
         partition_products(&narrow, 2, 1),
         Some(vec![vec![Columns, Columns]])
@@ -168,7 +173,7 @@ fn weights_are_held_against_data() {
     // own rows: 2 x 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move
     // fewer words, because they move the weights only once.
     let cut = |inputs| {
-        let products = [size(8, 4, [100, inputs], false)];
+        let products = [build_product_sizes(8, 4, [100, inputs], false)];
         let cuts = partition_products(&products, 1, 2).unwrap();
         (words_moved(&products, &cuts, 2), cuts)
     };

@@ -6,11 +6,11 @@ use chakram_base::config::ConfigLiteral;
 const HEAD: &str =
     "name = \"s\"\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\nplan.batch = 8\n";
 
-fn study(tail: &str) -> Result<Study, String> {
+fn parse_study(tail: &str) -> Result<Study, String> {
     Study::parse(&format!("{HEAD}{tail}"), "s.toml").map_err(|error| error.to_string())
 }
 
-fn shown(study: &Study, axis: usize) -> Vec<String> {
+fn format_axis_values(study: &Study, axis: usize) -> Vec<String> {
     let values = study.axes[axis].values.iter();
     values
         .map(|value| ConfigLiteral::List(value.clone()).to_string())
@@ -19,7 +19,7 @@ fn shown(study: &Study, axis: usize) -> Vec<String> {
 
 #[test]
 fn axes_are_lists_ranges_divisors_and_plans() {
-    let study = study(
+    let study = parse_study(
         "[[axis]]\nkey = \"plan.micro-batch\"\nvalues = [1, 2]\n\
          [[axis]]\nkey = \"machine.dimension.nvlink.bandwidth\"\nfrom = \"100 GB/s\"\nto = \"400 GB/s\"\nfactor = 2\n\
          [[axis]]\nkey = \"efficiency\"\nfrom = 0.5\nto = 0.7\nstep = 0.1\n\
@@ -28,11 +28,14 @@ fn axes_are_lists_ranges_divisors_and_plans() {
     )
     .unwrap();
     assert_eq!(study.axes[0].name, "plan.micro_batch");
-    assert_eq!(shown(&study, 1), ["100 GB/s", "200 GB/s", "400 GB/s"]);
-    assert_eq!(shown(&study, 2), ["0.5", "0.6", "0.7"]);
-    assert_eq!(shown(&study, 3), ["1", "2", "3", "6"]);
     assert_eq!(
-        shown(&study, 4),
+        format_axis_values(&study, 1),
+        ["100 GB/s", "200 GB/s", "400 GB/s"]
+    );
+    assert_eq!(format_axis_values(&study, 2), ["0.5", "0.6", "0.7"]);
+    assert_eq!(format_axis_values(&study, 3), ["1", "2", "3", "6"]);
+    assert_eq!(
+        format_axis_values(&study, 4),
         ["1,1,4", "1,2,2", "1,4,1", "2,1,2", "2,2,1", "4,1,1"]
     );
     assert_eq!(study.point_count(), Some(2 * 3 * 3 * 4 * 6));
@@ -80,7 +83,7 @@ fn wrong_studies_are_refused_with_key_and_line() {
             "s.toml:8: key `axis[0].key`: found `key` beside plans, expected only plans, name",
         ),
     ] {
-        assert_eq!(study(tail).unwrap_err(), expected);
+        assert_eq!(parse_study(tail).unwrap_err(), expected);
     }
     for (tail, expected) in [
         (
@@ -103,7 +106,7 @@ fn wrong_studies_are_refused_with_key_and_line() {
         ("[limits]\nnpus = 0\n", "expected a whole number from 1 to"),
         ("[limits]\nnpu = 2\n", "did you mean `npus`?"),
     ] {
-        let error = study(&format!("{axis}{tail}")).unwrap_err();
+        let error = parse_study(&format!("{axis}{tail}")).unwrap_err();
         assert!(
             error.starts_with("s.toml:") && error.contains(expected),
             "{error}"
@@ -124,7 +127,7 @@ fn wrong_studies_are_refused_with_key_and_line() {
         rounds.contains("s.toml:1: key `rounds`: found several rounds of one layer"),
         "{rounds}"
     );
-    let limits = study("[limits]\nnpus = 4\n[[axis]]\nplans = 8\n").unwrap_err();
+    let limits = parse_study("[limits]\nnpus = 4\n[[axis]]\nplans = 8\n").unwrap_err();
     assert!(
         limits.contains(
             "found npus = 4, and an axis whose plans all have 8 NPUs, expected 8 or more"

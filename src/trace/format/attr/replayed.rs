@@ -384,7 +384,7 @@ mod tests {
     use crate::format::scan;
     use prost::Message;
 
-    fn stored(name: &str, value: Value) -> Result<(), TraceError> {
+    fn read_replayed_attribute(name: &str, value: Value) -> Result<(), TraceError> {
         let message = AttributeProto {
             name: name.to_owned(),
             value: Some(value),
@@ -404,13 +404,13 @@ mod tests {
             assert_eq!(find_replay_attribute(name), Some(attribute));
             // No attribute accepts a list of texts, so storing one fails. Only number formats and phases with such a
             // value count as unknown.
-            let taken = stored(name, Value::StringList(StringList::default()));
+            let taken = read_replayed_attribute(name, Value::StringList(StringList::default()));
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");
         }
         for other in ["", "rf_id", "stream_", "Stream", "é", &"p".repeat(40)] {
             assert_eq!(find_replay_attribute(other), None, "{other}");
         }
-        assert!(stored("rf_id", Value::Int64Val(1)).is_ok());
+        assert!(read_replayed_attribute("rf_id", Value::Int64Val(1)).is_ok());
     }
 }

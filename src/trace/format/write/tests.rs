@@ -108,14 +108,17 @@ fn what_is_written_is_read_back() {
             writer.receive_node(&node, &[5, 300, 1 << 40]).unwrap();
             let file = writer.into_inner();
             let mut deps = Deps::default();
-            assert_eq!(scan::scan_node(second(&file), &mut deps).unwrap(), node);
+            assert_eq!(
+                scan::scan_node(check_and_read_node(&file), &mut deps).unwrap(),
+                node
+            );
             assert_eq!((deps.data, deps.control), (vec![5, 300, 1 << 40], vec![]));
         }
     }
 }
 
 /// Checks that the file's records equal the output of the generated types, and then returns the node in `file`.
-fn second(file: &[u8]) -> RawRecord<'_> {
+fn check_and_read_node(file: &[u8]) -> RawRecord<'_> {
     let mut frames = FrameCursor::new(file);
     let metadata = frames.next_record().unwrap().unwrap();
     let generated = proto::GlobalMetadata::decode(metadata.bytes).unwrap();
@@ -173,7 +176,10 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
     writer.write_node(&node, &[2], &extra).unwrap();
     let file = writer.into_inner();
     let mut deps = Deps::default();
-    assert_eq!(scan::scan_node(second(&file), &mut deps).unwrap(), node);
+    assert_eq!(
+        scan::scan_node(check_and_read_node(&file), &mut deps).unwrap(),
+        node
+    );
     assert_eq!((deps.data, deps.control), (vec![2], vec![3, 1 << 33]));
     let first = FrameCursor::new(&file).next_record().unwrap().unwrap();
     let captured = scan::read_metadata(first).unwrap().captured;
@@ -185,7 +191,7 @@ fn what_replays_skip_is_in_the_file_all_the_same() {
         ("schema", &schema)
     );
 
-    let written = proto::Node::decode(second(&file).bytes).unwrap();
+    let written = proto::Node::decode(check_and_read_node(&file).bytes).unwrap();
     let inputs = written.inputs.unwrap();
     let texts = (&*inputs.values, &*inputs.shapes, &*inputs.types);
     assert_eq!((texts, written.outputs), (("[1]", "[[]]", "['Int']"), None));
@@ -242,9 +248,9 @@ fn declared_groups_are_read_back() {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     writer.receive_node(&declaring, &[]).unwrap();
     let file = writer.into_inner();
-    let back = scan::scan_node(second(&file), &mut Deps::default()).unwrap();
+    let back = scan::scan_node(check_and_read_node(&file), &mut Deps::default()).unwrap();
     assert_eq!(back, declaring);
-    let written = proto::Node::decode(second(&file).bytes).unwrap();
+    let written = proto::Node::decode(check_and_read_node(&file).bytes).unwrap();
     assert_eq!(written.r#type, NodeType::MetadataNode as i32);
     // The writer rejects group declarations on a node of another type, because they would be lost.
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
@@ -284,7 +290,7 @@ fn labels_are_attributes_and_shapes() {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     writer.receive_node(&node, &[]).unwrap();
     let file = writer.into_inner();
-    let written = proto::Node::decode(second(&file).bytes).unwrap();
+    let written = proto::Node::decode(check_and_read_node(&file).bytes).unwrap();
     let shapes = |io: Option<proto::IoInfo>| io.unwrap().shapes;
     assert_eq!(shapes(written.inputs), "[[4, 8], [8, 2]]");
     assert_eq!(shapes(written.outputs), "[[4, 2]]");
@@ -299,7 +305,7 @@ fn labels_are_attributes_and_shapes() {
     // The first three attributes describe the kernel: host or device, FLOPs, bytes.
     assert_eq!(written.attr[3..], wanted);
     // The phase is the only label that the reader returns.
-    let read = scan::scan_node(second(&file), &mut Deps::default()).unwrap();
+    let read = scan::scan_node(check_and_read_node(&file), &mut Deps::default()).unwrap();
     let labels = NodeLabels {
         phase: node.labels.phase,
         ..NodeLabels::default()

@@ -3,11 +3,11 @@
 use super::*;
 use proptest::prelude::*;
 
-fn rows(count: usize, edges: &[(u32, u32)]) -> Csr {
+fn build_csr(count: usize, edges: &[(u32, u32)]) -> Csr {
     Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)))
 }
 
-fn step(delay: u64, length: u64, lane: u32) -> NodeDelayDurationAndLane {
+fn build_node_timing(delay: u64, length: u64, lane: u32) -> NodeDelayDurationAndLane {
     NodeDelayDurationAndLane {
         delay: Span(delay),
         length: Span(length),
@@ -24,13 +24,13 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
     //    0 first, so node 3 runs 15-16, and its cause is node 2. Node 4 waits for node 2 and has no lane. It is ready
     //    at 15 + 4 = 19 and runs 19-20, and its cause is node 2.
     let steps = [
-        step(2, 10, 0),
-        step(0, 5, 1),
-        step(1, 3, 0),
-        step(0, 1, 0),
-        step(4, 1, NONE),
+        build_node_timing(2, 10, 0),
+        build_node_timing(0, 5, 1),
+        build_node_timing(1, 3, 0),
+        build_node_timing(0, 1, 0),
+        build_node_timing(4, 1, NONE),
     ];
-    let next = rows(5, &[(1, 2), (0, 3), (1, 3), (2, 4)]);
+    let next = build_csr(5, &[(1, 2), (0, 3), (1, 3), (2, 4)]);
     let recorded = InferredCapturedNodeTimeline::new(&next, 2, |i| steps[i as usize]);
     let starts = [2, 0, 12, 15, 19].map(Time);
     assert_eq!(recorded.start, starts);
@@ -43,8 +43,8 @@ fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
 
 #[test]
 fn what_is_on_a_cycle_or_behind_it_does_not_run() {
-    let next = rows(4, &[(1, 2), (2, 1), (2, 3)]);
-    let recorded = InferredCapturedNodeTimeline::new(&next, 0, |_| step(0, 1, NONE));
+    let next = build_csr(4, &[(1, 2), (2, 1), (2, 3)]);
+    let recorded = InferredCapturedNodeTimeline::new(&next, 0, |_| build_node_timing(0, 1, NONE));
     assert_eq!(recorded.ran, 1);
     assert!(recorded.has_node_run(0) && !recorded.has_node_run(1) && !recorded.has_node_run(3));
     assert_eq!(recorded.depth_and_width(), (1, 1));
@@ -54,12 +54,13 @@ fn what_is_on_a_cycle_or_behind_it_does_not_run() {
 fn a_long_chain_does_not_exhaust_the_stack() {
     let n = 100_000;
     let next = Csr::new(n as usize, |each| (1..n).for_each(|i| each(i - 1, i)));
-    let recorded = InferredCapturedNodeTimeline::new(&next, 1, |_| step(1, 1, 0));
+    let recorded = InferredCapturedNodeTimeline::new(&next, 1, |_| build_node_timing(1, 1, 0));
     assert_eq!(recorded.end[n as usize - 1], Time(2 * u64::from(n)));
 }
 
 /// Generates graphs of a few nodes, possibly with cycles. Each graph consists of its nodes' timings and its edges.
-fn small() -> impl Strategy<Value = (Vec<NodeDelayDurationAndLane>, Vec<(u32, u32)>)> {
+fn small_graph_strategy() -> impl Strategy<Value = (Vec<NodeDelayDurationAndLane>, Vec<(u32, u32)>)>
+{
     let steps = prop::collection::vec((0_u64..4, 0_u64..4, 0_u32..4, any::<bool>()), 1..9);
     steps.prop_flat_map(|steps| {
         let n = steps.len() as u32;
@@ -67,7 +68,7 @@ fn small() -> impl Strategy<Value = (Vec<NodeDelayDurationAndLane>, Vec<(u32, u3
             .into_iter()
             .map(|(delay, length, lane, settles)| NodeDelayDurationAndLane {
                 settles,
-                ..step(delay, length, if lane == 3 { NONE } else { lane })
+                ..build_node_timing(delay, length, if lane == 3 { NONE } else { lane })
             })
             .collect();
         let order = Just((0..n).collect::<Vec<_>>()).prop_shuffle();
@@ -109,9 +110,9 @@ proptest! {
     /// The end of each node must equal the length of the longest path through dependencies and lane order. Lanes must
     /// serve nodes in order of readiness. The times on a chain of causes must add up to the end of its last node.
     #[test]
-    fn ends_are_the_longest_ways((steps, edges) in small()) {
+    fn ends_are_the_longest_ways((steps, edges) in small_graph_strategy()) {
         let lanes = 3;
-        let next = rows(steps.len(), &edges);
+        let next = build_csr(steps.len(), &edges);
         let recorded = InferredCapturedNodeTimeline::new(&next, lanes, |i| steps[i as usize]);
         prop_assert_eq!(recorded.ran, steps.len());
         let end = |i: u32| recorded.end[i as usize].0;

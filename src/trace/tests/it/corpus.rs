@@ -1,6 +1,6 @@
 //! Converts every trace of the corpus to text and back.
 
-use crate::forms::lines::through;
+use crate::forms::lines::round_trip_lines;
 use chakram_trace::format::DecompressedTraceFile;
 use std::collections::BTreeMap;
 use testkit::corpus::{assert_expected, corpus_path, unpack_cases};
@@ -27,7 +27,7 @@ fn every_file_comes_back_byte_for_byte() {
     for (name, case) in &cases {
         for (file, contents) in case.iter().filter(|(file, _)| rank_of(file).is_some()) {
             files += 1;
-            let why = match through(contents) {
+            let why = match round_trip_lines(contents) {
                 Ok(back) if back == contents[..] => continue,
                 Ok(_) => "other bytes".to_owned(),
                 Err(error) => error,
@@ -47,5 +47,5 @@ fn a_captured_trace_comes_back_byte_for_byte() {
     };
     let contents = DecompressedTraceFile::open_current_schema(&path).expect("the corpus is there");
     let contents = contents.as_slice();
-    assert_eq!(through(contents).unwrap(), contents);
+    assert_eq!(round_trip_lines(contents).unwrap(), contents);
 }

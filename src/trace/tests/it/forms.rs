@@ -10,7 +10,7 @@ use chakram_trace::format::wire::FrameCursor;
 use prost::Message;
 
 /// Decodes a file's metadata record and nodes with the generated types.
-pub fn decoded(contents: &[u8]) -> (GlobalMetadata, Vec<Node>) {
+pub fn decode_trace(contents: &[u8]) -> (GlobalMetadata, Vec<Node>) {
     let mut frames = FrameCursor::new(contents);
     let mut metadata = GlobalMetadata::default();
     let mut nodes = Vec::new();

@@ -10,7 +10,7 @@ use chakram_trace::format::proto::{AttributeProto, GlobalMetadata, Node, attribu
 use prost::Message;
 
 /// Builds an attribute.
-fn attribute(name: &str, value: Value) -> AttributeProto {
+fn build_attribute(name: &str, value: Value) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -19,7 +19,7 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
 }
 
 /// Builds a kernel that takes 1 us and has these data and control dependencies.
-fn kernel(id: u64, data: &[u64], control: &[u64]) -> Node {
+fn build_kernel(id: u64, data: &[u64], control: &[u64]) -> Node {
     Node {
         id,
         name: format!("k{id}"),
@@ -32,7 +32,7 @@ fn kernel(id: u64, data: &[u64], control: &[u64]) -> Node {
 }
 
 /// Builds a file that consists of the metadata and these records.
-fn frame<B: AsRef<[u8]>>(records: impl IntoIterator<Item = B>) -> Vec<u8> {
+fn build_file_from_records<B: AsRef<[u8]>>(records: impl IntoIterator<Item = B>) -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: "0.0.4".to_owned(),
         attr: Vec::new(),
@@ -47,6 +47,6 @@ fn frame<B: AsRef<[u8]>>(records: impl IntoIterator<Item = B>) -> Vec<u8> {
 }
 
 /// Builds a file with these nodes.
-fn file(nodes: &[Node]) -> Vec<u8> {
-    frame(nodes.iter().map(Message::encode_to_vec))
+fn build_file_from_nodes(nodes: &[Node]) -> Vec<u8> {
+    build_file_from_records(nodes.iter().map(Message::encode_to_vec))
 }

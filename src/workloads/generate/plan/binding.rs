@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use crate::generate::plan::PlanDraft;
 
-    fn plan(words: &[(&str, &str)]) -> ParallelismPlan {
+    fn build_plan_from_options(words: &[(&str, &str)]) -> ParallelismPlan {
         let mut draft = PlanDraft::new(ParallelismPlan::new());
         for (key, value) in words {
             let mut options = crate::generate::plan::OPTIONS.iter();
@@ -89,7 +89,7 @@ mod tests {
         draft.finish_plan().unwrap()
     }
 
-    fn facts() -> PlanMachineProperties {
+    fn build_machine_properties() -> PlanMachineProperties {
         PlanMachineProperties {
             capacity: Some(80),
             sram: Some(8),
@@ -102,22 +102,22 @@ mod tests {
 
     #[test]
     fn a_plan_keeps_what_it_states() {
-        let mut stating = plan(&[("capacity", "40B")]);
+        let mut stating = build_plan_from_options(&[("capacity", "40B")]);
         assert_eq!(
-            stating.bind_machine(&facts()).unwrap(),
+            stating.bind_machine(&build_machine_properties()).unwrap(),
             PlanMachineProperties::default()
         );
         assert_eq!((stating.capacity, stating.sram), (Some(40), None));
-        let mut open = plan(&[]);
+        let mut open = build_plan_from_options(&[]);
         // Traces depend on the capacity only if it decides which activations are recomputed.
         assert_eq!(
-            open.bind_machine(&facts()).unwrap(),
+            open.bind_machine(&build_machine_properties()).unwrap(),
             PlanMachineProperties::default()
         );
         assert_eq!(open.capacity, Some(80));
-        let mut needing = plan(&[]);
+        let mut needing = build_plan_from_options(&[]);
         needing.recompute = RecomputePolicy::AsNeeded;
-        let taken = needing.bind_machine(&facts()).unwrap();
+        let taken = needing.bind_machine(&build_machine_properties()).unwrap();
         assert_eq!(taken.capacity, Some(80));
     }
 
@@ -127,17 +127,20 @@ mod tests {
             .iter()
             .find(|(rule, _)| *rule != ResidencyRule::None)
             .unwrap();
-        let mut open = plan(&[("residency", word)]);
-        let taken = open.bind_machine(&facts()).unwrap();
+        let mut open = build_plan_from_options(&[("residency", word)]);
+        let taken = open.bind_machine(&build_machine_properties()).unwrap();
         assert_eq!((open.sram, open.largest_access), (Some(8), Some(1000)));
         assert_eq!((taken.sram, taken.remote), (Some(8), Some(1000)));
     }
 
     #[test]
     fn places_must_be_on_the_machine() {
-        let mut tiled = plan(&[]);
+        let mut tiled = build_plan_from_options(&[]);
         tiled.tiles = CorePlacement::Cores(vec![[0, 0]]);
-        let error = tiled.bind_machine(&facts()).unwrap_err().to_string();
+        let error = tiled
+            .bind_machine(&build_machine_properties())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("a machine of tiles"), "{error}");
     }
 }

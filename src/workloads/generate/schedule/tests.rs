@@ -9,11 +9,16 @@ mod listed;
 mod oracle;
 mod split;
 
-use oracle::{PipelineTimeAndPeakMicroBatches, play};
+use oracle::{PipelineTimeAndPeakMicroBatches, simulate_schedule};
 
 /// Formats passes in short form: `3b` is the third micro-batch's forward pass through the second chunk, and `3b'` its
 /// backward pass.
-fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32) -> String {
+fn format_pass_order(
+    schedule: PipelineSchedule,
+    stage: u32,
+    stages: u32,
+    micro_batches: u32,
+) -> String {
     let short = |pass: PipelinePass| {
         let chunk = char::from(b'a' + pass.chunk as u8);
         let mark = match pass.kind {
@@ -38,7 +43,7 @@ fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32
 
 const ONE_F_ONE_B: PipelineSchedule = PipelineSchedule::OneForwardOneBackward;
 
-fn interleaved(chunks: u32) -> PipelineSchedule {
+fn build_interleaved_schedule(chunks: u32) -> PipelineSchedule {
     PipelineSchedule::Interleaved { chunks }
 }
 
@@ -47,7 +52,7 @@ fn layer_wise(layers: u32) -> PipelineSchedule {
 }
 
 /// Simulates a pipeline of equal stages.
-fn equal(
+fn simulate_equal_stages(
     schedule: PipelineSchedule,
     stages: u32,
     micro_batches: u32,
@@ -55,13 +60,13 @@ fn equal(
     back: u64,
 ) -> PipelineTimeAndPeakMicroBatches {
     let stages = vec![(forward, back); stages as usize];
-    play(&schedule, &stages, micro_batches)
+    simulate_schedule(&schedule, &stages, micro_batches)
 }
 
 #[test]
 fn gpipe_goes_back_when_all_are_through() {
     for stage in 0..2 {
-        let order = order(PipelineSchedule::GPipe, stage, 2, 3);
+        let order = format_pass_order(PipelineSchedule::GPipe, stage, 2, 3);
         assert_eq!(order, "1a 2a 3a 1a' 2a' 3a'");
     }
 }
@@ -70,7 +75,7 @@ fn gpipe_goes_back_when_all_are_through() {
 fn one_f_one_b_alternates_after_a_warm_up() {
     // SC'21, figure 4, top: the first of four stages runs three forward passes ahead, and the last
     // stage runs none ahead.
-    let of = |stage| order(ONE_F_ONE_B, stage, 4, 8);
+    let of = |stage| format_pass_order(ONE_F_ONE_B, stage, 4, 8);
     let first = "1a 2a 3a 4a 1a' 5a 2a' 6a 3a' 7a 4a' 8a 5a' 6a' 7a' 8a'";
     assert_eq!(of(0), first);
     let third = "1a 2a 1a' 3a 2a' 4a 3a' 5a 4a' 6a 5a' 7a 6a' 8a 7a' 8a'";
@@ -78,7 +83,7 @@ fn one_f_one_b_alternates_after_a_warm_up() {
     let last = "1a 1a' 2a 2a' 3a 3a' 4a 4a' 5a 5a' 6a 6a' 7a 7a' 8a 8a'";
     assert_eq!(of(3), last);
     // The step has fewer micro-batches than the stage normally runs in its warm-up.
-    assert_eq!(order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
+    assert_eq!(format_pass_order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
 }
 
 #[test]
@@ -86,7 +91,7 @@ fn interleaved_chunks_take_turns_as_in_megatron() {
     // With two stages and four micro-batches, the order of forward passes is 1a 2a 1b 2b 3a 4a 3b
     // 4b, and the order of backward passes is 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 +
     // 1 x 2 = 4 forward passes ahead, and the second stage runs 2 ahead.
-    let of = |stage| order(interleaved(2), stage, 2, 4);
+    let of = |stage| format_pass_order(build_interleaved_schedule(2), stage, 2, 4);
     let first = "1a 2a 1b 2b 3a 1b' 4a 2b' 3b 1a' 4b 2a' 3b' 4b' 3a' 4a'";
     assert_eq!(of(0), first);
     let second = "1a 2a 1b 1b' 2b 2b' 3a 1a' 4a 2a' 3b 3b' 4b 4b' 3a' 4a'";
@@ -96,49 +101,64 @@ fn interleaved_chunks_take_turns_as_in_megatron() {
     // ahead.
     let first = "1a 2a 3a 4a 1b 2b 3b 4b 5a 6a 7a 1b' 8a 2b' 5b 3b' 6b 4b' 7b 1a' 8b 2a' \
                  3a' 4a' 5b' 6b' 7b' 8b' 5a' 6a' 7a' 8a'";
-    assert_eq!(order(interleaved(2), 0, 4, 8), first);
+    assert_eq!(
+        format_pass_order(build_interleaved_schedule(2), 0, 4, 8),
+        first
+    );
 
     // With as many micro-batches as stages, all forward passes come first.
     assert_eq!(
-        order(interleaved(2), 1, 2, 2),
+        format_pass_order(build_interleaved_schedule(2), 1, 2, 2),
         "1a 2a 1b 2b 1b' 2b' 1a' 2a'"
     );
 }
 
 #[test]
 fn layer_wise_leaves_a_layer_when_all_are_through_it() {
-    let order = order(layer_wise(3), 0, 1, 2);
+    let order = format_pass_order(layer_wise(3), 0, 1, 2);
     assert_eq!(order, "1a 2a 1b 2b 1c 2c 1c' 2c' 1b' 2b' 1a' 2a'");
 }
 
 #[test]
 fn inference_never_goes_back() {
-    assert_eq!(order(PipelineSchedule::Inference, 1, 2, 4), "1a 2a 3a 4a");
+    assert_eq!(
+        format_pass_order(PipelineSchedule::Inference, 1, 2, 4),
+        "1a 2a 3a 4a"
+    );
 }
 
 #[test]
 fn four_stages_take_33_and_interleaved_28_and_a_half() {
     // PALM's Eq. 1 yields (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
     for schedule in [PipelineSchedule::GPipe, ONE_F_ONE_B] {
-        assert_eq!(equal(schedule.clone(), 4, 8, 1, 2).time, 33);
+        assert_eq!(simulate_equal_stages(schedule.clone(), 4, 8, 1, 2).time, 33);
         assert_eq!(schedule.ideal_step_time(&[Span(3); 4], 8), Span(33));
     }
     // Each chunk has half of the layers, so times are in halves of a pass: (2 x 8 - 1)(1 + 2) + 4 (1
     // + 2) = 45 + 12 = 57 halves = 28.5.
-    assert_eq!(equal(interleaved(2), 4, 8, 1, 2).time, 57);
-    assert_eq!(interleaved(2).ideal_step_time(&[Span(3); 4], 8), Span(57));
+    assert_eq!(
+        simulate_equal_stages(build_interleaved_schedule(2), 4, 8, 1, 2).time,
+        57
+    );
+    assert_eq!(
+        build_interleaved_schedule(2).ideal_step_time(&[Span(3); 4], 8),
+        Span(57)
+    );
     // A pipeline with one stage has no bubble, so its time is 8 (1 + 2) = 24.
-    assert_eq!(equal(ONE_F_ONE_B, 1, 8, 1, 2).time, 24);
+    assert_eq!(simulate_equal_stages(ONE_F_ONE_B, 1, 8, 1, 2).time, 24);
     assert_eq!(ONE_F_ONE_B.ideal_step_time(&[Span(3)], 8), Span(24));
     // The bubbles are 3/8 and 3/16, because the times are 33 / 24 = 1 + 3/8 and 28.5 / 24 = 1 +
     // 3/16 of the computing time.
     assert_eq!(ONE_F_ONE_B.bubble_fraction(4, 8, false), Some(3.0 / 8.0));
     assert_eq!(
-        interleaved(2).bubble_fraction(4, 8, false),
+        build_interleaved_schedule(2).bubble_fraction(4, 8, false),
         Some(3.0 / 16.0)
     );
     // Eight forward passes run through four stages one after another: 8 + 3 = 11.
-    assert_eq!(equal(PipelineSchedule::Inference, 4, 8, 1, 0).time, 11);
+    assert_eq!(
+        simulate_equal_stages(PipelineSchedule::Inference, 4, 8, 1, 0).time,
+        11
+    );
     assert_eq!(
         PipelineSchedule::Inference.ideal_step_time(&[Span(1); 4], 8),
         Span(11)
@@ -151,7 +171,10 @@ fn activations_are_held_until_their_way_back() {
         let held: Vec<u64> = (0..4)
             .map(|i| schedule.max_stored_passes(i, 4, count))
             .collect();
-        assert_eq!(equal(schedule.clone(), 4, count, 1, 2).peaks, held);
+        assert_eq!(
+            simulate_equal_stages(schedule.clone(), 4, count, 1, 2).peaks,
+            held
+        );
         held
     };
     // Stage i of S stores S - i passes, but never more than the number of micro-batches.
@@ -162,8 +185,8 @@ fn activations_are_held_until_their_way_back() {
     // stage stores the activations of 11 / 2 = 4 (1 + 3/8) micro-batches. Korthikanti et al.
     // ("Reducing activation recomputation", 2022, section 4.2.3) give this factor as 1 + (S - 1)/(S
     // v).
-    assert_eq!(stored(interleaved(2), 8), [11, 9, 7, 5]);
-    assert_eq!(stored(interleaved(2), 4), [8; 4]);
+    assert_eq!(stored(build_interleaved_schedule(2), 8), [11, 9, 7, 5]);
+    assert_eq!(stored(build_interleaved_schedule(2), 4), [8; 4]);
     assert_eq!(stored(layer_wise(3), 2), [6; 4]);
     let kept = |stage| PipelineSchedule::Inference.max_stored_passes(stage, 4, 8);
     assert_eq!([kept(0), kept(3)], [0, 0]);
@@ -181,7 +204,7 @@ fn equal_stages_take_as_long_as_the_formula_says() {
             ];
             all.extend((1..=4).map(layer_wise));
             if count % stages == 0 {
-                all.extend((2..=4).map(interleaved));
+                all.extend((2..=4).map(build_interleaved_schedule));
             }
             for (schedule, (forward, back)) in all
                 .into_iter()
@@ -193,7 +216,7 @@ fn equal_stages_take_as_long_as_the_formula_says() {
                     forward
                 };
                 let case = format!("{schedule:?}, {stages} stages, {count}, {forward}, {back}");
-                let found = equal(schedule.clone(), stages, count, forward, back);
+                let found = simulate_equal_stages(schedule.clone(), stages, count, forward, back);
                 let ideal = schedule.ideal_step_time(&vec![Span(both); stages as usize], count);
                 assert_eq!(found.time, ideal.0, "{case}");
                 // The bubble is idle time divided by computing time.
@@ -219,7 +242,7 @@ fn equal_stages_take_as_long_as_the_formula_says() {
 #[test]
 fn interleaving_wants_a_multiple_of_the_stages() {
     let refusal = |chunks, stages, count| {
-        let schedule = interleaved(chunks);
+        let schedule = build_interleaved_schedule(chunks);
         schedule.check_size(stages, count).unwrap_err().to_string()
     };
     assert_eq!(
@@ -256,7 +279,7 @@ fn any_schedule() -> impl Strategy<Value = PipelineSchedule> {
     prop_oneof![
         Just(PipelineSchedule::GPipe),
         Just(ONE_F_ONE_B),
-        (2_u32..5).prop_map(interleaved),
+        (2_u32..5).prop_map(build_interleaved_schedule),
         (1_u32..5).prop_map(layer_wise),
         Just(PipelineSchedule::Inference),
     ]
@@ -277,7 +300,7 @@ proptest! {
             PipelineSchedule::Interleaved { .. } => rounds * count,
             _ => rounds + over,
         };
-        let found = play(&schedule, &stages, micro_batches).time;
+        let found = simulate_schedule(&schedule, &stages, micro_batches).time;
         let both = |&(forward, back): &(u64, u64)| forward + if schedule.has_training() { back } else { 0 };
         let passes = u64::from(micro_batches * schedule.chunk_count());
         let slowest = stages.iter().map(both).max().unwrap();

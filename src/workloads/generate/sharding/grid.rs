@@ -43,7 +43,7 @@ impl OperatorShardGrid {
 mod tests {
     use super::*;
 
-    fn groups(grid: &OperatorShardGrid, over: &[OperatorShardAxis]) -> Vec<Vec<u32>> {
+    fn list_group_members(grid: &OperatorShardGrid, over: &[OperatorShardAxis]) -> Vec<Vec<u32>> {
         let groups = grid.groups_along_axes(over);
         (0..groups.group_count())
             .map(|g| groups.members_of(g))
@@ -61,12 +61,15 @@ mod tests {
         ]);
         let even: Vec<u32> = (0..8).map(|i| 2 * i).collect();
         let odd: Vec<u32> = (0..8).map(|i| 2 * i + 1).collect();
-        assert_eq!(groups(&grid, &[OperatorShardAxis::B]), [even, odd]);
-        let pairs: Vec<[u32; 2]> = (0..8).map(|i| [2 * i, 2 * i + 1]).collect();
-        assert_eq!(groups(&grid, &[OperatorShardAxis::N]), pairs);
-        assert_eq!(groups(&grid, &[]).len(), 16);
         assert_eq!(
-            groups(&grid, &[OperatorShardAxis::B, OperatorShardAxis::N]),
+            list_group_members(&grid, &[OperatorShardAxis::B]),
+            [even, odd]
+        );
+        let pairs: Vec<[u32; 2]> = (0..8).map(|i| [2 * i, 2 * i + 1]).collect();
+        assert_eq!(list_group_members(&grid, &[OperatorShardAxis::N]), pairs);
+        assert_eq!(list_group_members(&grid, &[]).len(), 16);
+        assert_eq!(
+            list_group_members(&grid, &[OperatorShardAxis::B, OperatorShardAxis::N]),
             [(0..16).collect::<Vec<_>>()]
         );
     }
@@ -80,7 +83,7 @@ mod tests {
             (OperatorShardAxis::M, 2),
             (OperatorShardAxis::K, 1),
         ]);
-        let groups = groups(&grid, &[OperatorShardAxis::B, OperatorShardAxis::M]);
+        let groups = list_group_members(&grid, &[OperatorShardAxis::B, OperatorShardAxis::M]);
         assert_eq!(groups, [[0, 1, 4, 5], [2, 3, 6, 7]]);
         assert_eq!(
             grid.mesh_axis_for_operator_axis(OperatorShardAxis::B)

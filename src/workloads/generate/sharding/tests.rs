@@ -20,7 +20,7 @@ type Values = BTreeMap<TensorElementIndex, i64>;
 type PartialSumsByElementAndDevice = BTreeMap<TensorElementIndex, Vec<(u32, i64)>>;
 
 /// Records `values` as partial sums that `device` has.
-fn note(parts: &mut PartialSumsByElementAndDevice, device: u32, values: Values) {
+fn add_partial_sums(parts: &mut PartialSumsByElementAndDevice, device: u32, values: Values) {
     for (element, value) in values {
         parts.entry(element).or_default().push((device, value));
     }
@@ -28,13 +28,13 @@ fn note(parts: &mut PartialSumsByElementAndDevice, device: u32, values: Values) 
 
 /// Returns a pseudo-random value from -512 to 511. These values are small enough that sums do not overflow, and varied
 /// enough that a wrong sum rarely equals the correct one.
-fn number(seed: u64) -> i64 {
+fn generate_small_value(seed: u64) -> i64 {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as i64 - 512
 }
 
 /// Returns ranks that differ from their positions, so that a test fails if the code confuses ranks with positions.
-fn ranks(count: u32) -> Vec<Rank> {
+fn list_ranks_unlike_positions(count: u32) -> Vec<Rank> {
     (0..count)
         .map(|position| Rank(3000 - 7 * position))
         .collect()
@@ -42,7 +42,7 @@ fn ranks(count: u32) -> Vec<Rank> {
 
 /// Checks `parts` against `reduction`. Every device must have the announced number of elements. The devices with
 /// partial sums of an element must form one group, and their sums must add up to the value in `whole`.
-fn hold(
+fn check_partial_sums(
     case: &str,
     sharding: &OperatorShardWorkAndSums,
     reduction: &ShardReduction,
@@ -50,7 +50,7 @@ fn hold(
     whole: impl Fn(&TensorElementIndex) -> i64,
 ) {
     let count = sharding.degrees.device_count() as u32;
-    let devices = ranks(count);
+    let devices = list_ranks_unlike_positions(count);
     let mut has = vec![0_u64; count as usize];
     let groups = sharding.reduction_groups(reduction, &devices);
     assert_eq!(groups.len() as u32 * reduction.size, count, "{case}");
@@ -77,7 +77,7 @@ fn hold(
     );
 }
 
-fn divisors(size: u64) -> Vec<u32> {
+fn list_divisors(size: u64) -> Vec<u32> {
     (1..=size)
         .filter(|&by| size.is_multiple_of(by))
         .map(|by| by as u32)
@@ -85,7 +85,7 @@ fn divisors(size: u64) -> Vec<u32> {
 }
 
 /// Returns the range with index `index` among the `parts` equal ranges that divide `0..size`.
-fn part(size: u64, index: u32, parts: u32) -> Range<u64> {
+fn compute_part_range(size: u64, index: u32, parts: u32) -> Range<u64> {
     let each = size / u64::from(parts);
     u64::from(index) * each..u64::from(index + 1) * each
 }
@@ -98,14 +98,15 @@ const LINEAR: OperatorKind = OperatorKind::Linear {
     tied: false,
 };
 
-fn degrees(b: u32, m: u32, n: u32, k: u32) -> OperatorAxisShardCounts {
+fn build_shard_counts(b: u32, m: u32, n: u32, k: u32) -> OperatorAxisShardCounts {
     OperatorAxisShardCounts { b, m, n, k }
 }
 
 #[test]
 fn table_iii_of_a_linear_operator() {
     // The sizes B = 4, M = 8, N = 64 and K = 12 are sharded by (2, 2, 2, 3) on 24 devices.
-    let found = OperatorShardWorkAndSums::new(&LINEAR, 4, degrees(2, 2, 2, 3), 24).unwrap();
+    let found =
+        OperatorShardWorkAndSums::new(&LINEAR, 4, build_shard_counts(2, 2, 2, 3), 24).unwrap();
     assert_eq!(found.flops, 2 * 4 * 8 * 64 * 12 / 24);
     let expected = |elements, size, over| ShardReduction {
         elements,
@@ -147,8 +148,8 @@ fn on_one_device_it_is_what_models_count() {
         for operator in model.layers.iter().flat_map(|layer| &layer.operators) {
             let work = &operator.work;
             let case = format!("{} {}", preset.name, operator.name);
-            let found =
-                OperatorShardWorkAndSums::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
+            let found = OperatorShardWorkAndSums::new(work, 3, build_shard_counts(1, 1, 1, 1), 1)
+                .expect(&case);
             // A spec counts two FLOPs per multiplication, but a pooling does not multiply.
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplication_count(), "{case}");
@@ -176,7 +177,7 @@ fn a_convolution_numbers_devices_as_the_table_does() {
     // input channels c, the input's gradient is summed over output channels k, and the weights'
     // gradient is summed over rows i.
     let found = OperatorShardWorkAndSums::new(
-        &image::work([4, 4], 1, 1),
+        &image::build_3x3_convolution([4, 4], 1, 1),
         2,
         OperatorAxisShardCounts::of_convolution(1, 2, 2, 2),
         8,
@@ -206,7 +207,8 @@ fn operators_beyond_the_table() {
         width: 32,
         tokens: 8,
     };
-    let found = OperatorShardWorkAndSums::new(&embedding, 4, degrees(2, 2, 2, 2), 16).unwrap();
+    let found =
+        OperatorShardWorkAndSums::new(&embedding, 4, build_shard_counts(2, 2, 2, 2), 16).unwrap();
     assert_eq!([found.flops, found.backward.elements], [0, 0]);
     assert_eq!(
         [found.forward.elements, found.forward.size.into()],
@@ -221,7 +223,7 @@ fn operators_beyond_the_table() {
         width: 32,
         lookups: 5,
     };
-    let found = OperatorShardWorkAndSums::new(&bag, 4, degrees(2, 1, 2, 2), 8).unwrap();
+    let found = OperatorShardWorkAndSums::new(&bag, 4, build_shard_counts(2, 1, 2, 2), 8).unwrap();
     assert_eq!(
         [found.forward.elements, found.forward.size.into()],
         [4 * 32 / 4, 2]
@@ -233,7 +235,8 @@ fn operators_beyond_the_table() {
     // The 8 query heads and the 4 key and value heads are sharded by 4. Each device takes 4 B S^2 (8 x 16) / 8 FLOPs,
     // and nothing is summed.
     let found =
-        OperatorShardWorkAndSums::new(&parse_attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
+        OperatorShardWorkAndSums::new(&parse_attention(), 4, build_shard_counts(2, 1, 4, 1), 8)
+            .unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
     assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
@@ -243,7 +246,7 @@ fn operators_beyond_the_table() {
         width: 6,
         bias: true,
     };
-    let found = OperatorShardWorkAndSums::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
+    let found = OperatorShardWorkAndSums::new(&norm, 4, build_shard_counts(2, 4, 1, 1), 8).unwrap();
     assert_eq!([found.update.elements, found.update.size.into()], [12, 8]);
     // The bias (4 elements) is split in 2 parts, and the weights (3 x 3 x 6 x 4) are split in 6
     // parts.
@@ -255,7 +258,7 @@ fn operators_beyond_the_table() {
         stride,
         padding,
         ..
-    } = image::work([4, 4], 1, 1)
+    } = image::build_3x3_convolution([4, 4], 1, 1)
     else {
         unreachable!()
     };
@@ -274,7 +277,8 @@ fn operators_beyond_the_table() {
     assert_eq!(found.update.elements, 3 * 3 * 6 * 4 / 6 + 4 / 2);
     // In a depthwise convolution, each of the 4 channels has its own filter.
     let found =
-        OperatorShardWorkAndSums::new(&convolution(4, 4), 2, degrees(2, 1, 1, 1), 2).unwrap();
+        OperatorShardWorkAndSums::new(&convolution(4, 4), 2, build_shard_counts(2, 1, 1, 1), 2)
+            .unwrap();
     assert_eq!(found.flops, 2 * 4 * 4 * 9 * 4);
     assert_eq!(
         [found.update.elements, found.update.size.into()],
@@ -286,7 +290,8 @@ fn operators_beyond_the_table() {
         vectors: 5,
         width: 16,
     };
-    let found = OperatorShardWorkAndSums::new(&interaction, 4, degrees(2, 1, 1, 1), 2).unwrap();
+    let found =
+        OperatorShardWorkAndSums::new(&interaction, 4, build_shard_counts(2, 1, 1, 1), 2).unwrap();
     assert_eq!(found.flops, 2 * 2 * 10 * 16);
 }
 
@@ -308,7 +313,7 @@ fn parse_attention() -> OperatorKind {
 fn halos_of_known_layers() {
     // If 8 rows are divided into 4 parts, windows of 3 x 3 with stride 1 and padding 1 need one row from each
     // neighbour.
-    let work = image::work([8, 8], 1, 1);
+    let work = image::build_3x3_convolution([8, 8], 1, 1);
     let found = OperatorShardWorkAndSums::new(
         &work,
         2,
@@ -342,6 +347,7 @@ fn halos_of_known_layers() {
     .unwrap();
     assert_eq!(found.image_rows_of(0), Some([0..112, 0..114]));
     assert_eq!(found.image_rows_of(1), Some([112..224, 109..224]));
-    let linear = OperatorShardWorkAndSums::new(&LINEAR, 4, degrees(1, 1, 1, 1), 1).unwrap();
+    let linear =
+        OperatorShardWorkAndSums::new(&LINEAR, 4, build_shard_counts(1, 1, 1, 1), 1).unwrap();
     assert_eq!(linear.image_rows_of(0), None);
 }

@@ -125,7 +125,11 @@ impl BucketAssigner {
 mod tests {
     use super::*;
 
-    fn buckets(by: BucketPolicy, first: Option<u64>, bucket: u64) -> Vec<(usize, u32, bool, u64)> {
+    fn list_assigned_buckets(
+        by: BucketPolicy,
+        first: Option<u64>,
+        bucket: u64,
+    ) -> Vec<(usize, u32, bool, u64)> {
         let mut plan = ParallelismPlan::new();
         (plan.buckets, plan.first_bucket, plan.bucket) = (by, first, bucket);
         // Each of the two layers has a norm (two tensors of 8 weights each), then a bias of 4
@@ -143,13 +147,16 @@ mod tests {
     fn a_bucket_is_filled_by_the_layer_with_which_it_has_enough() {
         // A bucket limit of 104 B is 52 weights of 2 B each.
         let two = vec![(1, 3, false, 52), (0, 3, false, 52)];
-        assert_eq!(buckets(BucketPolicy::Layers, None, 1), two);
-        assert_eq!(buckets(BucketPolicy::Layers, None, 104), two);
+        assert_eq!(list_assigned_buckets(BucketPolicy::Layers, None, 1), two);
+        assert_eq!(list_assigned_buckets(BucketPolicy::Layers, None, 104), two);
         assert_eq!(
-            buckets(BucketPolicy::Layers, None, 105),
+            list_assigned_buckets(BucketPolicy::Layers, None, 105),
             [(0, 3, false, 104)]
         );
-        assert_eq!(buckets(BucketPolicy::Layers, Some(104), 1000), two);
+        assert_eq!(
+            list_assigned_buckets(BucketPolicy::Layers, Some(104), 1000),
+            two
+        );
     }
 
     #[test]
@@ -157,17 +164,26 @@ mod tests {
         // A bucket limit of 72 B is 36 weights. The buckets are, in order: a bias and its matrix (36 weights); both
         // halves of a norm (16) with the next bias and matrix (36); and the last norm (16).
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
-        assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
+        assert_eq!(
+            list_assigned_buckets(BucketPolicy::Parameters, None, 72),
+            expected
+        );
         // A first bucket of 8 B contains only the bias. The matrix gradient of the same operator
         // belongs to the next bucket. With a limit of 90 B (45 weights) for later buckets, one
         // bucket has 32 + 8 + 8 = 48 weights, and the next has 4 + 32 + 8 + 8 = 52 weights.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
-        assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
+        assert_eq!(
+            list_assigned_buckets(BucketPolicy::Parameters, Some(8), 90),
+            expected
+        );
         // With a bucket limit of 37 weights, the first bucket holds 4 + 32 weights and half of the norm's weights (8).
         // The second bucket holds the norm's other half (8 weights), the next bias (4) and the next matrix (32). The
         // third bucket holds the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
-        assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
+        assert_eq!(
+            list_assigned_buckets(BucketPolicy::Parameters, None, 73),
+            expected
+        );
     }
 
     #[test]

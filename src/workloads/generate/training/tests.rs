@@ -14,19 +14,19 @@ mod latent;
 mod model_flops;
 mod offload;
 
-fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
+fn build_gpt2_pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();
     WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }))
 }
 
-fn small() -> ParallelismPlan {
+fn build_small_plan() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.tensor, plan.pipeline) = (2, 2, 3);
     plan.batch = 12;
     plan
 }
 
-fn data<'a>(nodes: &'a [EmittedNode], name: &str) -> Vec<&'a str> {
+fn list_dependency_names<'a>(nodes: &'a [EmittedNode], name: &str) -> Vec<&'a str> {
     let node = nodes
         .iter()
         .find(|node| node.name == name)
@@ -39,7 +39,7 @@ fn data<'a>(nodes: &'a [EmittedNode], name: &str) -> Vec<&'a str> {
 
 #[test]
 fn ranks_are_like_those_of_their_stage() {
-    let mut plans = vec![small(), small(), small()];
+    let mut plans = vec![build_small_plan(), build_small_plan(), build_small_plan()];
     plans[1].sequence_parallel = true;
     plans[1].zero = ZeroStage::Parameters;
     plans[1].order = [
@@ -56,11 +56,11 @@ fn ranks_are_like_those_of_their_stage() {
     let uneven = || ParallelismPlan {
         pipeline: 5,
         split: plan::SplitUnit::Multiplications,
-        ..small()
+        ..build_small_plan()
     };
     plans.push(uneven());
     for plan in plans {
-        record_every_rank(pattern(plan));
+        record_every_rank(build_gpt2_pattern(plan));
     }
 }
 
@@ -81,9 +81,9 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
                 stage_tensor: stages.to_vec(),
                 adapters: Some(adapters),
                 adapter_sums: sums,
-                ..small()
+                ..build_small_plan()
             };
-            let pattern = pattern(plan);
+            let pattern = build_gpt2_pattern(plan);
             record_every_rank(pattern.clone());
             let job = super::super::CheckedWorkloadPattern::new(pattern).unwrap();
             let shapes: Vec<u32> = (0..job.rank_count())
@@ -131,36 +131,39 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
 fn sums_are_formed_beside_the_gradients_of_weights() {
     let mut plan = ParallelismPlan::new();
     plan.tensor = 2;
-    let ranks = record_every_rank(pattern(plan.clone()));
+    let ranks = record_every_rank(build_gpt2_pattern(plan.clone()));
     let nodes = &ranks[0];
     let up = "mb0/layer3/bwd/mlp.up";
     assert_eq!(
-        data(nodes, &format!("{up}.all-reduce")),
+        list_dependency_names(nodes, &format!("{up}.all-reduce")),
         [format!("{up}.dgrad")]
     );
-    let before = data(nodes, &format!("{up}.dgrad"));
-    assert_eq!(data(nodes, &format!("{up}.wgrad")), before);
+    let before = list_dependency_names(nodes, &format!("{up}.dgrad"));
+    assert_eq!(list_dependency_names(nodes, &format!("{up}.wgrad")), before);
     assert_eq!(
-        data(nodes, "mb0/layer3/bwd/norm2"),
+        list_dependency_names(nodes, "mb0/layer3/bwd/norm2"),
         [format!("{up}.all-reduce")]
     );
     plan.tensor_overlap = false;
-    let ranks = record_every_rank(pattern(plan.clone()));
+    let ranks = record_every_rank(build_gpt2_pattern(plan.clone()));
     let nodes = &ranks[0];
     assert_eq!(
-        data(nodes, &format!("{up}.all-reduce")),
+        list_dependency_names(nodes, &format!("{up}.all-reduce")),
         [format!("{up}.wgrad")]
     );
     // With sequence parallelism, the input is gathered again while its gradient is computed.
     plan.tensor_overlap = true;
     plan.sequence_parallel = true;
-    let ranks = record_every_rank(pattern(plan));
+    let ranks = record_every_rank(build_gpt2_pattern(plan));
     let nodes = &ranks[0];
-    assert_eq!(data(nodes, &format!("{up}.all-gather")), before);
-    let both = [before[0].to_owned(), format!("{up}.all-gather")];
-    assert_eq!(data(nodes, &format!("{up}.wgrad")), both);
     assert_eq!(
-        data(nodes, &format!("{up}.reduce-scatter")),
+        list_dependency_names(nodes, &format!("{up}.all-gather")),
+        before
+    );
+    let both = [before[0].to_owned(), format!("{up}.all-gather")];
+    assert_eq!(list_dependency_names(nodes, &format!("{up}.wgrad")), both);
+    assert_eq!(
+        list_dependency_names(nodes, &format!("{up}.reduce-scatter")),
         [format!("{up}.dgrad")]
     );
 }
@@ -176,9 +179,9 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
             .filter(|name| name.ends_with("/parameters/all-gather"))
             .collect::<Vec<_>>()
     };
-    let after = record_every_rank(pattern(plan.clone()));
+    let after = record_every_rank(build_gpt2_pattern(plan.clone()));
     plan.gather_overlap = true;
-    let beside = record_every_rank(pattern(plan));
+    let beside = record_every_rank(build_gpt2_pattern(plan));
     let nodes = &beside[0];
     assert_eq!(gathers(nodes), gathers(&after[0]));
     // In the first micro-batch, each layer waits for its own gather, and the gathers wait only for the
@@ -193,12 +196,15 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
         for layer in ["layer3", "layer4"] {
             let own = of(&format!("{step}/{layer}/"));
             assert!(!own.is_empty());
-            assert!(own.iter().all(|gather| data(nodes, gather) == [before]));
-            let first = data(nodes, &format!("{step}/mb0/{layer}/fwd/norm1"));
+            assert!(
+                own.iter()
+                    .all(|gather| list_dependency_names(nodes, gather) == [before])
+            );
+            let first = list_dependency_names(nodes, &format!("{step}/mb0/{layer}/fwd/norm1"));
             assert_eq!(first[..own.len()], own, "{first:?}");
             assert_eq!(first.len(), own.len() + 1, "and for the layer before");
             assert_eq!(
-                data(nodes, &format!("{step}/mb1/{layer}/fwd/norm1")).len(),
+                list_dependency_names(nodes, &format!("{step}/mb1/{layer}/fwd/norm1")).len(),
                 1
             );
         }
@@ -213,7 +219,7 @@ fn a_bucket_can_end_within_an_operator() {
     (plan.data, plan.pipeline, plan.batch) = (2, 2, 4);
     (plan.buckets, plan.bucket) = (BucketPolicy::Parameters, 1);
     let reductions = |plan: &ParallelismPlan, rank: usize, of: &str| {
-        let ranks = record_every_rank(pattern(plan.clone()));
+        let ranks = record_every_rank(build_gpt2_pattern(plan.clone()));
         let nodes = &ranks[rank];
         let name = format!("mb1/{of}/gradients/all-reduce");
         let found = nodes.iter().filter(|node| node.name == name);
@@ -256,7 +262,7 @@ fn what_does_not_divide_is_refused() {
     let why = |change: fn(&mut ParallelismPlan)| {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
-        rejection_message(pattern(plan))
+        rejection_message(build_gpt2_pattern(plan))
     };
     for (change, expected) in [
         (

@@ -1,7 +1,7 @@
 //! Checks counts and formulas against published values, for transformers with latent attention,
 //! shared experts or mixed layers.
 
-use super::preset;
+use super::load_preset_model;
 use crate::model::{AttentionSpan, Model, ModelWithDefinitionProperties, OperatorKind};
 
 /// Compares three counts of released models with published numbers: all parameters, the active
@@ -23,7 +23,7 @@ fn released_models_have_their_published_counts() {
         ("llama4-scout", 107_769_861_120, 17_172_894_720, 196_608),
         ("llama4-maverick", 400_711_848_960, 17_184_691_200, 196_608),
     ] {
-        let model = preset(name);
+        let model = load_preset_model(name);
         assert_eq!(model.parameter_count(), parameters, "{name}");
         assert_eq!(model.active_parameters(), active, "{name}");
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
@@ -32,7 +32,10 @@ fn released_models_have_their_published_counts() {
     // f in the MLP, and 2 h in the block's norms. Outside the blocks, the word table has V h
     // weights, and the last norm has h weights. With h = 2560 and f = 9728, the count is 36
     // (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560.
-    assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);
+    assert_eq!(
+        load_preset_model("qwen3-4b").parameter_count(),
+        4_022_468_096
+    );
     // The models below follow Qwen3's formula. Version 0.3 of Mixtral 8x22B has 32768 vocabulary entries instead of
     // 32000, which adds 2 x 768 x 6144 weights.
     for (name, h, l, heads, f, copies) in [
@@ -42,20 +45,24 @@ fn released_models_have_their_published_counts() {
     ] {
         let block = 2 * h * heads * 128 + 2 * h * 1024 + 256 + 3 * h * f + 2 * h;
         let expected = l * block + copies * 151_936 * h + h;
-        assert_eq!(preset(name).parameter_count(), expected, "{name}");
+        assert_eq!(
+            load_preset_model(name).parameter_count(),
+            expected,
+            "{name}"
+        );
     }
-    let more =
-        preset("mixtral-8x22b-v0.3").parameter_count() - preset("mixtral-8x22b").parameter_count();
+    let more = load_preset_model("mixtral-8x22b-v0.3").parameter_count()
+        - load_preset_model("mixtral-8x22b").parameter_count();
     assert_eq!(more, 2 * 768 * 6144);
 }
 
-fn operators<'m>(model: &'m Model, layer: &str) -> &'m [crate::model::LayerOperator] {
+fn find_layer_operators<'m>(model: &'m Model, layer: &str) -> &'m [crate::model::LayerOperator] {
     let mut layers = model.layers.iter();
     &layers.find(|one| one.name == layer).unwrap().operators
 }
 
-fn sum(model: &Model, layer: &str, prefix: &str) -> u64 {
-    let operators = operators(model, layer).iter();
+fn sum_operator_parameters(model: &Model, layer: &str, prefix: &str) -> u64 {
+    let operators = find_layer_operators(model, layer).iter();
     let own = operators.filter(|one| one.name.starts_with(prefix));
     own.map(|one| one.parameter_count()).sum()
 }
@@ -86,7 +93,7 @@ fn linear_attention_has_the_weights_of_its_formula() {
             [397, 17],
         ),
     ] {
-        let model = preset(name);
+        let model = load_preset_model(name);
         let (keys, k, v, t) = (16, 128, 128, 4);
         let linear = h * (2 * keys * k + 2 * values * v + 2 * values)
             + values * v * h
@@ -94,8 +101,16 @@ fn linear_attention_has_the_weights_of_its_formula() {
             + 2 * values
             + v;
         let full = h * (2 * heads + 2 * 2) * 256 + heads * 256 * h + 2 * 256;
-        assert_eq!(sum(&model, "layer0", "attention"), linear, "{name}");
-        assert_eq!(sum(&model, "layer3", "attention"), full, "{name}");
+        assert_eq!(
+            sum_operator_parameters(&model, "layer0", "attention"),
+            linear,
+            "{name}"
+        );
+        assert_eq!(
+            sum_operator_parameters(&model, "layer3", "attention"),
+            full,
+            "{name}"
+        );
         let expert = 3 * h * f;
         let block = |experts: u64| (experts + 1) * expert + 512 * h + 2 * h;
         let all =
@@ -124,8 +139,8 @@ fn linear_attention_has_the_weights_of_its_formula() {
 /// with states take 3 k v multiplications. The convolutions take t multiplications per column.
 #[test]
 fn linear_attention_multiplies_in_chunks_and_by_states() {
-    let model = preset("qwen3-next-80b-a3b");
-    let core = operators(&model, "layer0").iter();
+    let model = load_preset_model("qwen3-next-80b-a3b");
+    let core = find_layer_operators(&model, "layer0").iter();
     let core = core
         .clone()
         .find(|one| one.name == "attention.core")
@@ -149,19 +164,22 @@ fn latent_attention_has_the_weights_of_its_formula() {
         ("kimi-k2", 101_124_096),
     ] {
         assert_eq!(
-            sum(&preset(name), "layer7", "attention"),
+            sum_operator_parameters(&load_preset_model(name), "layer7", "attention"),
             expected,
             "{name}"
         );
     }
-    let v3 = preset("deepseek-v3");
+    let v3 = load_preset_model("deepseek-v3");
     // Each of the three dense layers has 3 x 7168 x 18432 weights. Each later layer has 256 experts
     // and a shared expert, with 3 x 7168 x 2048 weights each.
-    assert_eq!(sum(&v3, "layer2", "mlp"), 3 * 7168 * 18_432);
-    assert_eq!(sum(&v3, "layer3", "mlp"), 0);
-    assert_eq!(sum(&v3, "layer3", "shared"), 44_040_192);
     assert_eq!(
-        sum(&v3, "layer3", "experts"),
+        sum_operator_parameters(&v3, "layer2", "mlp"),
+        3 * 7168 * 18_432
+    );
+    assert_eq!(sum_operator_parameters(&v3, "layer3", "mlp"), 0);
+    assert_eq!(sum_operator_parameters(&v3, "layer3", "shared"), 44_040_192);
+    assert_eq!(
+        sum_operator_parameters(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
     // An additional block predicts one more token. It equals the last block, with two additional norms, a product from
@@ -218,7 +236,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
         ("llama4-scout", 40, 128 + 128, all),
         ("llama4-maverick", 40, 128 + 128, all),
     ] {
-        let model = preset(name);
+        let model = load_preset_model(name);
         let s = model.sequence;
         let weights: u64 = model
             .layers
@@ -261,8 +279,8 @@ fn multiplications_are_those_of_active_weights_and_scores() {
 #[test]
 fn absorbed_attention_meets_latent_vectors() {
     let core = |name: &str| {
-        let model = preset(name);
-        let operators = operators(&model, "layer0").to_vec();
+        let model = load_preset_model(name);
+        let operators = find_layer_operators(&model, "layer0").to_vec();
         operators
             .into_iter()
             .find(|one| one.name == "attention.core")
@@ -300,9 +318,9 @@ fn windows_and_pieces_leave_pairs_out() {
     }
     // In every second layer of GPT-OSS, a token attends to 128 tokens, so there are 128 x 129 / 2 +
     // (4096 - 128) x 128 pairs.
-    let model = preset("gpt-oss-20b");
+    let model = load_preset_model("gpt-oss-20b");
     let found = |layer: &str| {
-        let all = operators(&model, layer).iter();
+        let all = find_layer_operators(&model, layer).iter();
         let attention = all.filter(|one| one.work.to_axes_and_tensors().is_attention());
         let counts = attention.map(|one| {
             let work = &one.work;

@@ -1,8 +1,8 @@
 //! Tests models with experts: their weights, multiplications, saved bytes, and errors for invalid
 //! files.
 
-use super::files::{parse, text};
-use super::preset;
+use super::files::{find_preset_text, parse_model_text};
+use super::load_preset_model;
 use crate::model::{LayerRole, OperatorKind};
 
 #[test]
@@ -28,7 +28,11 @@ fn mixtrals_are_those_that_were_released() {
         ),
     ] {
         assert_eq!(formula, released, "{name}");
-        assert_eq!(preset(name).parameter_count(), released, "{name}");
+        assert_eq!(
+            load_preset_model(name).parameter_count(),
+            released,
+            "{name}"
+        );
     }
 }
 
@@ -66,7 +70,11 @@ fn qwens_are_those_that_were_released() {
         ),
     ] {
         assert_eq!(formula, released, "{name}");
-        assert_eq!(preset(name).parameter_count(), released, "{name}");
+        assert_eq!(
+            load_preset_model(name).parameter_count(),
+            released,
+            "{name}"
+        );
     }
 }
 
@@ -79,7 +87,10 @@ fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;
     assert_eq!(active, 12_879_925_248);
     let of_token = active - 32_000 * h - 65 * h + 32 * 2 * 32 * 128 * s;
-    assert_eq!(preset("mixtral-8x7b").multiplication_count(), s * of_token);
+    assert_eq!(
+        load_preset_model("mixtral-8x7b").multiplication_count(),
+        s * of_token
+    );
 }
 
 #[test]
@@ -87,7 +98,7 @@ fn experts_keep_copies_of_tokens() {
     // For t tokens with values of 2 B, a block saves these bytes after attention: the inputs of the norm (2 th) and of
     // the router (2 th); 8 scores of 4 B per token; two copies of each token (2 x 2 th), with the halves of a gate for
     // each copy (2 x 2 x 2 tf); the input of the last product (2 x 2 tf); and the results to be summed (2 x 2 th).
-    let model = preset("mixtral-8x7b");
+    let model = load_preset_model("mixtral-8x7b");
     let (t, h, f) = (32_768, 4096, 14_336);
     let block = model
         .layers
@@ -105,9 +116,9 @@ fn experts_keep_copies_of_tokens() {
 #[test]
 fn experts_in_files_are_read_or_refused() {
     let changed = |from: &str, to: &str| {
-        let text = text("mixtral-8x7b");
+        let text = find_preset_text("mixtral-8x7b");
         assert!(text.contains(from), "{from}");
-        parse(&text.replace(from, to)).map_err(|error| error.to_string())
+        parse_model_text(&text.replace(from, to)).map_err(|error| error.to_string())
     };
     let refused = |from: &str, to: &str, why: &str| {
         let error = changed(from, to).unwrap_err();
@@ -136,7 +147,7 @@ fn experts_in_files_are_read_or_refused() {
     // The block is defined operator by operator and runs with 5 tokens. It has 4 x 3 weights in the router, and 3
     // experts with 4 x 6 + 6 and 3 x 4 weights each; a gate halves the 6 columns.
     let layers = |combine: u64| {
-        parse(&format!(
+        parse_model_text(&format!(
             r#"
 name = "m"
 source = "none"

@@ -5,7 +5,7 @@ use crate::model::{
 };
 use proptest::prelude::*;
 
-pub(super) fn text(name: &str) -> &'static str {
+pub(super) fn find_preset_text(name: &str) -> &'static str {
     PRESETS
         .iter()
         .find(|preset| preset.name == name)
@@ -13,71 +13,83 @@ pub(super) fn text(name: &str) -> &'static str {
         .text
 }
 
-pub(super) fn parse(text: &str) -> Result<Model, ModelError> {
+pub(super) fn parse_model_text(text: &str) -> Result<Model, ModelError> {
     Ok(ModelWithDefinitionProperties::parse(text, "m.toml", None)?.model)
 }
 
-fn error(text: &str) -> String {
-    parse(text).unwrap_err().to_string()
+fn expect_parse_error(text: &str) -> String {
+    parse_model_text(text).unwrap_err().to_string()
 }
 
 /// Returns Llama-3 8B's file, with one line changed.
-fn changed(from: &str, to: &str) -> String {
-    let text = text("llama3-8b");
+fn change_llama3_text(from: &str, to: &str) -> String {
+    let text = find_preset_text("llama3-8b");
     assert!(text.contains(from), "{from}");
     text.replace(from, to)
 }
 
 #[test]
 fn keys_are_refused_with_their_lines() {
-    let found = error(&changed("kv_heads = 8", "kvheads = 8"));
+    let found = expect_parse_error(&change_llama3_text("kv_heads = 8", "kvheads = 8"));
     assert!(
         found.starts_with("m.toml:9: key `kvheads`: found an unknown key, expected one of"),
         "{found}"
     );
-    let found = error(&changed("kv_heads = 8", "kv_heads = 5"));
+    let found = expect_parse_error(&change_llama3_text("kv_heads = 8", "kv_heads = 5"));
     assert!(
         found.ends_with("key `kv_heads`: found 5, expected a number that divides 32 heads"),
         "{found}"
     );
-    let found = error(&changed("heads = 32\nkv_heads = 8", "heads = 33"));
+    let found = expect_parse_error(&change_llama3_text(
+        "heads = 32\nkv_heads = 8",
+        "heads = 33",
+    ));
     assert!(
         found.contains("found 33, expected a number that divides `hidden` = 4096"),
         "{found}"
     );
-    let found = error(&changed("vocabulary = 128256", ""));
+    let found = expect_parse_error(&change_llama3_text("vocabulary = 128256", ""));
     assert!(
         found.contains("key `vocabulary`: found nothing, expected a whole number from 1"),
         "{found}"
     );
-    let found = error(&changed("activation = \"swiglu\"", "activation = \"selu\""));
+    let found = expect_parse_error(&change_llama3_text(
+        "activation = \"swiglu\"",
+        "activation = \"selu\"",
+    ));
     assert!(
         found.contains("expected one of gelu, relu, swiglu, clamped-swiglu, geglu"),
         "{found}"
     );
-    let found = error(&changed("tied = false", ""));
+    let found = expect_parse_error(&change_llama3_text("tied = false", ""));
     assert!(
         found.contains("key `tied`: found nothing, expected true if logits"),
         "{found}"
     );
-    let found = error(&changed("head = \"logits\"", "head = \"pooler\""));
+    let found = expect_parse_error(&change_llama3_text(
+        "head = \"logits\"",
+        "head = \"pooler\"",
+    ));
     assert!(
         found.contains("key `tied`: found a key for logits, expected no such key"),
         "{found}"
     );
-    let found = error(&changed(
+    let found = expect_parse_error(&change_llama3_text(
         "positions = \"rotary\"",
         "positions = \"rotary\"\nposition_rows = 9",
     ));
     assert!(found.contains("key `position_rows`"), "{found}");
-    let found = error(&changed("kind = \"transformer\"", "kind = \"mlp\""));
+    let found = expect_parse_error(&change_llama3_text(
+        "kind = \"transformer\"",
+        "kind = \"mlp\"",
+    ));
     assert!(
         found.contains("expected one of transformer, vit, layers"),
         "{found}"
     );
-    assert!(error("kind = 3").contains("found the number 3"));
-    assert!(error("").contains("key `kind`: found nothing"));
-    assert!(error("kind = \"vit").contains("not TOML"));
+    assert!(expect_parse_error("kind = 3").contains("found the number 3"));
+    assert!(expect_parse_error("").contains("key `kind`: found nothing"));
+    assert!(expect_parse_error("kind = \"vit").contains("not TOML"));
 }
 
 #[test]
@@ -90,7 +102,7 @@ fn sizes_that_cannot_be_are_refused() {
         ("hidden = 4096", "hidden = 4096.0"),
         ("ffn = 14336", "ffn = 99999999999999999999999999"),
     ] {
-        let found = error(&changed(from, to));
+        let found = expect_parse_error(&change_llama3_text(from, to));
         assert!(
             found.contains("expected a whole number from 1 to"),
             "{found}"
@@ -98,13 +110,16 @@ fn sizes_that_cannot_be_are_refused() {
     }
     // Each size is valid by itself, but their product is too large. The 32 layers have 32 x 3 x 4096 x 10^12
     // parameters, a count that fits into 64 bits; with 8192 tokens, the number of multiplications does not fit.
-    let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
+    let found = expect_parse_error(&change_llama3_text(
+        "ffn = 14336",
+        "ffn = 1_000_000_000_000",
+    ));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit in 64 bits"),
         "{found}"
     );
-    let found = error(
-        &changed("vocabulary = 128256", "vocabulary = 1_000_000_000_000")
+    let found = expect_parse_error(
+        &change_llama3_text("vocabulary = 128256", "vocabulary = 1_000_000_000_000")
             .replace("4096", "100_000_000"),
     );
     assert!(
@@ -132,7 +147,7 @@ fn tokens_fit_the_positions() {
         );
     }
     // The position table may have more rows than a sample has tokens.
-    let text = text("gpt2-small").replace(
+    let text = find_preset_text("gpt2-small").replace(
         "positions = \"learned\"",
         "positions = \"learned\"\nposition_rows = 2048",
     );
@@ -188,7 +203,7 @@ operators = [
 
 #[test]
 fn operators_by_hand_make_the_same_model() {
-    let mine = parse(BLOCK).unwrap();
+    let mine = parse_model_text(BLOCK).unwrap();
     let known = Model::load_named("gpt2-xl").unwrap();
     assert_eq!(mine.layers, known.layers);
     assert_eq!(mine.sequence, 1024);
@@ -205,7 +220,7 @@ fn operators_by_hand_make_the_same_model() {
 fn chains_are_refused_where_sizes_do_not_fit() {
     let error = |from: &str, to: &str| {
         assert!(BLOCK.contains(from), "{from}");
-        error(&BLOCK.replacen(from, to, 1))
+        expect_parse_error(&BLOCK.replacen(from, to, 1))
     };
     let found = error("outputs = 4800", "outputs = 4801");
     assert!(
@@ -306,8 +321,11 @@ fn what_goes_around_may_change_its_size() {
         ("shortcut.conv", 256, 512, [56, 56], 2)
     );
     let stride = "outputs = 512, kernel = 1, stride = 2, bias = false, around = true";
-    let found =
-        error(&text("resnet-50").replacen(stride, &stride.replace("stride = 2", "stride = 1"), 1));
+    let found = expect_parse_error(&find_preset_text("resnet-50").replacen(
+        stride,
+        &stride.replace("stride = 2", "stride = 1"),
+        1,
+    ));
     let sizes = "found 512 channels of 28 x 28 to be added to 512 channels of 56 x 56";
     assert!(found.contains(sizes), "{found}");
 }
@@ -315,9 +333,9 @@ fn what_goes_around_may_change_its_size() {
 #[test]
 fn windows_and_groups_must_fit() {
     let error = |from: &str, to: &str| {
-        let text = text("alexnet");
+        let text = find_preset_text("alexnet");
         assert!(text.contains(from), "{from}");
-        error(&text.replacen(from, to, 1))
+        expect_parse_error(&text.replacen(from, to, 1))
     };
     let found = error("kernel = 11", "kernel = 229");
     assert!(
@@ -354,6 +372,6 @@ proptest! {
         let at = (whole.len() as f64 * at) as usize;
         let end = (at + cut).min(whole.len());
         let text = format!("{}{put}{}", &whole[..at], &whole[end..]);
-        let _ = parse(&text);
+        let _ = parse_model_text(&text);
     }
 }

@@ -1,9 +1,9 @@
 //! Tests models from `config.json`: they must equal the presets. Unknown keys must be rejected.
 
-use super::preset;
+use super::load_preset_model;
 use crate::model::{Model, ModelWithDefinitionProperties};
 
-fn read(text: &str) -> Model {
+fn parse_hub_config(text: &str) -> Model {
     let found = ModelWithDefinitionProperties::parse(text, "DeepSeek-V3/config.json", None);
     found.unwrap_or_else(|error| panic!("{error}")).model
 }
@@ -79,32 +79,41 @@ const QWEN2: &str = r#"{
 
 #[test]
 fn files_of_released_models_are_their_presets() {
-    let v3 = read(V3);
+    let v3 = parse_hub_config(V3);
     assert_eq!(v3.name, "DeepSeek-V3");
     assert_eq!(v3.sequence, 163_840);
     // The file says that the model predicts a second token.
     assert_eq!(
         v3.parameter_count(),
-        preset("deepseek-v3").parameter_count() + 11_610_068_224
+        load_preset_model("deepseek-v3").parameter_count() + 11_610_068_224
     );
-    let oss = read(GPT_OSS);
+    let oss = parse_hub_config(GPT_OSS);
     let layers = |model: &Model| {
         let all = model.layers.iter();
         all.map(|layer| (layer.name.clone(), layer.parameter_count()))
             .collect::<Vec<_>>()
     };
-    assert_eq!(layers(&oss), layers(&preset("gpt-oss-20b")));
-    assert_eq!(layers(&read(QWEN3)), layers(&preset("qwen3-235b-a22b")));
-    assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
-    assert_eq!(read(QWEN3_NEXT).layers, preset("qwen3-next-80b-a3b").layers);
-    let eight = read(QWEN35);
-    let whole = preset("qwen3.5-397b-a17b");
+    assert_eq!(layers(&oss), layers(&load_preset_model("gpt-oss-20b")));
+    assert_eq!(
+        layers(&parse_hub_config(QWEN3)),
+        layers(&load_preset_model("qwen3-235b-a22b"))
+    );
+    assert_eq!(
+        layers(&parse_hub_config(MAVERICK)),
+        layers(&load_preset_model("llama4-maverick"))
+    );
+    assert_eq!(
+        parse_hub_config(QWEN3_NEXT).layers,
+        load_preset_model("qwen3-next-80b-a3b").layers
+    );
+    let eight = parse_hub_config(QWEN35);
+    let whole = load_preset_model("qwen3.5-397b-a17b");
     assert_eq!(eight.layers[..9], whole.layers[..9]);
     let state = "\"mamba_ssm_dtype\": \"float32\"";
-    let half = read(&QWEN35.replace(state, "\"mamba_ssm_dtype\": \"bfloat16\""));
+    let half = parse_hub_config(&QWEN35.replace(state, "\"mamba_ssm_dtype\": \"bfloat16\""));
     assert!(half.sequence_state_bytes(2) < eight.sequence_state_bytes(2));
     // In Qwen2.5-7B, only the products before attention have biases.
-    assert_eq!(read(QWEN2).parameter_count(), 7_615_616_512);
+    assert_eq!(parse_hub_config(QWEN2).parameter_count(), 7_615_616_512);
     // The file gives the preset's operators, even for samples of another length.
     let at = |tokens| {
         ModelWithDefinitionProperties::parse(GPT_OSS, "config.json", Some(tokens))
@@ -113,11 +122,11 @@ fn files_of_released_models_are_their_presets() {
     };
     assert_eq!(
         at(4096).layers[3].operators,
-        preset("gpt-oss-20b").layers[3].operators
+        load_preset_model("gpt-oss-20b").layers[3].operators
     );
     assert_eq!(
         at(4096).layers[4].operators,
-        preset("gpt-oss-20b").layers[4].operators
+        load_preset_model("gpt-oss-20b").layers[4].operators
     );
 }
 

@@ -1,6 +1,6 @@
 //! Checks the multiplications of presets against LIGHTSPEED's Table 5.2, and against the simulator behind that table.
 
-use super::{over, preset};
+use super::{load_preset_model, sum_over_layers_of_role};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
 
 #[test]
@@ -13,7 +13,11 @@ fn networks_on_images_have_the_published_counts() {
         ("alexnet", 714_188_480),
         ("resnet-18", 1_814_073_344),
     ] {
-        assert_eq!(preset(name).multiplication_count(), published, "{name}");
+        assert_eq!(
+            load_preset_model(name).multiplication_count(),
+            published,
+            "{name}"
+        );
     }
     // Counted by hand, a convolution of VGG-11 takes 9 c k multiplications per pixel, and the last three layers take
     // 25088 x 4096 + 4096 x 4096 + 4096 x 1000 multiplications.
@@ -38,7 +42,7 @@ fn networks_on_images_have_the_published_counts() {
 #[test]
 fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     // The model takes l (12 h^2 s + 2 s^2 h) + V h s = 1,671,010,713,600 + 82,341,068,800 multiplications.
-    let model = preset("gpt2-xl");
+    let model = load_preset_model("gpt2-xl");
     assert_eq!(
         model.multiplication_count(),
         1_671_010_713_600 + 82_341_068_800
@@ -53,14 +57,15 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. The token's attention to itself
     // adds 2 h l, so the sum is 1.55512e9.
     let model = Model::load_with_token_count("gpt2-xl", 1).unwrap();
-    let attention = over(&model, LayerRole::Block, core);
+    let attention =
+        sum_over_layers_of_role(&model, LayerRole::Block, count_attention_multiplications);
     assert_eq!(attention, 2 * 48 * 1_600);
     assert_eq!(model.multiplication_count() - attention, 1_554_971_200);
     assert_eq!(model.multiplication_count() + 1_024 * 1_600, 1_556_763_200);
 }
 
 /// Returns the number of multiplications of queries with keys and of scores with values.
-fn core(layer: &ModelLayer) -> u64 {
+fn count_attention_multiplications(layer: &ModelLayer) -> u64 {
     let cores = layer
         .operators
         .iter()
@@ -73,8 +78,9 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
     // Blocks with 512 tokens take 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The published count is
     // higher by 29,056 h, as if each weight in the embedding table for the cased vocabulary were one multiplication. It
     // also omits the operators after the blocks.
-    let model = preset("megatron-bert");
-    let blocks = over(&model, LayerRole::Block, ModelLayer::multiplication_count);
+    let model = load_preset_model("megatron-bert");
+    let blocks =
+        sum_over_layers_of_role(&model, LayerRole::Block, ModelLayer::multiplication_count);
     assert_eq!(blocks, 167_503_724_544);
     let words = model.layers[0].operators[0].work.table_weights();
     assert_eq!(blocks + words, 167_533_477_888);
@@ -85,7 +91,7 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
     );
     // BERT large with a pooler has the same blocks, followed by only one product with h^2 multiplications.
     assert_eq!(
-        preset("bert-large").multiplication_count(),
+        load_preset_model("bert-large").multiplication_count(),
         167_503_724_544 + 1_048_576
     );
 }
@@ -94,19 +100,23 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
 fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
     // With 5750 layers, one token takes 12 x 5750 x 1600^2 = 176,640,000,000 multiplications,
     // excluding attention.
-    let text = super::files::text("gpt2-xl").replace("layers = 48", "layers = 5750");
+    let text = super::files::find_preset_text("gpt2-xl").replace("layers = 48", "layers = 5750");
     let model = crate::model::ModelWithDefinitionProperties::parse(&text, "x.toml", Some(1))
         .unwrap()
         .model;
-    let blocks = |layer: &ModelLayer| layer.multiplication_count() - core(layer);
-    assert_eq!(over(&model, LayerRole::Block, blocks), 176_640_000_000);
+    let blocks =
+        |layer: &ModelLayer| layer.multiplication_count() - count_attention_multiplications(layer);
+    assert_eq!(
+        sum_over_layers_of_role(&model, LayerRole::Block, blocks),
+        176_640_000_000
+    );
 }
 
 #[test]
 fn dlrm_counts_its_perceptrons_and_pairs() {
     // DLRM takes 154,112 + 605,952 multiplications in MLPs, and also computes the dot products of 351 pairs of vectors
     // with 64 elements. The source counts every table weight as a multiplication, but does not count the pairs.
-    let model = preset("dlrm");
+    let model = load_preset_model("dlrm");
     assert_eq!(model.multiplication_count(), 760_064 + 351 * 64);
     assert_eq!(model.table_weights() + 760_064, 2_505_926_848);
 }
@@ -118,13 +128,16 @@ fn megatron_s_flops_follow() {
     let (l, h, s, v) = (40, 6144, 2048, 51_200);
     let equation: u64 = 24 * s * l * h * h + 4 * s * s * l * h + 2 * s * v * h;
     assert_eq!(
-        2 * preset("megatron-18.4b").multiplication_count(),
+        2 * load_preset_model("megatron-18.4b").multiplication_count(),
         equation
     );
     // Kernels for causal attention skip s (s - 1) / 2 of the s^2 pairs.
-    let skipped = preset("megatron-18.4b").causally_skipped_multiplications();
+    let skipped = load_preset_model("megatron-18.4b").causally_skipped_multiplications();
     assert_eq!(skipped, l * 2 * h * (s * (s - 1) / 2));
-    assert_eq!(preset("bert-large").causally_skipped_multiplications(), 0);
+    assert_eq!(
+        load_preset_model("bert-large").causally_skipped_multiplications(),
+        0
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::model::{ActivationFunction, LayerOperator, OperatorKind, OperatorTensorParallelSplit};
 
-fn convolution(
+fn build_convolution(
     [height, width]: [u64; 2],
     kernel: [u64; 2],
     stride: u64,
@@ -21,7 +21,7 @@ fn convolution(
 }
 
 /// Counts the positions of a window along a side, by moving it one stride at a time through a padded image.
-fn begins(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
+fn count_window_positions(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let mut count = 0;
     let mut at = 0;
     while at + kernel <= side + 2 * padding {
@@ -36,9 +36,9 @@ fn windows_are_where_they_fit() {
     for side in 1..12 {
         for kernel in 1..5 {
             for (stride, padding) in [(1, 0), (1, 1), (2, 0), (2, 1), (3, 2), (5, 0)] {
-                let work = convolution([side, 7], [kernel, 3], stride, padding);
-                let [rows, columns] =
-                    [(side, kernel), (7, 3)].map(|(side, k)| begins(side, k, stride, padding));
+                let work = build_convolution([side, 7], [kernel, 3], stride, padding);
+                let [rows, columns] = [(side, kernel), (7, 3)]
+                    .map(|(side, k)| count_window_positions(side, k, stride, padding));
                 assert_eq!(work.output_elements(), 4 * rows * columns);
                 // Each of the 4 outputs uses 3 of the 6 channels, because there are two groups.
                 let each = rows * columns * 4 * 3 * kernel * 3;
@@ -170,6 +170,6 @@ fn counts_stop_at_the_largest_number() {
         );
     }
     // A product with a size of zero has no multiplications.
-    let nothing = convolution([0, 0], [1, 1], 1, 0);
+    let nothing = build_convolution([0, 0], [1, 1], 1, 0);
     assert_eq!(nothing.multiplication_count(), 0);
 }

@@ -1,10 +1,10 @@
 //! Checks the number of weights of each preset.
 
-use super::preset;
+use super::load_preset_model;
 use crate::model::PRESETS;
 
-fn found(name: &str) -> u64 {
-    preset(name).parameter_count()
+fn count_preset_parameters(name: &str) -> u64 {
+    load_preset_model(name).parameter_count()
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
     ];
     for (name, l, h, tenths_of_billions) in table {
         let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
-        let found = found(&format!("megatron-{name}"));
+        let found = count_preset_parameters(&format!("megatron-{name}"));
         assert_eq!(found, equation + 2 * h, "{name}");
         assert_eq!(
             (found + 50_000_000) / 100_000_000,
@@ -36,11 +36,14 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
     // These two models are in Korthikanti et al. (2022), Table 3, but not in the table above.
     for (name, l, h) in [("22b", 48, 6144), ("175b", 96, 12288)] {
         let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
-        assert_eq!(found(&format!("megatron-{name}")), equation + 2 * h);
+        assert_eq!(
+            count_preset_parameters(&format!("megatron-{name}")),
+            equation + 2 * h
+        );
     }
     // The number of weights is 12 x 40 x 6144^2 + 13 x 40 x 6144 + 53248 x 6144 + 2 x 6144 =
     // 18,119,393,280 + 3,194,880 + 327,155,712 + 12,288.
-    assert_eq!(found("megatron-18.4b"), 18_449_756_160);
+    assert_eq!(count_preset_parameters("megatron-18.4b"), 18_449_756_160);
 }
 
 #[test]
@@ -54,8 +57,8 @@ fn gpts_are_those_that_were_released() {
         ("gpt2-large", 36, 1280, 774_030_080),
         ("gpt2-xl", 48, 1600, 1_557_611_200),
     ] {
-        assert_eq!(found(name), gpt(l, h, 1024), "{name}");
-        assert_eq!(found(name), released, "{name}");
+        assert_eq!(count_preset_parameters(name), gpt(l, h, 1024), "{name}");
+        assert_eq!(count_preset_parameters(name), released, "{name}");
     }
     for (name, l, h) in [
         ("gpt3-125m", 12, 768),
@@ -67,11 +70,11 @@ fn gpts_are_those_that_were_released() {
         ("gpt3-13b", 40, 5120),
         ("gpt3-175b", 96, 12288),
     ] {
-        assert_eq!(found(name), gpt(l, h, 2048), "{name}");
+        assert_eq!(count_preset_parameters(name), gpt(l, h, 2048), "{name}");
     }
     // The embedding table, positions, 96 blocks and the final norm have 617,558,016 + 25,165,824 + 96 x 1,812,099,072 +
     // 24,576 weights.
-    assert_eq!(found("gpt3-175b"), 174_604_259_328);
+    assert_eq!(count_preset_parameters("gpt3-175b"), 174_604_259_328);
 }
 
 #[test]
@@ -80,13 +83,13 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
     // weights per block, and h^2 + h weights in the pooler.
     let bert = |l: u64, h: u64| (30_522 + 512 + 2 + 2) * h + l * (12 * h * h + 13 * h) + h * h + h;
     assert_eq!(bert(12, 768), 109_482_240);
-    assert_eq!(found("bert-base"), 109_482_240);
+    assert_eq!(count_preset_parameters("bert-base"), 109_482_240);
     assert_eq!(bert(24, 1024), 335_141_888);
-    assert_eq!(found("bert-large"), 335_141_888);
+    assert_eq!(count_preset_parameters("bert-large"), 335_141_888);
     // If BERT base predicts masked words instead, a product, a norm and one bias per word replace
     // the pooler: 109,482,240 - 590,592 + 590,592 + 1,536 + 30,522 weights.
-    let text = super::files::text("bert-base").replace("\"pooler\"", "\"masked\"");
-    let masked = super::files::parse(&text).unwrap();
+    let text = super::files::find_preset_text("bert-base").replace("\"pooler\"", "\"masked\"");
+    let masked = super::files::parse_model_text(&text).unwrap();
     assert_eq!(masked.parameter_count(), 109_514_298);
     // Megatron's BERT has 29,056 words, a final norm instead of the embedding norm, and h^2 + h + 2 h + 29,056 weights
     // in the head.
@@ -94,7 +97,7 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
     let tables = (29_056 + 512 + 2) * h;
     let blocks = 24 * (12 * h * h + 13 * h);
     assert_eq!(
-        found("megatron-bert"),
+        count_preset_parameters("megatron-bert"),
         tables + blocks + 2 * h + h * h + 3 * h + 29_056
     );
 }
@@ -139,7 +142,7 @@ fn llamas_are_those_that_were_released() {
         ),
     ] {
         assert_eq!(formula, released, "{name}");
-        assert_eq!(found(name), released, "{name}");
+        assert_eq!(count_preset_parameters(name), released, "{name}");
     }
 }
 
@@ -157,7 +160,7 @@ fn models_of_images_are_those_of_torchvision() {
         ("vit-h-14", vit(32, 1280, 14), 632_045_800),
     ] {
         assert_eq!(formula, published, "{name}");
-        assert_eq!(found(name), published, "{name}");
+        assert_eq!(count_preset_parameters(name), published, "{name}");
     }
     for (name, published) in [
         ("resnet-18", 11_689_512),
@@ -169,7 +172,7 @@ fn models_of_images_are_those_of_torchvision() {
         ("vgg-19", 143_667_240),
         ("alexnet", 61_100_840),
     ] {
-        assert_eq!(found(name), published, "{name}");
+        assert_eq!(count_preset_parameters(name), published, "{name}");
     }
     // Counted by hand, ResNet-18's stem has 9,408 + 128 weights, a block has 2 x 9 w^2 + 4 w, and the classifier has
     // 512,000 + 1,000. A block that doubles the channels has 9 w^2 / 2 fewer weights in its first convolution, and w^2
@@ -187,15 +190,15 @@ fn dlrm_has_tables_and_perceptrons() {
     // count.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
-    assert_eq!(found("dlrm"), weights + 832 + 1_281);
+    assert_eq!(count_preset_parameters("dlrm"), weights + 832 + 1_281);
     // 27 vectors form 351 pairs. Together with the first vector (64 elements), these pairs give the top MLP 415 inputs.
-    assert_eq!(preset("dlrm").layers[0].output_elements(), 415);
+    assert_eq!(load_preset_model("dlrm").layers[0].output_elements(), 415);
 }
 
 #[test]
 fn every_preset_is_a_model_with_its_name_and_source() {
     for known in PRESETS {
-        let model = preset(known.name);
+        let model = load_preset_model(known.name);
         assert_eq!(model.name, known.name);
         assert!(
             [" (20", " (19", "(SC"]

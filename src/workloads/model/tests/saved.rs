@@ -1,6 +1,6 @@
 //! Tests how many bytes are saved for the backward pass.
 
-use super::{over, preset};
+use super::{load_preset_model, sum_over_layers_of_role};
 use crate::model::{LayerRole, ModelLayer};
 
 #[test]
@@ -13,7 +13,7 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
         ("gpt2-xl", 25, 1600, 1024),
         ("bert-large", 16, 1024, 512),
     ] {
-        let model = preset(name);
+        let model = load_preset_model(name);
         let block = &model.layers[1];
         assert_eq!(block.role, LayerRole::Block);
         assert_eq!(
@@ -30,7 +30,7 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
 fn its_parts_are_those_of_section_4_1() {
     // Attention saves 11 s h + 5 a s^2 bytes, the MLP saves 19 s h, and the norms save 4 s h.
     let (a, h, s) = (64, 6144, 2048);
-    let model = preset("megatron-22b");
+    let model = load_preset_model("megatron-22b");
     let part = |names: &[&str]| -> u64 {
         let operators = model.layers[1].operators.iter();
         let chosen = operators.filter(|o| names.iter().any(|name| o.name.starts_with(name)));
@@ -49,11 +49,17 @@ fn what_is_around_the_blocks_follows_section_4_3() {
     // Outside the blocks, the model saves a dropout mask for embeddings (s h bytes), the inputs of the final norm and
     // of the logits (2 s h each), and the logits in single precision (4 s V).
     let (h, s, v) = (6144, 2048, 51_200);
-    let model = preset("megatron-22b");
+    let model = load_preset_model("megatron-22b");
     let kept = |layer: &ModelLayer| layer.saved_bytes(2, false);
-    assert_eq!(over(&model, LayerRole::Input, kept), s * h);
-    assert_eq!(over(&model, LayerRole::Output, kept), 4 * s * h + 4 * s * v);
-    let blocks = over(&model, LayerRole::Block, kept);
+    assert_eq!(
+        sum_over_layers_of_role(&model, LayerRole::Input, kept),
+        s * h
+    );
+    assert_eq!(
+        sum_over_layers_of_role(&model, LayerRole::Output, kept),
+        4 * s * h + 4 * s * v
+    );
+    let blocks = sum_over_layers_of_role(&model, LayerRole::Block, kept);
     assert_eq!(model.saved_bytes(2, false), blocks + 5 * s * h + 4 * s * v);
 }
 
@@ -64,7 +70,7 @@ fn gates_and_shared_heads_keep_what_they_are_given() {
     // bytes for queries, and 2 s (2 h / 4) bytes for keys and values. The two halves of the gate take 4 s f bytes. The
     // softmax saves 2 a s^2 bytes.
     let (a, h, s, f) = (32, 4096, 8192, 14_336);
-    let block = &preset("llama3-8b").layers[1];
+    let block = &load_preset_model("llama3-8b").layers[1];
     let rest = 4 * s * h + 6 * s * h + 2 * s * f + 2 * s * h + s * h + 4 * s * f;
     assert_eq!(block.saved_bytes(2, false), rest + 2 * a * s * s);
     assert_eq!(block.saved_bytes(2, true), rest + 4 * a * s);
@@ -74,7 +80,7 @@ fn gates_and_shared_heads_keep_what_they_are_given() {
 fn convolutions_keep_inputs_and_relus_nothing() {
     // VGG-16's last layer saves two images of 512 x 14 x 14 values with 4 bytes each, one for the convolution and one
     // for the pool.
-    let model = preset("vgg-16");
+    let model = load_preset_model("vgg-16");
     let layer = model
         .layers
         .iter()
@@ -84,6 +90,6 @@ fn convolutions_keep_inputs_and_relus_nothing() {
     assert_eq!(layer.output_elements(), 512 * 7 * 7);
     // In a block of ResNet-18, two convolutions and two norms each save an input of 64 x 56 x 56
     // values.
-    let block = &preset("resnet-18").layers[1];
+    let block = &load_preset_model("resnet-18").layers[1];
     assert_eq!(block.saved_bytes(2, false), 2 * 4 * 64 * 56 * 56);
 }

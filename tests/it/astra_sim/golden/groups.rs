@@ -4,7 +4,7 @@
 use super::*;
 
 /// Splits the collective between two groups, the first and the second half of the NPUs.
-pub fn halves(config: &mut WholeSimulationInput) {
+pub fn split_collective_in_halves(config: &mut WholeSimulationInput) {
     let npus = config.npu_count();
     for (group, first) in [(1, 0), (2, npus / 2)] {
         let members: Vec<usize> = (first..first + npus / 2).collect();
@@ -23,9 +23,12 @@ pub fn halves(config: &mut WholeSimulationInput) {
 fn a_group_is_a_ring() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
     let names = ["direct", "halvingDoubling"];
-    let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
-    halves(&mut config);
-    assert_eq!(ends(&run(&config)), (88_720, 88_720));
+    let mut config = build_collective_config(Unaware, &dims, AllReduce, &names, MIB);
+    split_collective_in_halves(&mut config);
+    assert_eq!(
+        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        (88_720, 88_720)
+    );
 }
 
 /// If the same NPUs form a dimension, they take 3·10 + 2·1720 + 3930, and messages to the farthest peer take 500 more:
@@ -34,13 +37,16 @@ fn a_group_is_a_ring() {
 fn a_dimension_keeps_its_algorithm() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
     let names = ["direct", "halvingDoubling"];
-    let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
+    let mut config = build_collective_config(Unaware, &dims, AllReduce, &names, MIB);
     for rank in &mut config.ranks {
         if let NodeWork::Collective { dims, .. } = &mut rank[0].work {
             *dims = Some(vec![true, false]);
         }
     }
-    assert_eq!(ends(&run(&config)), (31_600, 31_600));
+    assert_eq!(
+        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        (31_600, 31_600)
+    );
 }
 
 /// In a group, a direct all-reduce also reduces the second half: 3·10 + 2·1720 + 2·3930 = 11330
@@ -48,13 +54,19 @@ fn a_dimension_keeps_its_algorithm() {
 #[test]
 fn a_group_reduces_twice() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
-    let mut config = one(Unaware, &dims, AllReduce, &["direct"], MIB);
+    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["direct"], MIB);
     config.system.endpoint_delay = Some(123);
-    halves(&mut config);
-    assert_eq!(ends(&run(&config)), (45_320, 45_320));
+    split_collective_in_halves(&mut config);
+    assert_eq!(
+        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        (45_320, 45_320)
+    );
     let dims = [(FullyConnected, 4, 50.0, 500.0)];
-    let config = one(Unaware, &dims, AllReduce, &["direct"], MIB);
-    assert_eq!(ends(&run(&config)), (29_600, 29_600));
+    let config = build_collective_config(Unaware, &dims, AllReduce, &["direct"], MIB);
+    assert_eq!(
+        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        (29_600, 29_600)
+    );
 }
 
 /// Six members form pairs at distances of 3 and 1. They send 2^20 B in 19,531 + 500 ns, and twice
@@ -65,17 +77,25 @@ fn six_gather_by_halving_and_doubling() {
     let name = &["halvingDoubling"];
     for network in [Unaware, Aware] {
         let dims = [(FullyConnected, 6, 50.0, 500.0)];
-        let mut config = one(network, &dims, AllGather, name, MIB);
+        let mut config = build_collective_config(network, &dims, AllGather, name, MIB);
         config.system.splits = 1;
-        assert_eq!(ends(&run(&config)), (59_623, 59_623));
+        assert_eq!(
+            find_first_and_last_finish(&simulate_and_check_program(&config)),
+            (59_623, 59_623)
+        );
         let dims = [(FullyConnected, 12, 50.0, 500.0)];
-        let mut config = one(network, &dims, AllGather, name, MIB);
+        let mut config = build_collective_config(network, &dims, AllGather, name, MIB);
         config.system.splits = 1;
-        halves(&mut config);
-        assert_eq!(ends(&run(&config)), (59_623, 59_623));
+        split_collective_in_halves(&mut config);
+        assert_eq!(
+            find_first_and_last_finish(&simulate_and_check_program(&config)),
+            (59_623, 59_623)
+        );
     }
     let dims = [(FullyConnected, 5, 50.0, 500.0)];
-    let ran = product::run_config(&one(Unaware, &dims, AllGather, name, MIB));
+    let ran = product::run_config(&build_collective_config(
+        Unaware, &dims, AllGather, name, MIB,
+    ));
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(
         ran.error.contains("cannot form pairs at every distance"),
@@ -89,7 +109,7 @@ fn six_gather_by_halving_and_doubling() {
 #[test]
 fn one_ring_takes_everybody() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 50.0, 500.0)];
-    let mut config = one(Unaware, &dims, AllReduce, &["oneRing"], MIB);
+    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["oneRing"], MIB);
     let mut masked = |mask: &[bool]| {
         for rank in &mut config.ranks {
             if let NodeWork::Collective { dims, .. } = &mut rank[0].work {
@@ -114,7 +134,7 @@ fn one_ring_takes_everybody() {
 #[test]
 fn independent_collectives_take_turns() {
     let dims = [(Ring, 4, 50.0, 500.0)];
-    let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
     for rank in &mut config.ranks {
         let second = TraceNode {
             id: 2,
@@ -122,14 +142,17 @@ fn independent_collectives_take_turns() {
         };
         rank.push(second);
     }
-    assert_eq!(ends(&run(&config)), (177_440, 177_440));
+    assert_eq!(
+        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        (177_440, 177_440)
+    );
 }
 
 /// A node that ends immediately releases other nodes, which only the program issues, never the original.
 #[test]
 fn what_follows_a_node_that_does_nothing() {
     let dims = [(Ring, 4, 50.0, 500.0)];
-    let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
     let rank = &mut config.ranks[0];
     let work = NodeWork::Compute { ops: 1, bytes: 1 };
     rank[0].work = NodeWork::Nothing;
@@ -142,7 +165,7 @@ fn what_follows_a_node_that_does_nothing() {
     for rank in &mut config.ranks[1..] {
         rank[0].work = NodeWork::Nothing;
     }
-    let answer = oracle::run(&config);
+    let answer = oracle::simulate_as_astra_sim(&config);
     assert_eq!(answer.finish, [None, Some(0), Some(0), Some(0)]);
     // Without the roofline model, a kernel without a duration takes 1 ns, all of it compute time.
     let ends = (0..4).map(|npu| (npu, (u64::from(npu == 0), 0)));
@@ -154,13 +177,13 @@ fn what_follows_a_node_that_does_nothing() {
 #[test]
 fn a_collective_of_nobody_is_over() {
     let dims = [(Ring, 4, 50.0, 500.0)];
-    let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
     for rank in &mut config.ranks {
         if let NodeWork::Collective { dims, .. } = &mut rank[0].work {
             *dims = Some(vec![false]);
         }
     }
-    assert_eq!(oracle::run(&config).finish, [None; 4]);
+    assert_eq!(oracle::simulate_as_astra_sim(&config).finish, [None; 4]);
     let ran = product::run_config(&config);
     let at_once = (0..4).map(|npu| (npu, (0, 0))).collect();
     assert_eq!((ran.code, ran.finish), (Some(0), at_once));
@@ -171,7 +194,7 @@ fn a_collective_of_nobody_is_over() {
 #[test]
 fn an_algorithm_as_traces() {
     let dims = [(Ring, 8, 50.0, 500.0)];
-    let mut config = one(Unaware, &dims, AllReduce, &["ring"], MIB);
+    let mut config = build_collective_config(Unaware, &dims, AllReduce, &["ring"], MIB);
     config.system.splits = 1;
     let bytes = MIB / 8;
     let trace = |npu: usize| -> Vec<TraceNode> {
@@ -203,5 +226,8 @@ fn an_algorithm_as_traces() {
     let traces = (0..8).map(trace).collect();
     config.system.custom.insert(AllReduce, traces);
     let all = 14 * (500 + 2441) + 7 * 7000;
-    assert_eq!(ends(&run(&config)), (all, all));
+    assert_eq!(
+        find_first_and_last_finish(&simulate_and_check_program(&config)),
+        (all, all)
+    );
 }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use testkit::astra_sim::{self as oracle, config::WholeSimulationInput};
 
 /// Returns the change in each of the table's rows, in ps, by corrected quirk.
-fn changes(config: &WholeSimulationInput) -> Vec<(String, Option<i64>)> {
-    let report = report(config, &["--explain-quirks"]);
+fn list_quirk_changes_ps(config: &WholeSimulationInput) -> Vec<(String, Option<i64>)> {
+    let report = run_astra_sim_report(config, &["--explain-quirks"]);
     let replays = report["replays"].as_array().expect("a list");
     let row = |row: &Value| {
         let name = row["corrected"].as_str().expect("a name").to_owned();
@@ -28,7 +28,7 @@ const TOGETHER: [(&str, &str); 2] = [
 ];
 
 /// Returns a collective with power-of-2 sizes and reductions at 64 bytes per ns.
-fn even(
+fn build_even_collective(
     network: NetworkModel,
     dims: &[(DimensionTopology, usize)],
     kind: CollectiveOperation,
@@ -38,28 +38,28 @@ fn even(
         .iter()
         .map(|&(shape, n)| (shape, n, GBPS, 500.0))
         .collect();
-    let mut config = one(network, &dims, kind, names, MIB);
+    let mut config = build_collective_config(network, &dims, kind, names, MIB);
     config.system.local_mem_bw = 64.0;
     config
 }
 
-fn cases() -> Vec<(&'static str, WholeSimulationInput)> {
+fn list_single_quirk_cases() -> Vec<(&'static str, WholeSimulationInput)> {
     let ring = [(Ring, 4)];
     let two = [(Ring, 4), (Switch, 2)];
-    let mut padding = even(Unaware, &ring, AllReduce, &["ring"]);
+    let mut padding = build_even_collective(Unaware, &ring, AllReduce, &["ring"]);
     for rank in &mut padding.ranks {
         if let NodeWork::Collective { bytes, .. } = &mut rank[0].work {
             *bytes += 3;
         }
     }
-    let mut groups = even(Unaware, &two, AllReduce, &["ring", "ring"]);
+    let mut groups = build_even_collective(Unaware, &two, AllReduce, &["ring", "ring"]);
     groups.system.endpoint_delay = Some(123);
-    halves(&mut groups);
-    let mut line = even(Unaware, &two, ReduceScatter, &["direct", "direct"]);
-    halves(&mut line);
-    let mut twice = even(Unaware, &[(Switch, 8)], AllReduce, &["direct1"]);
-    halves(&mut twice);
-    let mut overlap = even(Unaware, &ring, AllReduce, &["ring"]);
+    split_collective_in_halves(&mut groups);
+    let mut line = build_even_collective(Unaware, &two, ReduceScatter, &["direct", "direct"]);
+    split_collective_in_halves(&mut line);
+    let mut twice = build_even_collective(Unaware, &[(Switch, 8)], AllReduce, &["direct1"]);
+    split_collective_in_halves(&mut twice);
+    let mut overlap = build_even_collective(Unaware, &ring, AllReduce, &["ring"]);
     overlap.memory.attachment = MemoryServerAssignment::PerNpu;
     (overlap.memory.latency, overlap.memory.bw) = (100, 32);
     for rank in &mut overlap.ranks {
@@ -73,23 +73,29 @@ fn cases() -> Vec<(&'static str, WholeSimulationInput)> {
             ..rank[0].clone()
         });
     }
-    let mut rounding = even(Unaware, &ring, AllReduce, &["ring"]);
+    let mut rounding = build_even_collective(Unaware, &ring, AllReduce, &["ring"]);
     rounding.system.local_mem_bw = 1e9;
     rounding.dims[0].lat = 500.5;
-    let mut late = even(Unaware, &two, AllReduce, &["ring", "ring"]);
+    let mut late = build_even_collective(Unaware, &two, AllReduce, &["ring", "ring"]);
     late.system.active_chunks = 1;
-    let direct = even(Unaware, &[(Switch, 4)], ReduceScatter, &["direct"]);
-    let links = even(Aware, &[(FullyConnected, 4)], AllReduce, &["ring"]);
+    let direct = build_even_collective(Unaware, &[(Switch, 4)], ReduceScatter, &["direct"]);
+    let links = build_even_collective(Aware, &[(FullyConnected, 4)], AllReduce, &["ring"]);
     let gbps = [(Ring, 2, GBPS, 500.0), (Ring, 2, GBPS, 500.0)];
     vec![
         ("padding", padding),
-        ("short-list", even(Unaware, &two, AllReduce, &["ring"])),
+        (
+            "short-list",
+            build_even_collective(Unaware, &two, AllReduce, &["ring"]),
+        ),
         ("free-ports", direct),
         ("fully-connected-links", links),
-        ("first-dimension", message(Unaware, &gbps, &[(0, 3)])),
+        (
+            "first-dimension",
+            build_message_config(Unaware, &gbps, &[(0, 3)]),
+        ),
         (
             "store-and-forward",
-            message(Aware, &[(Switch, 4, GBPS, 500.0)], &[(0, 3)]),
+            build_message_config(Aware, &[(Switch, 4, GBPS, 500.0)], &[(0, 3)]),
         ),
         ("group-ring", line),
         ("group-endpoint", groups),
@@ -99,15 +105,15 @@ fn cases() -> Vec<(&'static str, WholeSimulationInput)> {
         ("whole-ns", rounding),
         (
             "halving-doubling-reductions",
-            even(Unaware, &[(Ring, 4)], AllReduce, &["halvingDoubling"]),
+            build_even_collective(Unaware, &[(Ring, 4)], AllReduce, &["halvingDoubling"]),
         ),
         (
             "early-reduction",
-            even(Aware, &[(Ring, 4)], AllReduce, &["direct"]),
+            build_even_collective(Aware, &[(Ring, 4)], AllReduce, &["direct"]),
         ),
         (
             "tree-reductions",
-            even(Unaware, &[(Switch, 4)], AllReduce, &["doubleBinaryTree"]),
+            build_even_collective(Unaware, &[(Switch, 4)], AllReduce, &["doubleBinaryTree"]),
         ),
     ]
 }
@@ -115,8 +121,8 @@ fn cases() -> Vec<(&'static str, WholeSimulationInput)> {
 #[test]
 fn each_switch_changes_its_own() {
     let faults = Mutex::new(Vec::new());
-    product::each(cases().into_iter(), |(name, config)| {
-        for (corrected, change) in changes(&config) {
+    product::run_on_all_cores(list_single_quirk_cases().into_iter(), |(name, config)| {
+        for (corrected, change) in list_quirk_changes_ps(&config) {
             // If a GB has a different size, every transfer changes.
             let other = ["gib", "nothing", "everything"].contains(&corrected.as_str());
             let moves = change.is_some_and(|change| change != 0);
@@ -139,7 +145,7 @@ fn closed_forms_hold_whatever_is_corrected() {
     let closed = Mutex::new(0);
     let seeds = sample_every_nth(4, 0..100);
     let few = seeds.len() as u64 / 20;
-    product::each(seeds.into_iter(), |seed| {
+    product::run_on_all_cores(seeds.into_iter(), |seed| {
         let config = create_random_config(seed);
         for quirks in ["none,+free-ports,+store-and-forward", "none"] {
             let [a, b] = [&[][..], &["--stepwise"]].map(|more| {
@@ -183,8 +189,8 @@ fn closed_forms_hold_whatever_is_corrected() {
 #[test]
 fn queues_of_their_own_end_what_waits_for_ever() {
     let config = create_random_config(1980);
-    let finish = oracle::run(&config).finish;
+    let finish = oracle::simulate_as_astra_sim(&config).finish;
     assert!(finish.iter().any(Option::is_none), "{finish:?}");
     assert_eq!(product::run_config(&config).code, Some(1));
-    assert!(ps(&config, "all,-shared-queue") > 0);
+    assert!(simulate_makespan_ps(&config, "all,-shared-queue") > 0);
 }

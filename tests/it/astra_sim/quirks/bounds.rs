@@ -8,7 +8,12 @@ use testkit::astra_sim::random::RandomGenerator;
 /// Returns the lower bound on the bytes that each NPU sends into each dimension. Of S bytes among
 /// n_0 n_1 … NPUs, a scatter sends at least (n_d - 1) / n_d of the bytes that remain after the
 /// inner dimensions.
-fn sent(kind: CollectiveOperation, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
+fn bound_sent_bytes(
+    kind: CollectiveOperation,
+    whole: bool,
+    sizes: &[usize],
+    bytes: f64,
+) -> Vec<f64> {
     let share = |n: usize| (n - 1) as f64 / n as f64;
     let mut sent = Vec::new();
     for (d, &n) in sizes.iter().enumerate() {
@@ -31,7 +36,7 @@ fn sent(kind: CollectiveOperation, whole: bool, sizes: &[usize], bytes: f64) -> 
 }
 
 /// Returns a few independent collectives on up to three dimensions, and their lower bound in ns.
-fn several(seed: u64) -> (WholeSimulationInput, f64) {
+fn draw_collectives_and_bound(seed: u64) -> (WholeSimulationInput, f64) {
     let mut dice = RandomGenerator::new(seed);
     let shapes = [Ring, FullyConnected, Switch];
     let dims: Vec<_> = (0..dice.draw_between(1, 3))
@@ -55,7 +60,8 @@ fn several(seed: u64) -> (WholeSimulationInput, f64) {
     let names: Vec<&str> = dims.iter().map(|_| dice.pick_from(&names)).collect();
     let bytes = dice.draw_size(1, 1 << 22);
     let network = dice.pick_from(&[Aware, Unaware]);
-    let mut config = without_reductions(one(network, &dims, kind, &names, bytes));
+    let mut config =
+        without_reductions(build_collective_config(network, &dims, kind, &names, bytes));
     config.system.local_bw_aware = dice.draw_one_in(2);
     config.system.active_chunks = dice.draw_between(1, 8);
     config.system.splits = dice.draw_between(1, 8);
@@ -70,7 +76,7 @@ fn several(seed: u64) -> (WholeSimulationInput, f64) {
     }
     let sizes: Vec<usize> = dims.iter().map(|dim| dim.1).collect();
     let whole = !config.system.local_bw_aware;
-    let sent = sent(kind, whole, &sizes, bytes as f64).into_iter();
+    let sent = bound_sent_bytes(kind, whole, &sizes, bytes as f64).into_iter();
     let bounds = sent.zip(&dims).map(|(bytes, &(shape, _, gbps, _))| {
         // In a ring of the aware network, each NPU has two separate links, one in each direction.
         let links = if network == Aware && shape == Ring {
@@ -87,9 +93,9 @@ fn several(seed: u64) -> (WholeSimulationInput, f64) {
 #[test]
 fn nothing_is_faster_than_the_ports() {
     let tight = std::sync::atomic::AtomicU32::new(0);
-    product::each(0..80, |seed| {
-        let (config, bound) = several(seed);
-        let found = ps(&config, "none") as f64 / 1000.0;
+    product::run_on_all_cores(0..80, |seed| {
+        let (config, bound) = draw_collectives_and_bound(seed);
+        let found = simulate_makespan_ps(&config, "none") as f64 / 1000.0;
         // Each message may be rounded down by half a ps.
         assert!(found + 1.0 > bound, "{seed}: {found} ns is below {bound}");
         let close = found < 1.5 * bound;
@@ -112,11 +118,17 @@ fn a_large_machine_is_not_faster_than_its_ports() {
         (Switch, 4, 50.0, 0.0),
     ];
     let names = ["ring", "direct", "ring", "halvingDoubling"];
-    let mut config = without_reductions(one(Unaware, &dims, AllReduce, &names, 1_000_000_000));
+    let mut config = without_reductions(build_collective_config(
+        Unaware,
+        &dims,
+        AllReduce,
+        &names,
+        1_000_000_000,
+    ));
     (config.system.splits, config.system.active_chunks) = (64, 64);
     config.system.endpoint_delay = Some(1);
-    let free = ps(&config, "all") as f64 / 1e3;
-    let found = ps(&config, "none") as f64 / 1e3;
+    let free = simulate_makespan_ps(&config, "all") as f64 / 1e3;
+    let found = simulate_makespan_ps(&config, "none") as f64 / 1e3;
     println!("{free} ns and {found} ns");
     assert!(free < 110_000.0 && (4_375_000.0..4_900_000.0).contains(&found));
 }
@@ -135,12 +147,22 @@ fn the_paper_means_bandwidth_of_an_npu() {
             (Switch, 4, 50.0, 0.0),
         ];
         let names = ["ring", "direct", "ring", "halvingDoubling"];
-        let mut config = without_reductions(one(Unaware, &dims, AllReduce, &names, 1 << 30));
+        let mut config = without_reductions(build_collective_config(
+            Unaware,
+            &dims,
+            AllReduce,
+            &names,
+            1 << 30,
+        ));
         (config.system.splits, config.system.active_chunks) = (64, 1);
         config.system.endpoint_delay = Some(1);
-        let off = |quirks| (ns(&config, quirks) as f64 / paper - 1.0).abs();
-        assert!(off("all") > 0.2, "{}", ns(&config, "all"));
+        let off = |quirks| (simulate_makespan_ns(&config, quirks) as f64 / paper - 1.0).abs();
+        assert!(off("all") > 0.2, "{}", simulate_makespan_ns(&config, "all"));
         let links = "all,-fully-connected-links";
-        assert!(off(links) < 0.001, "{}", ns(&config, links));
+        assert!(
+            off(links) < 0.001,
+            "{}",
+            simulate_makespan_ns(&config, links)
+        );
     }
 }

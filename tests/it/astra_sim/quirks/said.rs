@@ -1,6 +1,6 @@
 //! Tests the table of quirks, its notes, and the rejection of wrong names.
 
-use crate::commands::{chakram, code};
+use crate::commands::{run_chakram, run_for_exit_code};
 use serde_json::Value;
 
 const FILES: [&str; 5] = [
@@ -11,8 +11,8 @@ const FILES: [&str; 5] = [
     "--remote-memory-configuration=traces/astra-sim-8/memory.json",
 ];
 
-fn says(more: &[&str]) -> String {
-    let output = chakram(&[&FILES, more].concat());
+fn run_case_for_output(more: &[&str]) -> String {
+    let output = run_chakram(&[&FILES, more].concat());
     assert_eq!(output.status.code(), Some(0), "{more:?}");
     String::from_utf8(output.stdout).expect("it is text")
 }
@@ -23,7 +23,7 @@ fn says(more: &[&str]) -> String {
 #[test]
 fn the_table_for_people() {
     let chunk = |message: u64, reduction: u64| 4 * (150_000 + 14 * message + 7 * reduction);
-    let table = says(&["--explain-quirks"]);
+    let table = run_case_for_output(&["--explain-quirks"]);
     let cycles = |ps: u64| format!("{}.{:03}", ps / 1000, ps % 1000);
     let before = chunk(1_110_000, 1_965_000);
     for (name, after) in [
@@ -47,7 +47,7 @@ fn the_table_for_people() {
 
 #[test]
 fn the_table_for_programs() {
-    let text = says(&["--explain-quirks", "--format=json"]);
+    let text = run_case_for_output(&["--explain-quirks", "--format=json"]);
     let table: Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(table["schema"], "chakram.quirks.1");
     let replays = table["replays"].as_array().expect("a list");
@@ -66,12 +66,12 @@ fn the_table_for_programs() {
     assert_eq!(row("gib")["quirks"], "all,-gib");
     // Each row equals the replay with these quirks.
     for (quirks, name) in [("all,-whole-ns", "whole-ns"), ("none", "everything")] {
-        let text = says(&["--quirks", quirks, "--format=json"]);
+        let text = run_case_for_output(&["--quirks", quirks, "--format=json"]);
         let report: Value = serde_json::from_str(&text).expect("it is JSON");
         assert_eq!(report["makespan_ps"], row(name)["makespan_ps"]);
         assert_eq!(report["options"]["quirks"], quirks);
     }
-    let csv = says(&["--explain-quirks", "--format=csv"]);
+    let csv = run_case_for_output(&["--explain-quirks", "--format=csv"]);
     assert_eq!(csv.lines().count(), 19);
     assert!(
         csv.contains("\ngib,completed,120300000,2520000,2.139582\n"),
@@ -81,17 +81,26 @@ fn the_table_for_programs() {
 
 #[test]
 fn all_quirks_are_the_default() {
-    assert_eq!(says(&[]), says(&["--quirks=all"]));
-    assert_ne!(says(&[]), says(&["--quirks=none"]));
+    assert_eq!(
+        run_case_for_output(&[]),
+        run_case_for_output(&["--quirks=all"])
+    );
+    assert_ne!(
+        run_case_for_output(&[]),
+        run_case_for_output(&["--quirks=none"])
+    );
     for format in ["--format=csv", "--format=json"] {
-        assert_eq!(says(&[format]), says(&[format, "--quirks=all"]));
+        assert_eq!(
+            run_case_for_output(&[format]),
+            run_case_for_output(&[format, "--quirks=all"])
+        );
     }
 }
 
 #[test]
 fn what_does_not_apply_is_said() {
     let note = |more: &[&str]| {
-        let output = chakram(&[&FILES, more].concat());
+        let output = run_chakram(&[&FILES, more].concat());
         assert_eq!(output.status.code(), Some(0));
         String::from_utf8(output.stderr).expect("it is text")
     };
@@ -112,17 +121,21 @@ fn what_does_not_apply_is_said() {
 #[test]
 fn unknown_quirks_are_refused() {
     let args = [&FILES[..], &["--quirks=all,-pading"]].concat();
-    assert_eq!(code(&args), 2);
-    let error = String::from_utf8(chakram(&args).stderr).expect("it is text");
+    assert_eq!(run_for_exit_code(&args), 2);
+    let error = String::from_utf8(run_chakram(&args).stderr).expect("it is text");
     assert!(error.contains("did you mean `padding`?"), "{error}");
     assert!(
         error.contains("halving-doubling-reductions, early-reduction"),
         "{error}"
     );
     for wrong in ["--quirks=padding", "--quirks=all,padding", "--quirks="] {
-        assert_eq!(code(&[&FILES[..], &[wrong]].concat()), 2, "{wrong}");
+        assert_eq!(
+            run_for_exit_code(&[&FILES[..], &[wrong]].concat()),
+            2,
+            "{wrong}"
+        );
     }
-    let help = String::from_utf8(chakram(&["astra-sim", "--help"]).stdout).expect("it is text");
+    let help = String::from_utf8(run_chakram(&["astra-sim", "--help"]).stdout).expect("it is text");
     let said = help.lines().find(|line| line.starts_with("  free-ports "));
     assert!(
         said.is_some_and(|line| line.contains(" each message has")),

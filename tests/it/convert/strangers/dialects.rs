@@ -1,6 +1,9 @@
 //! Tests versions of the profiler, devices, and events in unusual order or number.
 
-use super::gpu_job::{COMPUTE, converted_ranks, device_ns, events, files, hold, is, refused};
+use super::gpu_job::{
+    COMPUTE, assert_conversion_refused, check_job_conversion, converted_ranks, device_ns,
+    generate_rank_files, has_category, trace_events_mut,
+};
 use serde_json::{Value, json};
 
 const RANKS: u64 = 2;
@@ -8,33 +11,33 @@ const LAYERS: u64 = 3;
 
 /// Rewrites the job's files, and checks the conversion: all device time, all collectives, and the
 /// captured end.
-fn sound(what: &str, rewrite: impl Fn(&mut Value)) {
-    let mut all = files(RANKS, LAYERS);
+fn check_rewritten_job(what: &str, rewrite: impl Fn(&mut Value)) {
+    let mut all = generate_rank_files(RANKS, LAYERS);
     all.iter_mut().for_each(rewrite);
     let device = device_ns(&all);
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
-    hold(what, &texts, device, LAYERS);
+    check_job_conversion(what, &texts, device, LAYERS);
 }
 
-fn each(file: &mut Value, rewrite: impl FnMut(&mut Value)) {
-    events(file).iter_mut().for_each(rewrite);
+fn rewrite_each_event(file: &mut Value, rewrite: impl FnMut(&mut Value)) {
+    trace_events_mut(file).iter_mut().for_each(rewrite);
 }
 
-fn rename(event: &mut Value, names: &[(&str, &str)]) {
+fn rename_event(event: &mut Value, names: &[(&str, &str)]) {
     let name = event["name"].as_str().unwrap_or_default();
     if let Some((_, new)) = names.iter().find(|(old, _)| *old == name) {
         event["name"] = json!(new);
     }
 }
 
-fn recategorise(event: &mut Value, categories: &[(&str, &str)]) {
-    let found = categories.iter().find(|(old, _)| is(event, old));
+fn replace_event_category(event: &mut Value, categories: &[(&str, &str)]) {
+    let found = categories.iter().find(|(old, _)| has_category(event, old));
     if let Some((_, new)) = found {
         event["cat"] = json!(new);
     }
 }
 
-fn without(event: &mut Value, keys: &[&str]) {
+fn remove_event_args(event: &mut Value, keys: &[&str]) {
     if let Some(args) = event["args"].as_object_mut() {
         args.retain(|key, _| !keys.contains(&key.as_str()));
     }
@@ -55,45 +58,45 @@ const SAID: [&str; 9] = [
 
 #[test]
 fn old_and_new_versions_convert() {
-    sound("as it is", |_| ());
-    sound(
+    check_rewritten_job("as it is", |_| ());
+    check_rewritten_job(
         "2021: categories with capitals, whole microseconds since 1970",
         |file| {
             let base = file["baseTimeNanoseconds"].as_f64().unwrap() / 1e3;
             let object = file.as_object_mut().unwrap();
             object.retain(|key, _| key == "traceEvents");
-            each(file, |event| {
+            rewrite_each_event(file, |event| {
                 let old = [
                     ("cpu_op", "Operator"),
                     ("user_annotation", "Operator"),
                     ("cuda_runtime", "Runtime"),
                     ("kernel", "Kernel"),
                 ];
-                recategorise(event, &old);
-                without(event, &SAID);
+                replace_event_category(event, &old);
+                remove_event_args(event, &SAID);
                 event["dur"] = json!(event["dur"].as_f64().unwrap().floor() as u64);
                 event["ts"] = json!((base + event["ts"].as_f64().unwrap()) as u64);
-                if is(event, "Kernel") {
+                if has_category(event, "Kernel") {
                     let id = event["args"]["External id"].take();
                     event["args"]["external id"] = id;
                 }
             });
         },
     );
-    sound(
+    check_rewritten_job(
         "2022: the external id of a launch is its correlation",
         |file| {
-            each(file, |event| {
-                without(event, &SAID);
-                if is(event, "kernel") || is(event, "cuda_runtime") {
+            rewrite_each_event(file, |event| {
+                remove_event_args(event, &SAID);
+                if has_category(event, "kernel") || has_category(event, "cuda_runtime") {
                     event["args"]["External id"] = event["args"]["correlation"].clone();
                 }
             });
         },
     );
-    sound("numbers that are texts", |file| {
+    check_rewritten_job("numbers that are texts", |file| {
         file["baseTimeNanoseconds"] = json!(file["baseTimeNanoseconds"].to_string());
-        each(file, |event| {
+        rewrite_each_event(file, |event| {
             for key in ["pid", "tid", "ts", "dur"] {
                 if event[key].is_number() {
                     event[key] = json!(event[key].to_string());
@@ -101,10 +104,10 @@ fn old_and_new_versions_convert() {
             }
         });
     });
-    sound("times of a double since 1970", |file| {
+    check_rewritten_job("times of a double since 1970", |file| {
         let base = file["baseTimeNanoseconds"].as_f64().unwrap() / 1e3;
         file.as_object_mut().unwrap().remove("baseTimeNanoseconds");
-        each(file, |event| {
+        rewrite_each_event(file, |event| {
             event["ts"] = json!(base + event["ts"].as_f64().unwrap())
         });
     });
@@ -112,32 +115,32 @@ fn old_and_new_versions_convert() {
 
 #[test]
 fn other_devices_convert() {
-    sound("ROCm", |file| {
-        each(file, |event| {
+    check_rewritten_job("ROCm", |file| {
+        rewrite_each_event(file, |event| {
             let names = [
                 ("cudaLaunchKernel", "hipExtModuleLaunchKernel"),
                 ("cudaDeviceSynchronize", "hipDeviceSynchronize"),
             ];
-            rename(event, &names);
-            if is(event, "cuda_runtime") {
+            rename_event(event, &names);
+            if has_category(event, "cuda_runtime") {
                 event["args"]["stream"] = json!("0x7f3a");
             }
-            if is(event, "kernel") {
+            if has_category(event, "kernel") {
                 (event["pid"], event["args"]["device"]) = (json!(2), json!(2));
             }
         });
     });
-    sound("MTIA", |file| {
+    check_rewritten_job("MTIA", |file| {
         let names = [
             ("cuda_runtime", "mtia_runtime"),
             ("kernel", "mtia_ccp_events"),
         ];
-        each(file, |event| recategorise(event, &names));
+        rewrite_each_event(file, |event| replace_event_category(event, &names));
     });
-    sound("Ascend", |file| {
-        each(file, |event| {
-            recategorise(event, &[("cuda_runtime", "privateuse1_runtime")]);
-            rename(
+    check_rewritten_job("Ascend", |file| {
+        rewrite_each_event(file, |event| {
+            replace_event_category(event, &[("cuda_runtime", "privateuse1_runtime")]);
+            rename_event(
                 event,
                 &[("cudaDeviceSynchronize", "aclrtSynchronizeDevice")],
             );
@@ -153,21 +156,22 @@ fn lanes_of_devices_without_streams_are_their_tracks() {
             ("cudaLaunchKernel", "urEnqueueKernelLaunch"),
             ("cudaDeviceSynchronize", "urQueueFinish"),
         ];
-        rename(event, &names);
-        recategorise(event, &[("cuda_runtime", "xpu_runtime")]);
-        without(event, &["stream", "device"]);
+        rename_event(event, &names);
+        replace_event_category(event, &[("cuda_runtime", "xpu_runtime")]);
+        remove_event_args(event, &["stream", "device"]);
     };
-    sound("XPU", |file| each(file, bare));
-    sound("queues with names", |file| {
-        each(file, |event| {
+    check_rewritten_job("XPU", |file| rewrite_each_event(file, bare));
+    check_rewritten_job("queues with names", |file| {
+        rewrite_each_event(file, |event| {
             bare(event);
-            if is(event, "kernel") {
+            if has_category(event, "kernel") {
                 event["tid"] = json!(format!("queue {}", event["tid"]));
             }
         });
     });
-    let mut all = files(RANKS, LAYERS);
-    all.iter_mut().for_each(|file| each(file, bare));
+    let mut all = generate_rank_files(RANKS, LAYERS);
+    all.iter_mut()
+        .for_each(|file| rewrite_each_event(file, bare));
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
     let job = converted_ranks(&texts).unwrap_or_else(|error| panic!("{error}"));
     assert!(job.summary.ranks.iter().all(|rank| rank.lanes.1 == 2));
@@ -176,9 +180,12 @@ fn lanes_of_devices_without_streams_are_their_tracks() {
 /// Rewrites a file in the form of Ascend's profiler: a list of events, device tasks and CANN calls
 /// without a category, and times as text.
 fn trace_view(file: &mut Value) {
-    each(file, |event| {
+    rewrite_each_event(file, |event| {
         let name = event["name"].as_str().unwrap_or_default().to_owned();
-        let (kernel, call) = (is(event, "kernel"), is(event, "cuda_runtime"));
+        let (kernel, call) = (
+            has_category(event, "kernel"),
+            has_category(event, "cuda_runtime"),
+        );
         event["ts"] = json!(event["ts"].to_string());
         if !kernel && !call {
             return;
@@ -203,7 +210,7 @@ fn trace_view(file: &mut Value) {
                     ("cudaLaunchKernel", "Node@launch"),
                     ("cudaDeviceSynchronize", "AscendCL@aclrtSynchronizeDevice"),
                 ];
-                rename(event, &names);
+                rename_event(event, &names);
             }
         }
     });
@@ -211,19 +218,19 @@ fn trace_view(file: &mut Value) {
         "ph": "X", "name": "EVENT_WAIT", "pid": "4_0", "tid": COMPUTE, "ts": "1100.5", "dur": 50.0,
         "args": {"Task Type": "EVENT_WAIT_SQE", "Stream Id": COMPUTE, "connection_id": 4_294_967_295_u64},
     });
-    events(file).push(wait);
+    trace_events_mut(file).push(wait);
 }
 
 #[test]
 fn traces_of_ascend_as_its_profiler_exports_them_convert() {
-    let mut all = files(RANKS, LAYERS);
+    let mut all = generate_rank_files(RANKS, LAYERS);
     let device = device_ns(&all);
     all.iter_mut().for_each(trace_view);
     let texts: Vec<String> = all
         .iter()
         .map(|file| file["traceEvents"].to_string())
         .collect();
-    let job = hold("trace_view.json", &texts, device, LAYERS);
+    let job = check_job_conversion("trace_view.json", &texts, device, LAYERS);
     assert!(!job.summary.host_computes);
     for rank in &job.summary.ranks {
         assert_eq!((rank.unlaunched, rank.lanes.1), (0, 2));
@@ -234,10 +241,10 @@ fn traces_of_ascend_as_its_profiler_exports_them_convert() {
 /// A device with events of an unknown category must not count as an idle device.
 #[test]
 fn devices_that_cannot_be_read_are_refused_by_name() {
-    let mut all = files(RANKS, LAYERS);
+    let mut all = generate_rank_files(RANKS, LAYERS);
     for file in &mut all {
-        each(file, |event| {
-            recategorise(
+        rewrite_each_event(file, |event| {
+            replace_event_category(
                 event,
                 &[("kernel", "npu_kernel"), ("cuda_runtime", "npu_api")],
             );
@@ -245,7 +252,7 @@ fn devices_that_cannot_be_read_are_refused_by_name() {
     }
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
     let parts = ["6 of category `npu_kernel`", "cannot be read", "`kernel`"];
-    refused(converted_ranks(&texts), &parts);
+    assert_conversion_refused(converted_ranks(&texts), &parts);
 }
 
 /// The host's wait for its device is device time, whatever the call's name. On a network without
@@ -260,10 +267,10 @@ fn waits_for_devices_are_known_by_their_calls() {
         "zeCommandListHostSynchronize",
         "aclrtSynchronizeStream",
     ] {
-        let mut all = files(RANKS, LAYERS);
+        let mut all = generate_rank_files(RANKS, LAYERS);
         for file in &mut all {
-            each(file, |event| {
-                rename(event, &[("cudaDeviceSynchronize", name)])
+            rewrite_each_event(file, |event| {
+                rename_event(event, &[("cudaDeviceSynchronize", name)])
             });
         }
         let texts: Vec<String> = all.iter().map(Value::to_string).collect();
@@ -280,9 +287,9 @@ fn waits_for_devices_are_known_by_their_calls() {
 
 #[test]
 fn tracks_and_ids_of_any_kind_convert() {
-    sound("threads by their names", |file| {
-        each(file, |event| {
-            let tid = if is(event, "kernel") {
+    check_rewritten_job("threads by their names", |file| {
+        rewrite_each_event(file, |event| {
+            let tid = if has_category(event, "kernel") {
                 "stream"
             } else {
                 "MainThread"
@@ -290,23 +297,23 @@ fn tracks_and_ids_of_any_kind_convert() {
             event["tid"] = json!(tid);
         });
     });
-    sound("threads by their addresses", |file| {
-        each(file, |event| {
+    check_rewritten_job("threads by their addresses", |file| {
+        rewrite_each_event(file, |event| {
             if event["pid"].as_u64() >= Some(4000) {
                 event["tid"] = json!(-140_245_879_904_065_i64);
             }
         });
     });
-    sound("neither process nor thread", |file| {
-        each(file, |event| {
-            if !is(event, "kernel") {
+    check_rewritten_job("neither process nor thread", |file| {
+        rewrite_each_event(file, |event| {
+            if !has_category(event, "kernel") {
                 let object = event.as_object_mut().unwrap();
                 object.retain(|key, _| key != "pid" && key != "tid");
             }
         });
     });
-    sound("ids near the end of 64 bits", |file| {
-        each(file, |event| {
+    check_rewritten_job("ids near the end of 64 bits", |file| {
+        rewrite_each_event(file, |event| {
             for key in ["External id", "correlation"] {
                 if let Some(id) = event["args"][key].as_u64() {
                     event["args"][key] = json!(id + (1 << 63));
@@ -314,14 +321,14 @@ fn tracks_and_ids_of_any_kind_convert() {
             }
         });
     });
-    sound("arguments that are null", |file| {
-        each(file, |event| {
-            if is(event, "user_annotation") {
+    check_rewritten_job("arguments that are null", |file| {
+        rewrite_each_event(file, |event| {
+            if has_category(event, "user_annotation") {
                 event["args"] = Value::Null;
             }
         });
     });
-    sound("in any order", |file| events(file).reverse());
+    check_rewritten_job("in any order", |file| trace_events_mut(file).reverse());
 }
 
 /// Correlation ids are reused after they wrap around, so a kernel belongs to the last launch before it.
@@ -329,7 +336,7 @@ fn tracks_and_ids_of_any_kind_convert() {
 fn correlations_that_are_used_again_are_told_apart_by_time() {
     let again = |ids: u64| {
         move |file: &mut Value| {
-            each(file, |event| {
+            rewrite_each_event(file, |event| {
                 if let Some(id) = event["args"]["correlation"].as_u64() {
                     event["args"]["correlation"] = json!(1000 + id % ids);
                 }
@@ -338,34 +345,34 @@ fn correlations_that_are_used_again_are_told_apart_by_time() {
     };
     // Each layer has two launches, and the final wait follows. With four ids, layers 0 and 2 have
     // the same ids.
-    sound("four correlations", again(4));
+    check_rewritten_job("four correlations", again(4));
 }
 
 #[test]
 fn launches_that_are_missing_or_shared_lose_no_work() {
-    sound("no calls of the runtime", |file| {
-        events(file).retain(|event| !is(event, "cuda_runtime"));
+    check_rewritten_job("no calls of the runtime", |file| {
+        trace_events_mut(file).retain(|event| !has_category(event, "cuda_runtime"));
     });
-    sound("a graph of all kernels", |file| {
+    check_rewritten_job("a graph of all kernels", |file| {
         let mut first = None;
-        events(file).retain_mut(|event| {
-            if is(event, "cuda_runtime") && event["name"] == "cudaLaunchKernel" {
+        trace_events_mut(file).retain_mut(|event| {
+            if has_category(event, "cuda_runtime") && event["name"] == "cudaLaunchKernel" {
                 let kept = first.is_none();
                 event["name"] = json!("cudaGraphLaunch");
                 first.get_or_insert(event["args"]["correlation"].clone());
                 return kept;
             }
-            if is(event, "kernel") {
+            if has_category(event, "kernel") {
                 event["args"]["correlation"] = first.clone().unwrap();
-                without(event, &["External id"]);
+                remove_event_args(event, &["External id"]);
             }
             true
         });
     });
-    sound("kernels of four streams", |file| {
+    check_rewritten_job("kernels of four streams", |file| {
         let mut next = 0;
-        each(file, |event| {
-            if is(event, "kernel") && event["tid"] == COMPUTE {
+        rewrite_each_event(file, |event| {
+            if has_category(event, "kernel") && event["tid"] == COMPUTE {
                 let stream = [7, 11, 13, 17][next % 4];
                 (event["tid"], event["args"]["stream"]) = (json!(stream), json!(stream));
                 next += 1;
@@ -377,9 +384,9 @@ fn launches_that_are_missing_or_shared_lose_no_work() {
 #[test]
 fn times_near_zero_count_from_the_host_or_the_capture() {
     for shift in [0.0, -1000.0, -1400.0, -1e9] {
-        sound(&format!("without a base, {shift} us"), |file| {
+        check_rewritten_job(&format!("without a base, {shift} us"), |file| {
             file.as_object_mut().unwrap().remove("baseTimeNanoseconds");
-            each(file, |event| {
+            rewrite_each_event(file, |event| {
                 event["ts"] = json!(event["ts"].as_f64().unwrap() + shift)
             });
         });
@@ -390,15 +397,15 @@ fn times_near_zero_count_from_the_host_or_the_capture() {
 /// were not recorded.
 #[test]
 fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
-    let mut all = files(RANKS, LAYERS);
+    let mut all = generate_rank_files(RANKS, LAYERS);
     let device = device_ns(&all);
     for file in &mut all {
-        let last = events(file).last().unwrap()["ts"].clone();
-        events(file).push(json!({
+        let last = trace_events_mut(file).last().unwrap()["ts"].clone();
+        trace_events_mut(file).push(json!({
             "ph": "X", "cat": "cpu_op", "name": "aten::item", "pid": 4000, "tid": 9, "ts": last, "dur": 3.15e13,
             "args": {},
         }));
-        each(file, |event| {
+        rewrite_each_event(file, |event| {
             if event["tid"] == 9 {
                 event["ts"] = json!(1100.0);
             }
@@ -406,9 +413,9 @@ fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
     }
     // Both files use the same process id for the wait, so the second rank's events would belong to
     // two ranks.
-    events(&mut all[1]).retain(|event| event["tid"] != 9);
+    trace_events_mut(&mut all[1]).retain(|event| event["tid"] != 9);
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
-    let job = hold("a year", &texts, device, LAYERS);
+    let job = check_job_conversion("a year", &texts, device, LAYERS);
     let left_out = &job.summary.ranks[0].events_left_out;
     let outside = left_out.iter().find(|(reason, _)| reason.contains("span"));
     assert_eq!(outside.map(|(_, count)| *count), Some(1), "{left_out:?}");
@@ -418,10 +425,10 @@ fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
 /// streams and devices.
 #[test]
 fn ranks_in_one_file_are_refused() {
-    let mut all = files(RANKS, LAYERS);
+    let mut all = generate_rank_files(RANKS, LAYERS);
     let mut other = all.pop().unwrap();
-    events(&mut all[0]).append(events(&mut other));
-    refused(
+    trace_events_mut(&mut all[0]).append(trace_events_mut(&mut other));
+    assert_conversion_refused(
         converted_ranks(&[all[0].to_string()]),
         &[
             "kineto.0.json",
@@ -436,10 +443,10 @@ fn ranks_in_one_file_are_refused() {
 /// convert just as they do from separate files.
 #[test]
 fn ranks_in_one_file_that_processes_tell_are_taken_apart() {
-    let all = files(RANKS, LAYERS);
+    let all = generate_rank_files(RANKS, LAYERS);
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
     let device = device_ns(&all);
-    let apart = hold("apart", &texts, device, LAYERS);
+    let apart = check_job_conversion("apart", &texts, device, LAYERS);
     let labelled = |rank: u64, pid: &Value| json!(format!("[TP{rank:02}] {pid}"));
     let offset = |rank: u64, pid: &Value| json!(1_000_000 * rank + pid.as_u64().unwrap_or(0));
     type NameProcess<'a> = &'a dyn Fn(u64, &Value) -> Value;
@@ -449,18 +456,18 @@ fn ranks_in_one_file_that_processes_tell_are_taken_apart() {
         let mut merged = ranks.next().unwrap();
         for (rank, file) in (1..).zip(ranks.by_ref()) {
             let mut file = file;
-            each(&mut file, |event| {
+            rewrite_each_event(&mut file, |event| {
                 event["pid"] = process(rank, &event["pid"])
             });
-            events(&mut merged).append(events(&mut file));
+            trace_events_mut(&mut merged).append(trace_events_mut(&mut file));
         }
         let own = all[0]["traceEvents"].as_array().unwrap().len();
-        for event in events(&mut merged).iter_mut().take(own) {
+        for event in trace_events_mut(&mut merged).iter_mut().take(own) {
             event["pid"] = process(0, &event["pid"]);
         }
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("merged.trace.json"), merged.to_string()).unwrap();
-        let job = super::super::rig::convert(folder.path());
+        let job = super::super::rig::convert_folder(folder.path());
         assert_eq!(job.traces, apart.traces, "{what}");
     }
 }

@@ -2,7 +2,7 @@
 //! separate stream, and the wait for the device. This job does not come from the generator of other
 //! tests, so the generator was not tuned for the code under test.
 
-use super::super::rig::{ConversionResult, replay, try_convert};
+use super::super::rig::{ConversionResult, replay_traces, try_convert};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::trace::TraceError;
@@ -26,7 +26,7 @@ struct RankFileBuilder {
     free: [u64; 2],
 }
 
-fn us(ns: u64) -> f64 {
+fn us_from_ns(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
@@ -40,7 +40,7 @@ impl RankFileBuilder {
         self.operator += 1;
         let mut event = json!({
             "ph": "X", "cat": cat, "name": name, "pid": self.process(), "tid": self.process(),
-            "ts": us(from), "dur": us(lasts),
+            "ts": us_from_ns(from), "dur": us_from_ns(lasts),
             "args": {"External id": id, "Record function id": id, "Ev Idx": id},
         });
         for (key, value) in args.as_object().into_iter().flatten() {
@@ -56,7 +56,7 @@ impl RankFileBuilder {
         self.correlation += 1;
         self.events.push(json!({
             "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": self.process(),
-            "tid": self.process(), "ts": us(at), "dur": 3.0,
+            "tid": self.process(), "ts": us_from_ns(at), "dur": 3.0,
             "args": {"External id": id, "correlation": correlation, "cbid": 211},
         }));
         let own = usize::from(stream != COMPUTE);
@@ -66,7 +66,7 @@ impl RankFileBuilder {
         let end = end.map_or(from + 20_000, |end| end.max(from + 1_000));
         self.free[own] = end;
         let mut event = json!({
-            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": us(from), "dur": us(end - from),
+            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": us_from_ns(from), "dur": us_from_ns(end - from),
             "args": {"External id": id, "correlation": correlation, "stream": stream, "device": 0,
                      "grid": [64, 1, 1], "block": [256, 1, 1]},
         });
@@ -79,11 +79,13 @@ impl RankFileBuilder {
 
 /// Returns a file for each rank. Each layer has a matrix product of 20 µs, and an all-reduce that
 /// ends on all ranks at the same time, 200 µs after the previous layer's.
-pub fn files(ranks: u64, layers: u64) -> Vec<Value> {
-    (0..ranks).map(|rank| file(rank, ranks, layers)).collect()
+pub fn generate_rank_files(ranks: u64, layers: u64) -> Vec<Value> {
+    (0..ranks)
+        .map(|rank| generate_rank_file(rank, ranks, layers))
+        .collect()
 }
 
-fn file(rank: u64, ranks: u64, layers: u64) -> Value {
+fn generate_rank_file(rank: u64, ranks: u64, layers: u64) -> Value {
     let begin = 1_000_000 + 2_000 * rank;
     let mut file = RankFileBuilder {
         rank,
@@ -143,12 +145,12 @@ fn file(rank: u64, ranks: u64, layers: u64) -> Value {
     );
     let process = file.process();
     file.events.push(json!({
-        "ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": process, "tid": process, "ts": us(at),
-        "dur": us(end - at), "args": {"cbid": 165, "correlation": file.correlation},
+        "ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": process, "tid": process, "ts": us_from_ns(at),
+        "dur": us_from_ns(end - at), "args": {"cbid": 165, "correlation": file.correlation},
     }));
     file.events.push(json!({
         "ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler",
-        "ts": us(begin - 100_000), "dur": us(step + 300_000), "args": {"Op count": 0},
+        "ts": us_from_ns(begin - 100_000), "dur": us_from_ns(step + 300_000), "args": {"Op count": 0},
     }));
     json!({
         "schemaVersion": 1,
@@ -163,12 +165,12 @@ fn file(rank: u64, ranks: u64, layers: u64) -> Value {
     })
 }
 
-pub fn events(file: &mut Value) -> &mut Vec<Value> {
+pub fn trace_events_mut(file: &mut Value) -> &mut Vec<Value> {
     file["traceEvents"].as_array_mut().expect("they are a list")
 }
 
 /// Returns `true` if an event has the category.
-pub fn is(event: &Value, category: &str) -> bool {
+pub fn has_category(event: &Value, category: &str) -> bool {
     event["cat"] == category
 }
 
@@ -180,7 +182,7 @@ pub fn device_ns(files: &[Value]) -> u64 {
     let kernels = all.filter(|event| {
         ["kernel", "Kernel", "mtia_ccp_events"]
             .iter()
-            .any(|cat| is(event, cat))
+            .any(|cat| has_category(event, cat))
     });
     let lasts = |event: &Value| {
         let text = event["dur"].as_str().map(|text| text.parse().ok());
@@ -190,7 +192,9 @@ pub fn device_ns(files: &[Value]) -> u64 {
     kernels.map(lasts).sum()
 }
 
-pub fn converted<B: AsRef<[u8]>>(files: &[(&str, B)]) -> Result<ConversionResult, TraceError> {
+pub fn try_convert_files<B: AsRef<[u8]>>(
+    files: &[(&str, B)],
+) -> Result<ConversionResult, TraceError> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         std::fs::write(folder.path().join(name), text).unwrap();
@@ -204,10 +208,10 @@ pub fn converted_ranks<B: AsRef<[u8]>>(texts: &[B]) -> Result<ConversionResult, 
         .map(|rank| format!("kineto.{rank}.json"))
         .collect();
     let files: Vec<(&str, &B)> = names.iter().map(String::as_str).zip(texts).collect();
-    converted(&files)
+    try_convert_files(&files)
 }
 
-pub fn refused(converted: Result<ConversionResult, TraceError>, parts: &[&str]) {
+pub fn assert_conversion_refused(converted: Result<ConversionResult, TraceError>, parts: &[&str]) {
     let text = converted.err().expect("it is refused").to_string();
     for part in parts {
         assert!(text.contains(part), "no {part:?} in: {text}");
@@ -216,7 +220,7 @@ pub fn refused(converted: Result<ConversionResult, TraceError>, parts: &[&str]) 
 
 /// Asserts that these files convert to a job with `device` ns of device work and `collectives`
 /// collectives. Asserts that the job's replay as captured ends when the capture ended.
-pub fn hold<B: AsRef<[u8]>>(
+pub fn check_job_conversion<B: AsRef<[u8]>>(
     what: &str,
     texts: &[B],
     device: u64,
@@ -233,7 +237,7 @@ pub fn hold<B: AsRef<[u8]>>(
     let found: u64 = job.summary.collectives.values().sum();
     assert_eq!(found, collectives, "{what}: {:?}", job.summary.collectives);
     for comm in [CommTiming::Captured, CommTiming::Recorded] {
-        let ends = replay(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror).ends();
+        let ends = replay_traces(&job.traces, comm, |_| 0, MissingRankPolicy::Mirror).ends();
         for (end, trace) in ends.iter().zip(&job.traces) {
             let captured = trace.captured_ns();
             let off = end.abs_diff(captured);

@@ -1,11 +1,14 @@
 //! Tests collectives of unnamed groups, as PyTorch 2.1 and 2.2 write them. A record states only the
 //! number of members, and each group has its own stream.
 
-use super::gpu_job::{COMMUNICATION, converted_ranks, device_ns, events, files, hold, is};
+use super::gpu_job::{
+    COMMUNICATION, check_job_conversion, converted_ranks, device_ns, generate_rank_files,
+    has_category, trace_events_mut,
+};
 use serde_json::{Value, json};
 
 /// Returns the groups of ranks along each dimension of a grid, fastest dimension first.
-fn grid(sizes: &[u64]) -> Vec<Vec<Vec<u64>>> {
+fn list_grid_groups(sizes: &[u64]) -> Vec<Vec<Vec<u64>>> {
     let ranks: u64 = sizes.iter().product();
     let mut stride = 1;
     let along = sizes.iter().map(|&size| {
@@ -21,8 +24,8 @@ fn grid(sizes: &[u64]) -> Vec<Vec<Vec<u64>>> {
 
 /// Assigns the collectives of layers in turn to the dimensions of a grid. Members of one group end
 /// within 1 µs of one another. Different groups end at least 7 µs apart.
-fn deal(all: &mut [Value], sizes: &[u64], named: bool) {
-    let dimensions = grid(sizes);
+fn assign_collectives_to_grid(all: &mut [Value], sizes: &[u64], named: bool) {
+    let dimensions = list_grid_groups(sizes);
     for (rank, file) in (0..).zip(all) {
         if !named {
             file["distributedInfo"]
@@ -37,11 +40,11 @@ fn deal(all: &mut [Value], sizes: &[u64], named: bool) {
             file["distributedInfo"]["pg_config"] = own.collect();
         }
         let mut seen = [0, 0];
-        for event in events(file) {
+        for event in trace_events_mut(file) {
             if event["args"]["Collective name"].is_null() {
                 continue;
             }
-            let kernel = is(event, "kernel");
+            let kernel = has_category(event, "kernel");
             let number = seen[usize::from(kernel)];
             seen[usize::from(kernel)] += 1;
             let dimension = number % dimensions.len();
@@ -65,15 +68,15 @@ fn deal(all: &mut [Value], sizes: &[u64], named: bool) {
 }
 
 /// Returns the inferred groups with their numbers of collectives, in order.
-fn found(
+fn infer_grid_groups(
     sizes: &[u64],
     layers: u64,
     named: bool,
     present: impl Fn(u64) -> bool,
 ) -> Vec<(Vec<u32>, u64)> {
     let ranks: u64 = sizes.iter().product();
-    let mut all = files(ranks, layers);
-    deal(&mut all, sizes, named);
+    let mut all = generate_rank_files(ranks, layers);
+    assign_collectives_to_grid(&mut all, sizes, named);
     let kept: Vec<Value> = (0..)
         .zip(all)
         .filter(|(rank, _)| present(*rank))
@@ -86,7 +89,7 @@ fn found(
         let calls = (0..layers)
             .map(|layer| groups[layer as usize % groups.len()])
             .sum();
-        hold(&format!("{sizes:?}"), &texts, device_ns(&kept), calls)
+        check_job_conversion(&format!("{sizes:?}"), &texts, device_ns(&kept), calls)
     } else {
         converted_ranks(&texts).unwrap()
     };
@@ -102,8 +105,8 @@ fn found(
     groups
 }
 
-fn expected(sizes: &[u64], each: u64) -> Vec<(Vec<u32>, u64)> {
-    let all = grid(sizes).into_iter().flatten();
+fn expected_grid_groups(sizes: &[u64], each: u64) -> Vec<(Vec<u32>, u64)> {
+    let all = list_grid_groups(sizes).into_iter().flatten();
     let mut all: Vec<_> = all
         .map(|group| (group.iter().map(|&rank| rank as u32).collect(), each))
         .collect();
@@ -116,8 +119,12 @@ fn grids_without_names_are_told_by_streams_and_ends() {
     for (sizes, layers) in [(&[2, 2][..], 6), (&[2, 2, 2], 9), (&[4, 2], 6)] {
         let each = layers / sizes.len() as u64;
         for named in [false, true] {
-            let found = found(sizes, layers, named, |_| true);
-            assert_eq!(found, expected(sizes, each), "{sizes:?}, declared {named}");
+            let found = infer_grid_groups(sizes, layers, named, |_| true);
+            assert_eq!(
+                found,
+                expected_grid_groups(sizes, each),
+                "{sizes:?}, declared {named}"
+            );
         }
     }
 }
@@ -125,8 +132,11 @@ fn grids_without_names_are_told_by_streams_and_ends() {
 /// The members nearest in time may be absent, so only declared groups are reported.
 #[test]
 fn of_some_ranks_only_declared_groups_are_told() {
-    assert_eq!(found(&[2, 2], 6, false, |rank| rank % 3 == 0), []);
+    assert_eq!(
+        infer_grid_groups(&[2, 2], 6, false, |rank| rank % 3 == 0),
+        []
+    );
     // The sizes alone determine the groups of a 4 x 2 grid.
-    let all = found(&[4, 2], 6, true, |rank| rank < 4);
+    let all = infer_grid_groups(&[4, 2], 6, true, |rank| rank < 4);
     assert_eq!(all[0], ((0..4).collect(), 3), "{all:?}");
 }

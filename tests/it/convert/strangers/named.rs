@@ -6,7 +6,7 @@ use chakram::trace::TraceError;
 use std::path::Path;
 
 /// Returns an operator of 10 µs at `start`, and the kernel of 20 µs that it launches, both of process 7000.
-fn kernel(start: u64, correlation: &str) -> String {
+fn format_kernel_events(start: u64, correlation: &str) -> String {
     format!(
         r#"{{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7000, "tid": 1, "ts": {start}, "dur": 10,
             "args": {{"External id": 1}}}},
@@ -19,11 +19,11 @@ fn kernel(start: u64, correlation: &str) -> String {
     )
 }
 
-fn trace(head: &str, events: &str) -> String {
+fn format_trace(head: &str, events: &str) -> String {
     format!("{{{head}\"traceEvents\": [{events}]}}")
 }
 
-fn converted(files: &[(&str, &str)]) -> Result<ConversionResult, TraceError> {
+fn try_convert_files(files: &[(&str, &str)]) -> Result<ConversionResult, TraceError> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         std::fs::write(folder.path().join(name), text).unwrap();
@@ -31,40 +31,43 @@ fn converted(files: &[(&str, &str)]) -> Result<ConversionResult, TraceError> {
     try_convert(&[folder.path().to_owned()], &Conversion::default())
 }
 
-fn refused(files: &[(&str, &str)], parts: &[&str]) {
-    let text = converted(files).err().expect("it is refused").to_string();
+fn assert_files_refused(files: &[(&str, &str)], parts: &[&str]) {
+    let text = try_convert_files(files)
+        .err()
+        .expect("it is refused")
+        .to_string();
     for part in parts {
         assert!(text.contains(part), "no {part:?} in: {text}");
     }
 }
 
-fn ranks(files: &[(&str, &str)]) -> Vec<u32> {
-    let job = converted(files).unwrap_or_else(|error| panic!("{error}"));
+fn list_converted_ranks(files: &[(&str, &str)]) -> Vec<u32> {
+    let job = try_convert_files(files).unwrap_or_else(|error| panic!("{error}"));
     job.summary.ranks.iter().map(|rank| rank.rank).collect()
 }
 
 /// PyTorch's tutorial numbers files by step and not by rank.
 #[test]
 fn a_number_in_the_name_of_the_only_capture_is_not_its_rank() {
-    let text = &trace("", &kernel(1000, "3"));
-    assert_eq!(ranks(&[("test_trace_8.json", text)]), [0]);
+    let text = &format_trace("", &format_kernel_events(1000, "3"));
+    assert_eq!(list_converted_ranks(&[("test_trace_8.json", text)]), [0]);
     // The program accepts ranks in names of the form `kineto.RANK.json` or with `rank_RANK`, and
     // ranks that captures state.
-    assert_eq!(ranks(&[("kineto.3.json", text)]), [3]);
-    assert_eq!(ranks(&[("rank_3_step_8.json", text)]), [3]);
+    assert_eq!(list_converted_ranks(&[("kineto.3.json", text)]), [3]);
+    assert_eq!(list_converted_ranks(&[("rank_3_step_8.json", text)]), [3]);
     let says = "\"distributedInfo\": {\"rank\": 5, \"world_size\": 8}, ";
-    let text = &trace(says, &kernel(1000, "3"));
-    assert_eq!(ranks(&[("test_trace_8.json", text)]), [5]);
+    let text = &format_trace(says, &format_kernel_events(1000, "3"));
+    assert_eq!(list_converted_ranks(&[("test_trace_8.json", text)]), [5]);
 }
 
 #[test]
 fn windows_of_one_process_are_no_ranks() {
-    let windows = [1000, 90_000].map(|start| trace("", &kernel(start, "3")));
+    let windows = [1000, 90_000].map(|start| format_trace("", &format_kernel_events(start, "3")));
     let files = [
         ("trace_8.json", &*windows[0]),
         ("trace_12.json", &*windows[1]),
     ];
-    refused(
+    assert_files_refused(
         &files,
         &[
             "process 7000",
@@ -78,14 +81,15 @@ fn windows_of_one_process_are_no_ranks() {
         ("trace_0.json", &*windows[0]),
         ("trace_1.json", &*windows[0]),
     ];
-    assert_eq!(ranks(&together), [0, 1]);
+    assert_eq!(list_converted_ranks(&together), [0, 1]);
 }
 
 #[test]
 fn ids_that_passed_through_a_table_are_ids() {
     let device = |correlation: &str| {
-        let text = trace("", &kernel(1000, correlation));
-        let job = converted(&[("kineto.0.json", &text)]).unwrap_or_else(|error| panic!("{error}"));
+        let text = format_trace("", &format_kernel_events(1000, correlation));
+        let job = try_convert_files(&[("kineto.0.json", &text)])
+            .unwrap_or_else(|error| panic!("{error}"));
         let rank = &job.summary.ranks[0];
         (rank.device_ns, job.traces[0].nodes.len())
     };
@@ -96,8 +100,8 @@ fn ids_that_passed_through_a_table_are_ids() {
     assert_eq!(device("3.0"), plain);
     // There is no correlation id, so only the external id can link the kernel to its operator.
     assert_eq!(device("-1").0, plain.0);
-    let text = trace("", &kernel(1000, "3.5"));
-    refused(
+    let text = format_trace("", &format_kernel_events(1000, "3.5"));
+    assert_files_refused(
         &[("kineto.0.json", &text)],
         &["correlation", "3.5", "whole number"],
     );
@@ -106,25 +110,27 @@ fn ids_that_passed_through_a_table_are_ids() {
 #[test]
 fn numbers_that_c_plus_plus_prints_are_mended() {
     for word in ["nan", "-nan", "inf", "-inf", "NaN", "-Infinity"] {
-        let text = trace(
+        let text = format_trace(
             "",
-            &kernel(1000, "3").replace("\"occupancy\": 40", &format!("\"occupancy\": {word}")),
+            &format_kernel_events(1000, "3")
+                .replace("\"occupancy\": 40", &format!("\"occupancy\": {word}")),
         );
-        let job = converted(&[("kineto.0.json", &text)]).unwrap_or_else(|error| panic!("{error}"));
+        let job = try_convert_files(&[("kineto.0.json", &text)])
+            .unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(job.summary.ranks[0].device_ns, (20_000, 20_000), "{word}");
     }
-    let text = trace("", &kernel(1000, "3").replace("40", "nano"));
-    refused(&[("kineto.0.json", &text)], &["kineto.0.json"]);
+    let text = format_trace("", &format_kernel_events(1000, "3").replace("40", "nano"));
+    assert_files_refused(&[("kineto.0.json", &text)], &["kineto.0.json"]);
 }
 
 #[test]
 fn folders_without_captures_say_what_they_hold() {
-    refused(
+    assert_files_refused(
         &[("kineto.0.json", "")],
         &["no captures here", "kineto.0.json", "empty"],
     );
-    let lines = kernel(1000, "3").replace("},\n", "}\n");
-    refused(
+    let lines = format_kernel_events(1000, "3").replace("},\n", "}\n");
+    assert_files_refused(
         &[("a.json", "// mine"), ("b.json", &lines)],
         &["a.json", "and so are 1 more", "`traceEvents`"],
     );

@@ -1,6 +1,9 @@
 //! Tests encodings, compression, and texts that are not captures.
 
-use super::gpu_job::{converted, converted_ranks, device_ns, events, files, hold, is, refused};
+use super::gpu_job::{
+    assert_conversion_refused, check_job_conversion, converted_ranks, device_ns,
+    generate_rank_files, has_category, trace_events_mut, try_convert_files,
+};
 use chakram::trace::MaybeCompressedWriter;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -8,24 +11,24 @@ use std::io::Write;
 const RANKS: u64 = 2;
 const LAYERS: u64 = 2;
 
-fn packed(text: &[u8], ending: &str) -> Vec<u8> {
+fn compress_text(text: &[u8], ending: &str) -> Vec<u8> {
     let mut packer = MaybeCompressedWriter::new(Vec::new(), ending).unwrap();
     packer.write_all(text).unwrap();
     packer.finish().unwrap()
 }
 
-fn utf16(text: &str, mark: bool, bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
+fn encode_as_utf16(text: &str, mark: bool, bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
     let mark = std::iter::once(0xfeff).filter(|_| mark);
     mark.chain(text.encode_utf16()).flat_map(bytes).collect()
 }
 
 #[test]
 fn any_encoding_and_package_is_read() {
-    let all = files(RANKS, LAYERS);
+    let all = generate_rank_files(RANKS, LAYERS);
     let device = device_ns(&all);
     let halves = |text: &str, ending: &str| {
         let (one, other) = text.as_bytes().split_at(text.len() / 2);
-        [packed(one, ending), packed(other, ending)].concat()
+        [compress_text(one, ending), compress_text(other, ending)].concat()
     };
     type Saved<'a> = (&'a str, Box<dyn Fn(&str) -> Vec<u8> + 'a>);
     let saved: [Saved<'_>; 9] = [
@@ -35,19 +38,19 @@ fn any_encoding_and_package_is_read() {
         ),
         (
             "UTF-16, low byte first",
-            Box::new(|text| utf16(text, true, u16::to_le_bytes)),
+            Box::new(|text| encode_as_utf16(text, true, u16::to_le_bytes)),
         ),
         (
             "UTF-16, high byte first",
-            Box::new(|text| utf16(text, true, u16::to_be_bytes)),
+            Box::new(|text| encode_as_utf16(text, true, u16::to_be_bytes)),
         ),
         (
             "UTF-16 without a mark, low",
-            Box::new(|text| utf16(text, false, u16::to_le_bytes)),
+            Box::new(|text| encode_as_utf16(text, false, u16::to_le_bytes)),
         ),
         (
             "UTF-16 without a mark, high",
-            Box::new(|text| utf16(text, false, u16::to_be_bytes)),
+            Box::new(|text| encode_as_utf16(text, false, u16::to_be_bytes)),
         ),
         ("gzip in two members", Box::new(|text| halves(text, "gz"))),
         ("zstd in two frames", Box::new(|text| halves(text, "zst"))),
@@ -71,17 +74,20 @@ fn any_encoding_and_package_is_read() {
     ];
     for (what, save) in saved {
         let texts: Vec<Vec<u8>> = all.iter().map(|file| save(&file.to_string())).collect();
-        hold(what, &texts, device, LAYERS);
+        check_job_conversion(what, &texts, device, LAYERS);
     }
 }
 
 /// A profile with thousands of invalid JSON numbers gives one note, not thousands.
 #[test]
 fn repairs_of_one_kind_are_one_remark() {
-    let mut all = files(RANKS, LAYERS);
+    let mut all = generate_rank_files(RANKS, LAYERS);
     let device = device_ns(&all);
     for file in &mut all {
-        for event in events(file).iter_mut().filter(|event| is(event, "kernel")) {
+        for event in trace_events_mut(file)
+            .iter_mut()
+            .filter(|event| has_category(event, "kernel"))
+        {
             event["args"]["est. achieved occupancy %"] = json!("NaN");
         }
     }
@@ -89,7 +95,7 @@ fn repairs_of_one_kind_are_one_remark() {
         .iter()
         .map(|file| file.to_string().replace("\"NaN\"", "NaN"))
         .collect();
-    let job = hold("numbers that are none", &texts, device, LAYERS);
+    let job = check_job_conversion("numbers that are none", &texts, device, LAYERS);
     for rank in &job.summary.ranks {
         let [line] = &rank.repairs[..] else {
             panic!("{:?}", rank.repairs);
@@ -101,7 +107,7 @@ fn repairs_of_one_kind_are_one_remark() {
 
 #[test]
 fn what_is_no_capture_is_named() {
-    let one = files(1, 1)[0].to_string();
+    let one = generate_rank_files(1, 1)[0].to_string();
     let tar = [&[b'a'; 257][..], b"ustar\x0000"].concat();
     let lines = "{\"ph\": \"X\"}\n{\"ph\": \"X\"}\n".as_bytes();
     for (bytes, what) in [
@@ -120,18 +126,18 @@ fn what_is_no_capture_is_named() {
         (&tar, "a tar archive"),
         (lines, "events, one per line"),
     ] {
-        refused(
-            converted(&[("kineto.0.json", bytes)]),
+        assert_conversion_refused(
+            try_convert_files(&[("kineto.0.json", bytes)]),
             &["kineto.0.json", what],
         );
     }
     let twice = format!("{one}\n{one}");
-    refused(
+    assert_conversion_refused(
         converted_ranks(&[twice]),
         &["kineto.0.json", "a second JSON text begins here", "split"],
     );
     let other = json!({"traceEvents": [{"ph": "X", "cat": "devtools.timeline", "name": "Task", "ts": 1, "dur": 2}]});
-    refused(
+    assert_conversion_refused(
         converted_ranks(&[other.to_string()]),
         &["neither operators nor kernels", "profile with"],
     );

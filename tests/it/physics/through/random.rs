@@ -1,8 +1,13 @@
 //! Tests random loads and stores through ports, alone and with messages and collectives.
 
-use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
-use crate::physics::lines::{TestTraceNode, call, kernel, receive, send};
-use crate::physics::rig::{cases, job};
+use super::{
+    MODELS, SHARED, at_rate, build_remote_memory_machine, format_pool_through_ports,
+    make_remote_memory_node, replay_checking_closed_forms,
+};
+use crate::physics::lines::{
+    TestTraceNode, build_collective, build_kernel, build_receive, build_send,
+};
+use crate::physics::rig::{build_rank_job, make_proptest_config};
 use chakram::engine::NetworkModel;
 use chakram::machine::ChunkCountOrderAndOverlap;
 use chakram::trace::CollectiveKind as K;
@@ -11,19 +16,19 @@ use std::num::NonZeroU32;
 use testkit::port_chunks::{self, NpuLoadOrStore, PortMessage, PortTestMessagesAndAccesses};
 
 /// Returns rates in ps per byte that correspond to whole bytes per second.
-fn rates() -> impl Strategy<Value = u64> {
+fn ps_per_byte_strategy() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1_u64, 2, 4, 5, 8, 10, 16, 20, 25, 32, 40, 50])
 }
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(make_proptest_config(400))]
 
     /// NPUs in nodes share `groups` memories behind `switches`. Each NPU has one or two equal accesses, and random NPUs
     /// exchange messages at random times.
     #[test]
     fn chunks_and_messages_take_turns_as_a_plain_simulator_has_it(
         shape in (1_u64..4, 1_u64..4, 1_u64..3, 1_u64..3),
-        rates in (rates(), rates(), rates()),
+        rates in (ps_per_byte_strategy(), ps_per_byte_strategy(), ps_per_byte_strategy()),
         pattern in prop::sample::select(vec![
             vec![false], vec![true], vec![false, true], vec![false, false], vec![true, true],
         ]),
@@ -61,7 +66,7 @@ proptest! {
              through = \"d\"\nchunk = \"{} B\"\nlatency = \"{pool_ns} ns\"",
             rate(memory), rate(node), chunk * 1000 * npus
         );
-        let machine = machine(npus as u32, ("switch", port, link_ns), &text);
+        let machine = build_remote_memory_machine(npus as u32, ("switch", port, link_ns), &text);
         let messages: Vec<PortMessage> = messages
             .into_iter()
             .map(|(at, ends, kb)| {
@@ -75,27 +80,27 @@ proptest! {
         let mut ranks = vec![Vec::new(); npus as usize];
         for of in &all {
             let lane = 1 + ranks[of.npu].len() as i64;
-            ranks[of.npu].push(access(of.store, piece * chunks).on(lane));
+            ranks[of.npu].push(make_remote_memory_node(of.store, piece * chunks).on(lane));
         }
         let mut ids = Vec::new();
         for (tag, message) in messages.iter().enumerate() {
             let lane = 10 + tag as i64;
             let bytes = message.takes / port;
-            ranks[message.from].push(send(message.to as u32, bytes).tag(tag as i32).delayed(message.at / 1000).on(lane));
-            ranks[message.to].push(receive(message.from as u32, bytes).tag(tag as i32));
+            ranks[message.from].push(build_send(message.to as u32, bytes).tag(tag as i32).delayed(message.at / 1000).on(lane));
+            ranks[message.to].push(build_receive(message.from as u32, bytes).tag(tag as i32));
             ids.push(ranks[message.to].len() as u32);
         }
-        let workload = job(&ranks, &[]);
+        let workload = build_rank_job(&ranks, &[]);
         let quiet = {
             let lines: Vec<Vec<TestTraceNode>> = ranks.iter().map(|r| r[..pattern.len()].to_vec()).collect();
-            job(&lines, &[])
+            build_rank_job(&lines, &[])
         };
         // The pipeline's formula adds the time of the stream and one chunk's time in all stages except the longest.
         let fill = times[0] + times[1] + alike * piece * port - apart;
         let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
-        prop_assert_eq!(run(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
+        prop_assert_eq!(replay_checking_closed_forms(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
         for network in SHARED {
-            prop_assert_eq!(run(&quiet, &machine, network).ps(), formula, "{}", network);
+            prop_assert_eq!(replay_checking_closed_forms(&quiet, &machine, network).ps(), formula, "{}", network);
             let expected = port_chunks::access_and_message_end_times(&PortTestMessagesAndAccesses {
                 npus: npus as usize,
                 latency: link_ns * 1000,
@@ -108,7 +113,7 @@ proptest! {
                 apart,
                 chunks,
             });
-            let replay = run(&workload, &machine, network);
+            let replay = replay_checking_closed_forms(&workload, &machine, network);
             let mut seen = vec![0; npus as usize];
             let found: Vec<u64> = all
                 .iter()
@@ -142,8 +147,8 @@ proptest! {
         prop_assume!(bytes / chunk < 20_000);
         let shape = if fully { "fully_connected" } else { "switch" };
         let machine = at_rate(2, (shape, port * 1_000_000_000, 3), &text);
-        let ranks = [vec![access(store, bytes).delayed(at)], Vec::new()];
-        let [alone, ports, links] = MODELS.map(|m| run(&job(&ranks, &[]), &machine, m).ps() - at * 1000);
+        let ranks = [vec![make_remote_memory_node(store, bytes).delayed(at)], Vec::new()];
+        let [alone, ports, links] = MODELS.map(|m| replay_checking_closed_forms(&build_rank_job(&ranks, &[]), &machine, m).ps() - at * 1000);
         let piece = chunk.min(bytes) as f64;
         let times = [memory, node, port].map(|gb| piece * 1000.0 / gb as f64);
         let longest = times.iter().copied().fold(0.0, f64::max);
@@ -170,9 +175,9 @@ fn folding_changes_nothing_beside_loads() {
         let port = [1, 10, 20][dice.below(3) as usize];
         let text = match dice.below(3) {
             0 => "attachment = \"pool\"\nbandwidth = \"50 GB/s\"\nthrough = \"d\"\nchunk = \"3 kB\"\nlatency = \"0\"".to_owned(),
-            _ => pool(npus, [1, 5, 10, 20][dice.below(4) as usize]),
+            _ => format_pool_through_ports(npus, [1, 5, 10, 20][dice.below(4) as usize]),
         };
-        let machine = machine(npus, (shape, port, 100 * dice.below(3)), &text);
+        let machine = build_remote_memory_machine(npus, (shape, port, 100 * dice.below(3)), &text);
         let chunks = [1, 1, 3][dice.below(3) as usize];
         let machine = machine.with_chunking(ChunkCountOrderAndOverlap {
             chunks: NonZeroU32::new(chunks),
@@ -184,23 +189,27 @@ fn folding_changes_nothing_beside_loads() {
             let kind = [K::AllReduce, K::AllGather, K::AllToAll][dice.below(3) as usize];
             let at = 100 * dice.below(60);
             for lines in &mut ranks {
-                lines.push(kernel(at).on(20 + lane));
+                lines.push(build_kernel(at).on(20 + lane));
                 let after = [lines.len() as u64];
-                lines.push(call(kind, bytes).after(&after).on(40 + lane));
+                lines.push(build_collective(kind, bytes).after(&after).on(40 + lane));
             }
         }
         for lane in 0..dice.below(4) as i64 {
             let lines = &mut ranks[dice.below(npus.into()) as usize];
             let (bytes, at) = (1000 * dice.below(100), 100 * dice.below(80));
-            lines.push(access(dice.below(2) > 0, bytes).delayed(at).on(60 + lane));
+            lines.push(
+                make_remote_memory_node(dice.below(2) > 0, bytes)
+                    .delayed(at)
+                    .on(60 + lane),
+            );
         }
         let from = dice.below(npus.into()) as u32;
         let to = (from + 1) % npus;
-        ranks[from as usize].push(send(to, 20_000).delayed(100 * dice.below(60)).on(80));
-        ranks[to as usize].push(receive(from, 20_000));
+        ranks[from as usize].push(build_send(to, 20_000).delayed(100 * dice.below(60)).on(80));
+        ranks[to as usize].push(build_receive(from, 20_000));
         for network in SHARED {
-            let workload = job(&ranks, &[]);
-            let outcome = run(&workload, &machine, network).outcome;
+            let workload = build_rank_job(&ranks, &[]);
+            let outcome = replay_checking_closed_forms(&workload, &machine, network).outcome;
             assert!(outcome.nodes > 0, "{case}");
             closed += outcome.closed;
             unfolded += outcome.unfolded;

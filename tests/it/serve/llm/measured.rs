@@ -5,7 +5,7 @@ use chakram::serve::llm::{RequestTimeMeanAndPercentiles, serve_llm};
 use testkit::corpus::corpus_path;
 
 /// Serves the 300 requests on a GPU with its measured operations and this many blocks.
-fn run(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmReport> {
+fn serve_measured_requests(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmReport> {
     let folder = corpus_path("validation")?;
     let file = |name: &str| folder.join(name).display().to_string();
     let text = format!(
@@ -32,7 +32,7 @@ fn off_by(times: &RequestTimeMeanAndPercentiles, measured_ms: f64) -> f64 {
 /// E2E 86,578 ms), and on an RTX PRO 6000, where all fit (7,097, 32.458, 28,201 ms).
 #[test]
 fn measured_operations_give_the_times_of_measured_runs() {
-    let Some(report) = run("RTX4090", 2588, 256) else {
+    let Some(report) = serve_measured_requests("RTX4090", 2588, 256) else {
         return;
     };
     let all = report.row_of_all_classes().unwrap();
@@ -50,7 +50,7 @@ fn measured_operations_give_the_times_of_measured_runs() {
         "{off:?}"
     );
     assert!(report.preemptions > 100);
-    let Some(report) = run("RTXPRO6000", 30_000, 128) else {
+    let Some(report) = serve_measured_requests("RTXPRO6000", 30_000, 128) else {
         return;
     };
     let all = report.row_of_all_classes().unwrap();

@@ -1,12 +1,12 @@
 //! Tests options and files that `chakram serve MODEL` rejects, and settings that it calls ineffective.
 
-use crate::commands::{answer, chakram};
+use crate::commands::{run_chakram, run_for_output};
 
 const MODEL: [&str; 4] = ["serve", "llama3-8b", "--machine", "dgx-h100"];
 const LOAD: [&str; 6] = ["--rate", "4", "--input", "100", "--output", "10"];
 
-fn refusal(words: &[&str]) -> String {
-    let output = chakram(words);
+fn expect_cli_error(words: &[&str]) -> String {
+    let output = run_chakram(words);
     assert_eq!(output.status.code(), Some(2), "{words:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -36,10 +36,11 @@ fn wrong_options_are_refused_by_name() {
             "--output 0: expected a number of tokens",
         ),
     ] {
-        let error = refusal(&[&MODEL[..], &LOAD[..], options].concat());
+        let error = expect_cli_error(&[&MODEL[..], &LOAD[..], options].concat());
         assert!(error.contains(expected), "{options:?}: {error}");
     }
-    let misspelt = refusal(&[&["serve", "llama3-8", "--machine", "dgx-h100"], &LOAD[..]].concat());
+    let misspelt =
+        expect_cli_error(&[&["serve", "llama3-8", "--machine", "dgx-h100"], &LOAD[..]].concat());
     assert!(misspelt.contains("did you mean `llama3-8b`"), "{misspelt}");
 }
 
@@ -69,7 +70,7 @@ fn files_without_requests_are_refused() {
     ] {
         let path = folder.path().join(name).display().to_string();
         std::fs::write(&path, text).unwrap();
-        let error = refusal(&[&MODEL[..], &["--arrivals", &(path + filter)]].concat());
+        let error = expect_cli_error(&[&MODEL[..], &["--arrivals", &(path + filter)]].concat());
         assert!(error.contains(expected), "{name}: {error}");
     }
 }
@@ -89,12 +90,24 @@ fn settings_without_effect_are_named() {
     };
     let says = |text: String, expected: &str| text.replace("\n    ", " ").contains(expected);
     let without = "priorities have no effect: the policy is fcfs";
-    assert!(says(answer(&["serve", &file("fcfs", 3, "")]), without));
-    assert!(!says(answer(&["serve", &file("fcfs", 0, "")]), without));
+    assert!(says(
+        run_for_output(&["serve", &file("fcfs", 3, "")]),
+        without
+    ));
+    assert!(!says(
+        run_for_output(&["serve", &file("fcfs", 0, "")]),
+        without
+    ));
     let alike = "the policy priority has no effect: all requests have priority 0";
-    assert!(says(answer(&["serve", &file("priority", 0, "")]), alike));
-    assert!(!says(answer(&["serve", &file("priority", 3, "")]), alike));
-    let warmup = refusal(&["serve", &file("fcfs", 0, "[measure]\nwarmup = 20\n")]);
+    assert!(says(
+        run_for_output(&["serve", &file("priority", 0, "")]),
+        alike
+    ));
+    assert!(!says(
+        run_for_output(&["serve", &file("priority", 3, "")]),
+        alike
+    ));
+    let warmup = expect_cli_error(&["serve", &file("fcfs", 0, "[measure]\nwarmup = 20\n")]);
     assert!(
         warmup.contains("measure.warmup = 20 of 20 requests"),
         "{warmup}"
@@ -115,7 +128,7 @@ fn plans_run_until_requests_are_complete() {
         "json",
     ];
     let load = ["--input", "100", "--output", "100", "--tensor", "1"];
-    let text = answer(&[&MODEL[..], &load, &options].concat());
+    let text = run_for_output(&[&MODEL[..], &load, &options].concat());
     let found: serde_json::Value = serde_json::from_str(&text).unwrap();
     let of = |key: &str| found["capacity"][key].as_f64().unwrap();
     // Each request takes at least 99 steps of 5 ms.

@@ -1,6 +1,6 @@
 //! Tests `chakram score --scenarios`: predictions for served language models against measurements.
 
-use crate::commands::chakram;
+use crate::commands::run_chakram;
 use serde_json::Value;
 use std::path::Path;
 
@@ -10,14 +10,14 @@ const SCENARIOS: &str = "machine = \"{machine}\"\ngroups = [\"gpu\"]\nfolds = [\
      [measured]\ntpot_mean = \"tpot_ms\"\nttft_p50 = \"ttft_ms\"\n[only]\nmode = [\"agg\"]\n\
      [when.gpu]\nh = { machine = \"dgx-h100\" }\nx = { machine = \"no-such-machine\" }\n";
 
-fn done(args: &[&str]) -> String {
-    let output = chakram(args);
+fn run_for_stdout(args: &[&str]) -> String {
+    let output = run_chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {error}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn written(folder: &Path, rows: &str) -> [String; 2] {
+fn write_runs_and_scenarios(folder: &Path, rows: &str) -> [String; 2] {
     let path = |name: &str| folder.join(name).display().to_string();
     std::fs::write(path("runs.csv"), rows).unwrap();
     std::fs::write(path("runs.toml"), SCENARIOS).unwrap();
@@ -36,7 +36,7 @@ fn rows_are_served_and_compared() {
         )
     };
     let scores = |tpot: f64| -> Value {
-        let [runs, scenarios] = written(folder.path(), &table(tpot));
+        let [runs, scenarios] = write_runs_and_scenarios(folder.path(), &table(tpot));
         let args = [
             "score",
             &runs,
@@ -45,7 +45,7 @@ fn rows_are_served_and_compared() {
             "--format",
             "json",
         ];
-        serde_json::from_str(&done(&args)).unwrap()
+        serde_json::from_str(&run_for_stdout(&args)).unwrap()
     };
     let first = scores(7.0);
     let rows = first["rows"].as_array().unwrap();
@@ -66,13 +66,13 @@ fn rows_are_served_and_compared() {
     );
     // The same row, measured as half of the prediction.
     let half = predicted * 1e3 / 2.0;
-    let [runs, scenarios] = written(folder.path(), &table(half));
+    let [runs, scenarios] = write_runs_and_scenarios(folder.path(), &table(half));
     let args = ["score", &runs, "--scenarios", &scenarios, "--format", "csv"];
-    let rows = done(&args);
+    let rows = run_for_stdout(&args);
     let row = rows.lines().nth(1).unwrap();
     let error: f64 = row.split(',').nth(5).unwrap().parse().unwrap();
     assert!((error - 100.0).abs() < 1e-6, "{row}");
-    let text = done(&["score", &runs, "--scenarios", &scenarios, "--by", "users"]);
+    let text = run_for_stdout(&["score", &runs, "--scenarios", &scenarios, "--by", "users"]);
     assert!(
         text.contains("2 rows served, 2 refused") && text.contains("null model"),
         "{text}"
@@ -136,7 +136,7 @@ fn time_of_a_client_comes_from_similar_rows() {
         "--format",
         "json",
     ];
-    let scores: Value = serde_json::from_str(&done(&args)).unwrap();
+    let scores: Value = serde_json::from_str(&run_for_stdout(&args)).unwrap();
     let rows = scores["rows"].as_array().unwrap();
     let clients = rows
         .iter()
@@ -146,7 +146,7 @@ fn time_of_a_client_comes_from_similar_rows() {
     let expected = [13, 13, 11, 11, (13 + 15) / 2, (13 + 15) / 2];
     assert_eq!(clients.collect::<Vec<_>>(), expected);
     std::fs::write(&scenarios, text.replace("client = \"other-folds\"\n", "")).unwrap();
-    let output = chakram(&["score", &runs, "--scenarios", &scenarios]);
+    let output = run_chakram(&["score", &runs, "--scenarios", &scenarios]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         error.contains("client_groups") && error.contains("without `client`"),
@@ -157,7 +157,7 @@ fn time_of_a_client_comes_from_similar_rows() {
 #[test]
 fn wrong_files_of_scenarios_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
-    let [runs, scenarios] = written(
+    let [runs, scenarios] = write_runs_and_scenarios(
         folder.path(),
         "mode,gpu,users,isl,tpot_ms,ttft_ms\nagg,h,1,64,8,9\n",
     );
@@ -169,7 +169,7 @@ fn wrong_files_of_scenarios_are_rejected() {
         ("{users * 3}", "{users - 3}", "expected +, * or /"),
     ] {
         std::fs::write(&scenarios, SCENARIOS.replace(found, instead)).unwrap();
-        let output = chakram(&["score", &runs, "--scenarios", &scenarios]);
+        let output = run_chakram(&["score", &runs, "--scenarios", &scenarios]);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             !output.status.success() && error.contains(why),
@@ -177,7 +177,7 @@ fn wrong_files_of_scenarios_are_rejected() {
         );
     }
     std::fs::write(&scenarios, SCENARIOS).unwrap();
-    let output = chakram(&[
+    let output = run_chakram(&[
         "score",
         &runs,
         "--scenarios",

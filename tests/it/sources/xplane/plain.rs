@@ -71,7 +71,7 @@ impl<'a> ProtobufFieldValues<'a> {
     }
 }
 
-pub fn read(path: &Path) -> DeviceEventCountAndBusyTime {
+pub fn count_device_events(path: &Path) -> DeviceEventCountAndBusyTime {
     let contents = DecompressedTraceFile::open_any_file(path).expect("the corpus is there");
     let space = ProtobufFieldValues::parse(contents.as_slice());
     let mut host = BTreeSet::new();

@@ -1,30 +1,43 @@
 //! Tests the captures themselves, if available.
 
-use super::event::{ProductOrAllReduce, line};
+use super::event::{ProductOrAllReduce, format_captured_line};
 use super::{CAPTURED, OLDER};
-use crate::convert::rig::{self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, attribute, text};
+use crate::convert::rig::{
+    self, COLLECTIVE, RECEIVE, SEND, SchemaRankTrace, find_integer_attribute, find_text_attribute,
+};
 use crate::corpus::corpus_path;
 use chakram::convert::HostTrace;
 
 /// Returns the lines of a converted rank, with the FLOPs that the converter computes for each.
-fn converted(trace: &SchemaRankTrace) -> Vec<(String, u64)> {
+fn list_converted_events(trace: &SchemaRankTrace) -> Vec<(String, u64)> {
     let mut lines = Vec::new();
     for node in &trace.nodes {
         assert!(![SEND, RECEIVE].contains(&node.r#type), "{}", node.name);
         if node.r#type == COLLECTIVE {
-            assert_eq!(attribute(node, "comm_type"), Some(0), "an all-reduce");
-            assert_eq!(text(node, "pg_name"), None, "of all ranks");
-            let line = format!("all-reduce {}", attribute(node, "comm_size").unwrap());
-            lines.push((attribute(node, "launch").unwrap() as u64, line, 0));
+            assert_eq!(
+                find_integer_attribute(node, "comm_type"),
+                Some(0),
+                "an all-reduce"
+            );
+            assert_eq!(find_text_attribute(node, "pg_name"), None, "of all ranks");
+            let line = format!(
+                "all-reduce {}",
+                find_integer_attribute(node, "comm_size").unwrap()
+            );
+            lines.push((
+                find_integer_attribute(node, "launch").unwrap() as u64,
+                line,
+                0,
+            ));
             continue;
         }
-        let flops = attribute(node, "num_ops").unwrap_or(0) as u64;
+        let flops = find_integer_attribute(node, "num_ops").unwrap_or(0) as u64;
         if flops > 0 {
             let inputs = match &node.inputs {
                 Some(inputs) => &inputs.shapes,
                 None => panic!("{}", node.name),
             };
-            let line = line(&node.name, inputs);
+            let line = format_captured_line(&node.name, inputs);
             lines.push((node.id, line.unwrap_or_else(|| node.name.clone()), flops));
         }
     }
@@ -38,10 +51,10 @@ fn the_capture_is_what_is_noted_of_it() {
     let Some(folder) = corpus_path("captures/pytorch/ddp_gpt") else {
         return;
     };
-    let job = rig::convert(&folder);
+    let job = rig::convert_folder(&folder);
     assert_eq!(job.traces.len(), 4);
     for trace in &job.traces {
-        let found = converted(trace);
+        let found = list_converted_events(trace);
         let lines: Vec<_> = found.iter().map(|(line, _)| &line[..]).collect();
         assert_eq!(
             lines,
@@ -54,13 +67,14 @@ fn the_capture_is_what_is_noted_of_it() {
         }
         // The wait for a reduction comes after the last product, and before the optimizer step.
         let mut backwards = trace.nodes.iter().rev();
-        let last = backwards.find(|node| attribute(node, "num_ops") > Some(0));
+        let last = backwards.find(|node| find_integer_attribute(node, "num_ops") > Some(0));
         let mut nodes = trace.nodes.iter();
         let step = nodes.find(|node| node.name.starts_with("Optimizer.step"));
         let (last, step) = (last.unwrap().id, step.unwrap().id);
         for reduction in trace.nodes.iter().filter(|node| node.r#type == COLLECTIVE) {
             let waits = trace.nodes.iter();
-            let waits = waits.filter(|node| rig::causes(node).any(|id| id == reduction.id));
+            let waits =
+                waits.filter(|node| rig::list_dependencies(node).any(|id| id == reduction.id));
             let waits: Vec<_> = waits.map(|node| node.id).collect();
             assert!(!waits.is_empty() && waits.iter().all(|id| (last..step).contains(id)));
         }
@@ -87,7 +101,7 @@ fn the_older_capture_differs_in_its_buckets_alone() {
                 let elements = all[0][0][0].as_u64().unwrap();
                 reduced.push(4 * elements);
             }
-            lines.extend(line(name, inputs));
+            lines.extend(format_captured_line(name, inputs));
         }
         assert_eq!(reduced, OLDER, "rank {rank}");
         let products = CAPTURED.lines().filter(|line| !line.starts_with("all"));

@@ -50,14 +50,14 @@ impl ProductOrAllReduce {
     }
 }
 
-pub fn shapes(text: &str) -> Vec<Vec<u64>> {
+pub fn parse_shapes(text: &str) -> Vec<Vec<u64>> {
     let all: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
     let shape = |one| serde_json::from_value(one).unwrap_or_default();
     all.into_iter().map(shape).collect()
 }
 
 /// Returns the line of `captured.txt` for an operator, or `None` if it multiplies nothing.
-pub fn line(name: &str, inputs: &str) -> Option<String> {
+pub fn format_captured_line(name: &str, inputs: &str) -> Option<String> {
     let name = name.strip_prefix("aten::")?;
     let attention = "_scaled_dot_product_flash_attention_for_cpu";
     let (short, from, count) = match name {
@@ -68,7 +68,7 @@ pub fn line(name: &str, inputs: &str) -> Option<String> {
         _ => return None,
     };
     let mut line = short.to_owned();
-    for shape in &shapes(inputs)[from..from + count] {
+    for shape in &parse_shapes(inputs)[from..from + count] {
         let sides: Vec<_> = shape.iter().map(u64::to_string).collect();
         line = format!("{line} {}", sides.join("x"));
     }

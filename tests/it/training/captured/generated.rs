@@ -1,6 +1,6 @@
 //! Reads the nodes of a generated rank.
 
-use super::event::{ProductOrAllReduce, shapes};
+use super::event::{ProductOrAllReduce, parse_shapes};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 
 /// A node of a generated rank.
@@ -21,7 +21,10 @@ impl Sink for GeneratedNodes {
         let event = match node.op {
             Op::Compute { flops: own, .. } if own > 0 => {
                 flops = own;
-                let (inputs, outputs) = (shapes(node.labels.inputs), shapes(node.labels.outputs));
+                let (inputs, outputs) = (
+                    parse_shapes(node.labels.inputs),
+                    parse_shapes(node.labels.outputs),
+                );
                 match &inputs[..] {
                     [a, b] => {
                         // The quotient is (m k) (k n) / (m n) = k^2, whichever sides are contracted.

@@ -104,7 +104,7 @@ impl TestedOperatorKind {
 
 /// Returns the index of a member's part along b, m, n and k. Members are numbered along the axes in `order`, of which
 /// the last varies fastest.
-fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
+fn find_member_parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
     let mut rest = member;
     let mut parts = [0; 4];
     for &axis in order.iter().rev() {
@@ -151,7 +151,7 @@ impl TensorElementSet {
 
 /// Returns the elements of one part, where each axis is given as its length, the number of parts,
 /// and the part's index.
-fn has(axes: [(u64, u32, u32); 3]) -> TensorElementSet {
+fn list_part_elements(axes: [(u64, u32, u32); 3]) -> TensorElementSet {
     let [samples, rows, columns] = axes.map(|(size, cuts, part)| {
         let each = size / u64::from(cuts);
         u64::from(part) * each..u64::from(part + 1) * each
@@ -188,7 +188,7 @@ struct OneMemberInputOutputElements {
     parts: [u32; 4],
 }
 
-fn member(
+fn compute_member_elements(
     kind: TestedOperatorKind,
     members: u32,
     [first, looked, last]: [[u32; 4]; 3],
@@ -203,9 +203,9 @@ fn member(
         TestedOperatorKind::Pool => &[0, 2, 1],
     };
     let of = |lines: u64, cuts: [u32; 4], order: &[usize], columns: usize| {
-        let parts = parts(number, cuts, order);
+        let parts = find_member_parts(number, cuts, order);
         let axis = |size, axis: usize| (size, cuts[axis], parts[axis]);
-        has([axis(size, 0), axis(lines, 1), axis(size, columns)])
+        list_part_elements([axis(size, 0), axis(lines, 1), axis(size, columns)])
     };
     let columns = if kind == TestedOperatorKind::Pool {
         2
@@ -216,9 +216,15 @@ fn member(
     let gives = of(behind, looked, order, 2);
     let mut reached = own;
     if kind.image() {
-        let cut = |axis: usize| (size, looked[axis], parts(number, looked, order)[axis]);
+        let cut = |axis: usize| {
+            (
+                size,
+                looked[axis],
+                find_member_parts(number, looked, order)[axis],
+            )
+        };
         let each = behind / u64::from(looked[1]);
-        let first = u64::from(parts(number, looked, order)[1]) * each;
+        let first = u64::from(find_member_parts(number, looked, order)[1]) * each;
         for row in first..first + each {
             // The windows of its output rows begin one row earlier because of padding.
             let lines = match kind {
@@ -228,7 +234,7 @@ fn member(
             };
             for line in lines.filter(|line| (1..=before).contains(line)) {
                 let line = (before, before as u32, line as u32 - 1);
-                reached = reached.or(&has([cut(0), line, cut(columns)]));
+                reached = reached.or(&list_part_elements([cut(0), line, cut(columns)]));
             }
         }
     }
@@ -241,12 +247,12 @@ fn member(
         reached,
         gives,
         last: of(behind, last, &plain, 2),
-        parts: parts(number, looked, order),
+        parts: find_member_parts(number, looked, order),
     }
 }
 
 /// Returns the members that differ from `of` only in their parts along `axes`.
-fn alike(
+fn list_members_along_axes(
     all: &[OneMemberInputOutputElements],
     of: &OneMemberInputOutputElements,
     axes: &[usize],
@@ -277,16 +283,16 @@ fn expert_shares(
 }
 
 /// Returns the elements that each of `members` is expected to receive and to reduce.
-pub fn expected(
+pub fn predict_receives_and_reduces(
     kind: TestedOperatorKind,
     members: u32,
     cuts: [[u32; 4]; 3],
 ) -> Vec<ExpectedReceivesAndReductions> {
-    let number = |one| member(kind, members, cuts, one);
+    let number = |one| compute_member_elements(kind, members, cuts, one);
     let all: Vec<OneMemberInputOutputElements> = (0..members).map(number).collect();
     let scatters = |axis: usize, of: fn(&OneMemberInputOutputElements) -> [TensorElementSet; 2]| {
         all.iter().all(|one| {
-            let group = alike(&all, one, &[axis]);
+            let group = list_members_along_axes(&all, one, &[axis]);
             expert_shares(&group, &of(one)[0], |other| of(&all[other as usize])[1])
         })
     };
@@ -328,7 +334,7 @@ fn of_member(
         add("fwd/looked", missing(&me.reached, &me.own), before);
     }
     // The terms whose sum is the output are split along k.
-    let terms = alike(all, me, &[3]);
+    let terms = list_members_along_axes(all, me, &[3]);
     let mut shared_out = false;
     if terms.len() > 1 {
         shared_out = scatters[0];
@@ -347,14 +353,14 @@ fn of_member(
     add("bwd/looked", missing(&me.gives, &me.last), behind);
     if kind != TestedOperatorKind::Table {
         // Other members' windows reached these rows of this member.
-        let of = alike(all, me, &[1])
+        let of = list_members_along_axes(all, me, &[1])
             .into_iter()
             .filter(|&other| other != number);
         for other in of {
             let theirs = &all[other as usize].reached;
             add("bwd/looked", theirs.and(&me.own).count(), before);
         }
-        let terms = alike(all, me, &[2]);
+        let terms = list_members_along_axes(all, me, &[2]);
         let mut shared_out = false;
         if terms.len() > 1 && kind.products() {
             shared_out = scatters[1];
@@ -371,7 +377,7 @@ fn of_member(
         }
     }
     let weights = kind.weights(all.len() as u64, looked);
-    let apart = alike(all, me, &[0, 1]);
+    let apart = list_members_along_axes(all, me, &[0, 1]);
     if weights > 0 && apart.len() > 1 {
         sums.push(("operators/all-reduce".to_owned(), 2 * weights, apart));
     }

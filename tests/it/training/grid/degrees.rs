@@ -1,7 +1,7 @@
 //! Tests operators with their own sharding degrees: conservation laws for all splits.
 
 use super::super::RankNodeSums;
-use super::{GPT, flops_once, is_even, is_sound, job, list};
+use super::{GPT, build_training_job, flops_once, format_refusals, is_even, is_sound};
 use crate::corpus::is_whole;
 use chakram::generate::{
     AttentionKernel, CheckedWorkloadPattern, OperatorAxisShardCounts, OperatorPatternDegrees,
@@ -19,7 +19,12 @@ use told::{OTHERS, TRANSFORMERS};
 mod told;
 
 /// Returns a model of two blocks whose sizes are divisible by 2, 4, 6 and 8.
-fn transformer(name: &str, block: TransformerBlock, head: OutputHead, segments: u64) -> Model {
+fn build_transformer(
+    name: &str,
+    block: TransformerBlock,
+    head: OutputHead,
+    segments: u64,
+) -> Model {
     let transformer = TransformerModel {
         layers: 2,
         block,
@@ -41,7 +46,7 @@ fn transformer(name: &str, block: TransformerBlock, head: OutputHead, segments: 
     }
 }
 
-fn models() -> Vec<Model> {
+fn build_grid_models() -> Vec<Model> {
     let gpt = TransformerBlock {
         tokens: 24,
         hidden: 48,
@@ -68,9 +73,9 @@ fn models() -> Vec<Model> {
         ..gpt
     };
     let mut models = vec![
-        transformer("gpt", gpt, OutputHead::Logits { tied: true }, 0),
-        transformer("llama", llama, OutputHead::Logits { tied: false }, 0),
-        transformer("bert", bert, OutputHead::Masked, 2),
+        build_transformer("gpt", gpt, OutputHead::Logits { tied: true }, 0),
+        build_transformer("llama", llama, OutputHead::Logits { tied: false }, 0),
+        build_transformer("bert", bert, OutputHead::Masked, 2),
     ];
     for name in ["vgg-11", "resnet-18", "vit-b-16", "dlrm"] {
         models.push(Model::load_named(name).unwrap());
@@ -80,7 +85,7 @@ fn models() -> Vec<Model> {
 
 /// Returns the names of operators that get degrees. Each name occurs once, and tables are one
 /// entry.
-fn names(model: &Model) -> Vec<String> {
+fn list_operator_names(model: &Model) -> Vec<String> {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let mut names = BTreeSet::new();
     for operator in operators {
@@ -108,7 +113,7 @@ fn all_degrees(members: u32) -> Vec<OperatorAxisShardCounts> {
     all
 }
 
-fn plan(members: u32, operators: Vec<OperatorPatternDegrees>) -> ParallelismPlan {
+fn make_operator_plan(members: u32, operators: Vec<OperatorPatternDegrees>) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.tensor = members;
     (plan.batch, plan.micro_batch) = (24, 24);
@@ -196,7 +201,7 @@ fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &CheckedWorkloadPatt
 }
 
 /// Returns the error without numbers and names, so that errors of one kind are equal.
-fn kind(why: &str) -> String {
+fn generalize_error(why: &str) -> String {
     let why = why.split(", such as").next().unwrap();
     let why = why.split(" (operator").next().unwrap();
     let mut plain = String::new();
@@ -227,7 +232,7 @@ impl Dice {
 }
 
 /// Draws all other settings of a plan.
-fn throw(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
+fn draw_plan_settings(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
     let room = 16 / plan.tensor;
     let shapes: &[(u32, u32)] = match (room, deep) {
         (4.., true) => &[(1, 1), (2, 1), (1, 2), (2, 2)],
@@ -280,12 +285,13 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
     let (mut done, mut thrown) = (0, 0);
     for &members in degrees {
         let mut ways: Vec<(String, Vec<OperatorAxisShardCounts>)> = Vec::new();
-        for name in names(model) {
+        for name in list_operator_names(model) {
             let mut legal = Vec::new();
             for degrees in all_degrees(members) {
                 let name = name.clone();
-                let plan = plan(members, vec![OperatorPatternDegrees { name, degrees }]);
-                match job(model, &plan) {
+                let plan =
+                    make_operator_plan(members, vec![OperatorPatternDegrees { name, degrees }]);
+                match build_training_job(model, &plan) {
                     Ok(job) => {
                         // The combined plans below cover other numbers of members, too, so every third plan is enough
                         // here.
@@ -296,7 +302,7 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
                         legal.push(degrees);
                         done += 1;
                     }
-                    Err(why) => *refused.entry(kind(&why)).or_default() += 1,
+                    Err(why) => *refused.entry(generalize_error(&why)).or_default() += 1,
                 }
             }
             ways.push((name, legal));
@@ -307,9 +313,9 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
                 name: name.clone(),
                 degrees: dice.one(legal),
             });
-            let mut plan = plan(members, operators.collect());
-            throw(&mut dice, &mut plan, deep);
-            match job(model, &plan) {
+            let mut plan = make_operator_plan(members, operators.collect());
+            draw_plan_settings(&mut dice, &mut plan, deep);
+            match build_training_job(model, &plan) {
                 Ok(job) => {
                     if is_whole() || thrown % 4 == 0 {
                         is_conserved(model, &plan, &job);
@@ -317,18 +323,22 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
                     }
                     thrown += 1;
                 }
-                Err(why) => *together.entry(kind(&why)).or_default() += 1,
+                Err(why) => *together.entry(generalize_error(&why)).or_default() += 1,
             }
         }
     }
-    told += &format!("{}: {done} one by one\n{}", model.name, list(&refused));
-    told += &format!("{thrown} together\n{}", list(&together));
+    told += &format!(
+        "{}: {done} one by one\n{}",
+        model.name,
+        format_refusals(&refused)
+    );
+    told += &format!("{thrown} together\n{}", format_refusals(&together));
     told
 }
 
 #[test]
 fn transformers_are_conserved_however_operators_are_cut() {
-    let models = models();
+    let models = build_grid_models();
     let told: String = models[..3]
         .iter()
         .map(|model| go_over(model, &[2, 4, 6, 8], 20))
@@ -338,7 +348,7 @@ fn transformers_are_conserved_however_operators_are_cut() {
 
 #[test]
 fn other_models_are_conserved_however_operators_are_cut() {
-    let models = models();
+    let models = build_grid_models();
     let told: String = models[3..]
         .iter()
         .map(|model| go_over(model, &[4, 6], 10))

@@ -1,8 +1,8 @@
 //! Tests conservation laws for models with experts under plans that use every axis (tensor, expert, expert-tensor,
 //! context, pipeline and data) and sharded state.
 
-use super::super::{RankNodeSums, experts};
-use super::{flops_once, is_even, is_sound, job, list};
+use super::super::{RankNodeSums, build_experts_model};
+use super::{build_training_job, flops_once, format_refusals, is_even, is_sound};
 use crate::corpus::{is_whole, sample_every_nth};
 use chakram::generate::{
     ContextExchange, ParallelismPlan, PipelineSchedule, RecomputePolicy, ZeroStage,
@@ -19,7 +19,7 @@ const H: u64 = 128;
 const E: u64 = 8;
 const K: u64 = 2;
 
-fn plans() -> Vec<ParallelismPlan> {
+fn list_expert_plans() -> Vec<ParallelismPlan> {
     let mut plans = Vec::new();
     let pipelines = [
         (1, PipelineSchedule::OneForwardOneBackward),
@@ -59,7 +59,7 @@ fn plans() -> Vec<ParallelismPlan> {
 }
 
 /// Returns the FLOPs of all ranks: with sequence parallelism, every operator is computed once.
-fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
+fn count_total_flops(model: &Model, plan: &ParallelismPlan) -> u128 {
     let mut sum = 0;
     for layer in &model.layers {
         for operator in &layer.operators {
@@ -84,7 +84,7 @@ struct OperatorWeightsAndReplicas {
 }
 
 /// Returns the weights of all operators.
-fn weights(model: &Model, plan: &ParallelismPlan) -> Vec<OperatorWeightsAndReplicas> {
+fn list_operator_weights(model: &Model, plan: &ParallelismPlan) -> Vec<OperatorWeightsAndReplicas> {
     let ends = match plan.schedule {
         PipelineSchedule::DualPipe => 2,
         _ => 1,
@@ -113,14 +113,14 @@ fn weights(model: &Model, plan: &ParallelismPlan) -> Vec<OperatorWeightsAndRepli
 }
 
 /// Returns the sums over all ranks after checking FLOPs, exchanged bytes and state.
-fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>, String> {
-    let job = job(model, plan)?;
+fn check_conservation(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>, String> {
+    let job = build_training_job(model, plan)?;
     let about = format!("{plan:?}");
     let ranks: Vec<RankNodeSums> = (0..job.rank_count())
         .map(|rank| RankNodeSums::of(&job, rank))
         .collect();
     let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
-    assert_eq!(all, flops(model, plan), "{about}");
+    assert_eq!(all, count_total_flops(model, plan), "{about}");
 
     // Every token is sent to K experts and back, forward and backward, and twice forward with
     // recomputation.
@@ -146,7 +146,7 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>,
     // Each rank has weights of 2 B and Adam's 12 B. They are either whole or split into one part for each rank with the
     // same weights. The smallest part of a rank's weights is rounded up.
     let [parts, states]: [u64; 2] = [ZeroStage::Parameters, ZeroStage::Optimizer].map(|from| {
-        let each = weights(model, plan).into_iter();
+        let each = list_operator_weights(model, plan).into_iter();
         let each = each.map(|of| {
             let copies = if plan.zero >= from { 1 } else { of.replicas };
             of.weights * of.members * copies
@@ -177,7 +177,7 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>,
         ZeroStage::Gradients | ZeroStage::Parameters => 4,
         _ => 1,
     };
-    let each = weights(model, plan).into_iter();
+    let each = list_operator_weights(model, plan).into_iter();
     let each = each.filter(|of| of.replicas > 1);
     let expected: u64 = each.map(|of| of.weights * of.members * of.replicas).sum();
     // With DualPipe, each of two copies handles half of the micro-batches.
@@ -196,24 +196,32 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<RankNodeSums>,
 
 #[test]
 fn experts_are_conserved_under_plans_with_every_axis() {
-    let model = experts(T, E, K);
+    let model = build_experts_model(T, E, K);
     let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
     let mut done = 0;
     // By default one in 19 plans, in which every axis takes each of its values, and of these one in ten is replayed.
-    for plan in sample_every_nth(19, plans()) {
-        match conserved(&model, &plan) {
+    for plan in sample_every_nth(19, list_expert_plans()) {
+        match check_conservation(&model, &plan) {
             Ok(_) => {
                 done += 1;
                 if done % 10 == 0 && plan.rank_count() <= 16 {
-                    is_sound(&job(&model, &plan).unwrap(), &machine, &format!("{plan:?}"));
+                    is_sound(
+                        &build_training_job(&model, &plan).unwrap(),
+                        &machine,
+                        &format!("{plan:?}"),
+                    );
                 }
             }
             Err(why) => *refused.entry(why).or_default() += 1,
         }
     }
     let expected = if is_whole() { DONE } else { DONE / 22 };
-    assert!(done >= expected, "{done} done\n{}", list(&refused));
+    assert!(
+        done >= expected,
+        "{done} done\n{}",
+        format_refusals(&refused)
+    );
     let known = [
         "`context` is 2; expected a number that times tensor",
         "`expert` is",

@@ -290,7 +290,7 @@ impl RoleGrid {
 mod tests {
     use super::*;
 
-    fn grid() -> RoleGrid {
+    fn build_role_grid() -> RoleGrid {
         // The grid has 4 stages, 2 replicas and 4 shards, so rank = 8 stage + 4 replica + shard.
         RoleGrid {
             dimensions: [(1, 4), (4, 2), (8, 4)]
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn groups_and_peers_move_with_their_rank() {
-        let grid = grid();
+        let grid = build_role_grid();
         // The replicas of shard 1 in stage 1 are ranks 9 and 13, and the replicas of shard 2 in stage 3 are ranks 26
         // and 30.
         assert_eq!(
@@ -336,7 +336,10 @@ mod tests {
     /// 40.
     #[test]
     fn more_stages_keep_the_other_coordinates() {
-        let (grid, more) = (grid(), grid().grid_with_stage_count(6).unwrap());
+        let (grid, more) = (
+            build_role_grid(),
+            build_role_grid().grid_with_stage_count(6).unwrap(),
+        );
         assert_eq!((more.rank_count(), more.stage_of(47)), (48, 5));
         // Rank 47 is shard 3 of replica 1 in the last stage, as rank 31 is with four stages.
         assert_eq!(grid.rank_at(3, &more, 47), 31);

@@ -3,7 +3,8 @@
 //! If a node is added or removed, dependencies on it and its own dependencies are not reported separately.
 
 use super::traces::{
-    FoundDifferences, KINDS, Random, alike, attribute, compare, distinct, node, shuffled, value,
+    FoundDifferences, KINDS, Random, build_alike_nodes, build_attribute, build_attribute_value,
+    build_distinct_nodes, build_random_node, compare_node_lists, shuffle_and_renumber_nodes,
 };
 use chakram_trace::format::proto::{AttributeProto, IoInfo, Node, attribute_proto::Value};
 
@@ -22,18 +23,18 @@ enum ExpectedDifference {
     Edge(bool, u64, bool),
 }
 
-fn field(name: &str) -> ExpectedDifference {
+fn expect_field_difference(name: &str) -> ExpectedDifference {
     ExpectedDifference::Fields(vec![name.to_owned()])
 }
 
 /// Applies `change` to many random traces, renumbers and reorders them, and compares them with the originals.
-fn check(what: &str, change: TraceMutation) {
+fn check_trace_mutation(what: &str, change: TraceMutation) {
     let (mut done, mut seed) = (0, 0);
     while done < TIMES {
         seed += 1;
         assert!(seed < 20 * TIMES, "{what} hardly ever applies");
         let mut random = Random(seed);
-        let before = distinct(&mut random, 24);
+        let before = build_distinct_nodes(&mut random, 24);
         let mut after = before.clone();
         let Some((id, expected)) = change(&mut random, &mut after) else {
             continue;
@@ -41,7 +42,7 @@ fn check(what: &str, change: TraceMutation) {
         done += 1;
         let (after, ids) = match seed % 3 {
             0 => (after, (0..100).collect()),
-            _ => shuffled(&mut random, &after),
+            _ => shuffle_and_renumber_nodes(&mut random, &after),
         };
         let new = ids.get(id as usize).copied().unwrap_or(0);
         let expected = match expected {
@@ -62,13 +63,13 @@ fn check(what: &str, change: TraceMutation) {
                 ..FoundDifferences::default()
             },
         };
-        let found = compare(&before, &after);
+        let found = compare_node_lists(&before, &after);
         assert_eq!(found, expected, "{what}, seed {seed}\n{before:#?}");
     }
 }
 
 /// Returns a random node that satisfies `fits`.
-fn one<'n>(
+fn pick_random_node<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
     fits: impl Fn(&Node) -> bool,
@@ -81,19 +82,19 @@ fn one<'n>(
 }
 
 /// Selects a random node that has the attribute `name`. Returns the attribute and the node's id.
-fn of<'n>(
+fn pick_random_attribute<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
     name: &str,
 ) -> Option<(u64, &'n mut AttributeProto)> {
     let has = |node: &Node| node.attr.iter().any(|a| a.name == name);
-    let node = one(random, nodes, has)?;
+    let node = pick_random_node(random, nodes, has)?;
     let attr = node.attr.iter_mut().find(|a| a.name == name)?;
     Some((node.id, attr))
 }
 
 /// Increments the value of an integer attribute.
-fn bump(attr: &mut AttributeProto) {
+fn increment_attribute(attr: &mut AttributeProto) {
     attr.value = Some(match attr.value {
         Some(Value::Uint64Val(n)) => Value::Uint64Val(n + 1),
         Some(Value::Int64Val(n)) => Value::Int64Val(n + 1),
@@ -103,7 +104,7 @@ fn bump(attr: &mut AttributeProto) {
 
 #[test]
 fn nodes_that_are_removed() {
-    check("a node is removed", |random, nodes| {
+    check_trace_mutation("a node is removed", |random, nodes| {
         let id = nodes.remove(random.below(nodes.len())).id;
         for node in nodes {
             node.data_deps.retain(|&dep| dep != id);
@@ -115,10 +116,10 @@ fn nodes_that_are_removed() {
 
 #[test]
 fn nodes_that_are_added() {
-    check("a node is added", |random, nodes| {
+    check_trace_mutation("a node is added", |random, nodes| {
         let id = nodes.len() as u64;
         let what = *random.pick(&super::traces::WHATS);
-        let mut new = node(random, id, what);
+        let mut new = build_random_node(random, id, what);
         let at = random.below(nodes.len() + 1);
         // The new node depends on some earlier nodes, and some later nodes depend on it.
         for node in &mut nodes[..at] {
@@ -138,52 +139,53 @@ fn nodes_that_are_added() {
 
 #[test]
 fn fields_that_change() {
-    check("another name", |random, nodes| {
-        let node = one(random, nodes, |_| true)?;
+    check_trace_mutation("another name", |random, nodes| {
+        let node = pick_random_node(random, nodes, |_| true)?;
         node.name += "_v2";
-        Some((node.id, field("name")))
+        Some((node.id, expect_field_difference("name")))
     });
-    check("another type", |random, nodes| {
+    check_trace_mutation("another type", |random, nodes| {
         // The change turns a kernel into a load. A load has bytes too, but no FLOPs.
         let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
-        let node = one(random, nodes, compute)?;
+        let node = pick_random_node(random, nodes, compute)?;
         node.r#type = 2;
-        Some((node.id, field("type")))
+        Some((node.id, expect_field_difference("type")))
     });
-    check("another collective", |random, nodes| {
-        let (id, attr) = of(random, nodes, "comm_type")?;
+    check_trace_mutation("another collective", |random, nodes| {
+        let (id, attr) = pick_random_attribute(random, nodes, "comm_type")?;
         attr.value = Some(Value::Uint64Val(1));
-        Some((id, field("type")))
+        Some((id, expect_field_difference("type")))
     });
-    check("another dtype", |random, nodes| {
-        let (id, attr) = of(random, nodes, "dtype")?;
+    check_trace_mutation("another dtype", |random, nodes| {
+        let (id, attr) = pick_random_attribute(random, nodes, "dtype")?;
         attr.value = Some(Value::StringVal("fp8".to_owned()));
-        Some((id, field("dtype")))
+        Some((id, expect_field_difference("dtype")))
     });
-    check("another group", |random, nodes| {
-        let (id, attr) = of(random, nodes, "pg_name")?;
+    check_trace_mutation("another group", |random, nodes| {
+        let (id, attr) = pick_random_attribute(random, nodes, "pg_name")?;
         attr.value = Some(Value::StringVal("g7".to_owned()));
-        Some((id, field("group")))
+        Some((id, expect_field_difference("group")))
     });
-    check("other dimensions", |random, nodes| {
-        let (id, attr) = of(random, nodes, "involved_dim")?;
-        attr.value = Some(value(25, 2));
-        Some((id, field("dimensions")))
+    check_trace_mutation("other dimensions", |random, nodes| {
+        let (id, attr) = pick_random_attribute(random, nodes, "involved_dim")?;
+        attr.value = Some(build_attribute_value(25, 2));
+        Some((id, expect_field_difference("dimensions")))
     });
-    check("eager", |random, nodes| {
-        let node = one(random, nodes, |_| true)?;
-        node.attr.push(attribute("eager", Value::BoolVal(true)));
-        Some((node.id, field("eager")))
+    check_trace_mutation("eager", |random, nodes| {
+        let node = pick_random_node(random, nodes, |_| true)?;
+        node.attr
+            .push(build_attribute("eager", Value::BoolVal(true)));
+        Some((node.id, expect_field_difference("eager")))
     });
-    check("another start", |random, nodes| {
-        let node = one(random, nodes, |_| true)?;
+    check_trace_mutation("another start", |random, nodes| {
+        let node = pick_random_node(random, nodes, |_| true)?;
         node.start_time_micros = 7;
-        Some((node.id, field("start_time_micros")))
+        Some((node.id, expect_field_difference("start_time_micros")))
     });
-    check("another duration in microseconds", |random, nodes| {
-        let node = one(random, nodes, |_| true)?;
+    check_trace_mutation("another duration in microseconds", |random, nodes| {
+        let node = pick_random_node(random, nodes, |_| true)?;
         node.duration_micros = 7;
-        Some((node.id, field("duration_micros")))
+        Some((node.id, expect_field_difference("duration_micros")))
     });
 }
 
@@ -206,11 +208,11 @@ const NUMBERS: [(&str, &str); 11] = [
 fn numbers_that_change() {
     macro_rules! each {
         ($($i:literal)*) => {$(
-            check(NUMBERS[$i].0, |random, nodes| {
+            check_trace_mutation(NUMBERS[$i].0, |random, nodes| {
                 let (name, changed) = NUMBERS[$i];
-                let (id, attr) = of(random, nodes, name)?;
-                bump(attr);
-                Some((id, field(changed)))
+                let (id, attr) = pick_random_attribute(random, nodes, name)?;
+                increment_attribute(attr);
+                Some((id, expect_field_difference(changed)))
             });
         )*};
     }
@@ -224,13 +226,13 @@ fn numbers_of_the_captured_process_are_no_change() {
     let mut bumped = 0;
     for seed in 0..TIMES {
         let mut random = Random(seed);
-        let before = distinct(&mut random, 24);
+        let before = build_distinct_nodes(&mut random, 24);
         let mut after = before.clone();
-        if let Some((_, attr)) = of(&mut random, &mut after, "rf_id") {
-            bump(attr);
+        if let Some((_, attr)) = pick_random_attribute(&mut random, &mut after, "rf_id") {
+            increment_attribute(attr);
             bumped += 1;
             assert_eq!(
-                compare(&before, &after),
+                compare_node_lists(&before, &after),
                 FoundDifferences::default(),
                 "seed {seed}"
             );
@@ -241,9 +243,9 @@ fn numbers_of_the_captured_process_are_no_change() {
 
 #[test]
 fn inputs_and_outputs_that_change() {
-    check("inputs or outputs", |random, nodes| {
+    check_trace_mutation("inputs or outputs", |random, nodes| {
         let which = random.below(6);
-        let node = one(random, nodes, |_| true)?;
+        let node = pick_random_node(random, nodes, |_| true)?;
         let mut io = IoInfo::default();
         let (text, name) = match which % 3 {
             0 => (&mut io.values, "values"),
@@ -256,41 +258,47 @@ fn inputs_and_outputs_that_change() {
             _ => (&mut node.outputs, "outputs"),
         };
         *side = Some(io);
-        Some((node.id, field(&format!("{whole}.{name}"))))
+        Some((node.id, expect_field_difference(&format!("{whole}.{name}"))))
     });
 }
 
 /// Tests attributes whose values are of every kind. The attribute is added, removed, changed, or converted to a value
 /// of another kind.
-fn attributes(how: usize) {
+fn check_attribute_changes(how: usize) {
     for kind in 0..KINDS {
         for seed in 0..TIMES / KINDS as u64 + 1 {
             let mut random = Random(seed * 31 + kind as u64);
-            let mut before = distinct(&mut random, 16);
+            let mut before = build_distinct_nodes(&mut random, 16);
             let at = random.below(before.len());
             let first = random.below(98) as u8;
             if how > 0 {
-                before[at].attr.push(attribute("note", value(kind, first)));
+                before[at]
+                    .attr
+                    .push(build_attribute("note", build_attribute_value(kind, first)));
             }
             let mut after = before.clone();
             let attr = &mut after[at].attr;
             match how {
-                0 => attr.push(attribute("note", value(kind, first))),
+                0 => attr.push(build_attribute("note", build_attribute_value(kind, first))),
                 1 => drop(attr.pop()),
-                2 => *attr.last_mut().unwrap() = attribute("note", value(kind, first + 1)),
+                2 => {
+                    *attr.last_mut().unwrap() =
+                        build_attribute("note", build_attribute_value(kind, first + 1))
+                }
                 3 => {
-                    *attr.last_mut().unwrap() = attribute("note", value((kind + 1) % KINDS, first))
+                    *attr.last_mut().unwrap() =
+                        build_attribute("note", build_attribute_value((kind + 1) % KINDS, first))
                 }
                 _ => attr.last_mut().unwrap().doc_string = "said".to_owned(),
             }
-            let (after, ids) = shuffled(&mut random, &after);
+            let (after, ids) = shuffle_and_renumber_nodes(&mut random, &after);
             let fields = vec!["attribute note".to_owned()];
             let expected = FoundDifferences {
                 changed: vec![(at as u64, ids[at], fields)],
                 ..FoundDifferences::default()
             };
             assert_eq!(
-                compare(&before, &after),
+                compare_node_lists(&before, &after),
                 expected,
                 "kind {kind}, seed {seed}, {how}"
             );
@@ -300,30 +308,30 @@ fn attributes(how: usize) {
 
 #[test]
 fn attributes_that_are_added() {
-    attributes(0);
+    check_attribute_changes(0);
 }
 
 #[test]
 fn attributes_that_are_removed() {
-    attributes(1);
+    check_attribute_changes(1);
 }
 
 #[test]
 fn attributes_that_change() {
-    attributes(2);
+    check_attribute_changes(2);
 }
 
 #[test]
 fn attributes_that_change_their_kind() {
-    attributes(3);
+    check_attribute_changes(3);
 }
 
 #[test]
 fn attributes_that_are_documented() {
-    attributes(4);
+    check_attribute_changes(4);
 }
 
-fn deps(node: &mut Node, control: bool) -> &mut Vec<u64> {
+fn select_dependencies(node: &mut Node, control: bool) -> &mut Vec<u64> {
     match control {
         true => &mut node.ctrl_deps,
         false => &mut node.data_deps,
@@ -335,11 +343,11 @@ fn edge_removed(
     nodes: &mut [Node],
     control: bool,
 ) -> Option<(u64, ExpectedDifference)> {
-    let node = one(random, nodes, |node| {
-        !deps(&mut node.clone(), control).is_empty()
+    let node = pick_random_node(random, nodes, |node| {
+        !select_dependencies(&mut node.clone(), control).is_empty()
     })?;
     let id = node.id;
-    let list = deps(node, control);
+    let list = select_dependencies(node, control);
     let on = list.remove(random.below(list.len()));
     Some((id, ExpectedDifference::Edge(false, on, control)))
 }
@@ -352,23 +360,23 @@ fn edge_added(
     let at = 1 + random.below(nodes.len() - 1);
     let on = random.below(at) as u64;
     let node = &mut nodes[at];
-    if deps(node, control).contains(&on) {
+    if select_dependencies(node, control).contains(&on) {
         return None;
     }
-    deps(node, control).push(on);
+    select_dependencies(node, control).push(on);
     Some((at as u64, ExpectedDifference::Edge(true, on, control)))
 }
 
 #[test]
 fn dependencies_that_are_removed() {
-    check("data", |random, nodes| edge_removed(random, nodes, false));
-    check("control", |random, nodes| edge_removed(random, nodes, true));
+    check_trace_mutation("data", |random, nodes| edge_removed(random, nodes, false));
+    check_trace_mutation("control", |random, nodes| edge_removed(random, nodes, true));
 }
 
 #[test]
 fn dependencies_that_are_added() {
-    check("data", |random, nodes| edge_added(random, nodes, false));
-    check("control", |random, nodes| edge_added(random, nodes, true));
+    check_trace_mutation("data", |random, nodes| edge_added(random, nodes, false));
+    check_trace_mutation("control", |random, nodes| edge_added(random, nodes, true));
 }
 
 #[test]
@@ -380,7 +388,7 @@ fn a_change_among_nodes_that_are_alike_is_one_change() {
         .collect();
     for seed in 0..TIMES {
         let mut random = Random(seed);
-        let before = alike(&edges, 30);
+        let before = build_alike_nodes(&edges, 30);
         let mut after = before.clone();
         let at = random.below(30);
         let step = at % 5;
@@ -389,8 +397,8 @@ fn a_change_among_nodes_that_are_alike_is_one_change() {
             1 => after[at].name = "other".to_owned(),
             _ => after[at].data_deps.clear(),
         }
-        let (after, ids) = shuffled(&mut random, &after);
-        let found = compare(&before, &after);
+        let (after, ids) = shuffle_and_renumber_nodes(&mut random, &after);
+        let found = compare_node_lists(&before, &after);
         assert_eq!(
             (found.removed.len(), found.added.len()),
             (0, 0),

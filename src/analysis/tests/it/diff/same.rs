@@ -1,15 +1,18 @@
 //! Compares traces with copies of themselves that have different ids and a different order. The comparison must find no
 //! difference.
 
-use super::traces::{FoundDifferences, Random, alike, compare, distinct, shuffled};
+use super::traces::{
+    FoundDifferences, Random, build_alike_nodes, build_distinct_nodes, compare_node_lists,
+    shuffle_and_renumber_nodes,
+};
 use proptest::prelude::*;
 
 fn assert_same(edges: &[(u64, u64)], count: u64) {
-    let nodes = alike(edges, count);
+    let nodes = build_alike_nodes(edges, count);
     for seed in 0..5 {
-        let (other, _) = shuffled(&mut Random(seed), &nodes);
+        let (other, _) = shuffle_and_renumber_nodes(&mut Random(seed), &nodes);
         assert_eq!(
-            compare(&nodes, &other),
+            compare_node_lists(&nodes, &other),
             FoundDifferences::default(),
             "seed {seed}: {edges:?}"
         );
@@ -90,15 +93,15 @@ fn cycles_and_what_is_behind_them_are_the_same() {
 fn a_trace_of_distinct_nodes_is_itself() {
     for seed in 0..500 {
         let mut random = Random(seed);
-        let nodes = distinct(&mut random, 60);
+        let nodes = build_distinct_nodes(&mut random, 60);
         assert_eq!(
-            compare(&nodes, &nodes),
+            compare_node_lists(&nodes, &nodes),
             FoundDifferences::default(),
             "seed {seed}"
         );
-        let (other, _) = shuffled(&mut random, &nodes);
+        let (other, _) = shuffle_and_renumber_nodes(&mut random, &nodes);
         assert_eq!(
-            compare(&nodes, &other),
+            compare_node_lists(&nodes, &other),
             FoundDifferences::default(),
             "seed {seed}"
         );
@@ -119,7 +122,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let mut random = Random(seed);
-        let mut nodes = alike(&[], count);
+        let mut nodes = build_alike_nodes(&[], count);
         for node in &mut nodes {
             node.name = format!("op{}", random.next() % names);
             node.duration_micros = random.next() % 2;
@@ -140,7 +143,7 @@ proptest! {
             }).collect();
             nodes.extend(again);
         }
-        let (other, _) = shuffled(&mut random, &nodes);
-        prop_assert_eq!(compare(&nodes, &other), FoundDifferences::default());
+        let (other, _) = shuffle_and_renumber_nodes(&mut random, &nodes);
+        prop_assert_eq!(compare_node_lists(&nodes, &other), FoundDifferences::default());
     }
 }

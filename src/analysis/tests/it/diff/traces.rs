@@ -36,7 +36,7 @@ impl Random {
     }
 }
 
-pub fn attribute(name: &str, value: Value) -> AttributeProto {
+pub fn build_attribute(name: &str, value: Value) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -48,7 +48,7 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
 pub const KINDS: usize = 30;
 
 /// Returns a value of the kind with index `kind`. Different seeds below 100 give different values.
-pub fn value(kind: usize, seed: u8) -> Value {
+pub fn build_attribute_value(kind: usize, seed: u8) -> Value {
     let (real, text) = (f64::from(seed) + 0.5, format!("v{seed}"));
     let (n, u) = (i32::from(seed) - 50, u32::from(seed));
     match kind {
@@ -123,57 +123,66 @@ pub const WHATS: [RandomNodeOperation; 5] = [
     RandomNodeOperation::Collective,
 ];
 
-pub fn int(name: &str, value: u64) -> AttributeProto {
-    attribute(name, Value::Uint64Val(value))
+pub fn build_uint_attribute(name: &str, value: u64) -> AttributeProto {
+    build_attribute(name, Value::Uint64Val(value))
 }
 
 /// Builds a node with many random properties, and one of a few names.
-pub fn node(random: &mut Random, id: u64, what: RandomNodeOperation) -> Node {
+pub fn build_random_node(random: &mut Random, id: u64, what: RandomNodeOperation) -> Node {
     let mut number = |bound: u64| random.next() % bound;
-    let mut attr = vec![int("duration_ns", 1000 + number(1 << 30))];
-    attr.push(attribute("wait_ns", Value::Int64Val(number(1000) as i64)));
-    attr.push(attribute("delay_ns", Value::Int64Val(number(1000) as i64)));
+    let mut attr = vec![build_uint_attribute("duration_ns", 1000 + number(1 << 30))];
+    attr.push(build_attribute(
+        "wait_ns",
+        Value::Int64Val(number(1000) as i64),
+    ));
+    attr.push(build_attribute(
+        "delay_ns",
+        Value::Int64Val(number(1000) as i64),
+    ));
     let kind = match what {
         RandomNodeOperation::Compute => {
-            attr.push(int("num_ops", number(1 << 40)));
-            attr.push(int("tensor_size", number(1 << 30)));
-            attr.push(attribute("dtype", Value::StringVal("bf16".to_owned())));
-            attr.push(attribute("stream", Value::Int64Val(number(2) as i64)));
+            attr.push(build_uint_attribute("num_ops", number(1 << 40)));
+            attr.push(build_uint_attribute("tensor_size", number(1 << 30)));
+            attr.push(build_attribute(
+                "dtype",
+                Value::StringVal("bf16".to_owned()),
+            ));
+            attr.push(build_attribute("stream", Value::Int64Val(number(2) as i64)));
             4
         }
         RandomNodeOperation::Host => {
-            attr.push(attribute("is_cpu_op", Value::BoolVal(true)));
-            attr.push(attribute("tid", Value::Int64Val(number(2) as i64)));
+            attr.push(build_attribute("is_cpu_op", Value::BoolVal(true)));
+            attr.push(build_attribute("tid", Value::Int64Val(number(2) as i64)));
             4
         }
         RandomNodeOperation::Load => {
-            attr.push(int("tensor_size", number(1 << 30)));
-            attr.push(int("tensor_loc", 1));
+            attr.push(build_uint_attribute("tensor_size", number(1 << 30)));
+            attr.push(build_uint_attribute("tensor_loc", 1));
             2
         }
         RandomNodeOperation::Send => {
-            attr.push(int("comm_size", number(1 << 30)));
-            attr.push(int("comm_dst", number(8)));
-            attr.push(int("comm_tag", number(3)));
+            attr.push(build_uint_attribute("comm_size", number(1 << 30)));
+            attr.push(build_uint_attribute("comm_dst", number(8)));
+            attr.push(build_uint_attribute("comm_tag", number(3)));
             5
         }
         RandomNodeOperation::Collective => {
-            attr.push(int("comm_type", 5));
-            attr.push(int("comm_size", number(1 << 30)));
-            attr.push(attribute(
+            attr.push(build_uint_attribute("comm_type", 5));
+            attr.push(build_uint_attribute("comm_size", number(1 << 30)));
+            attr.push(build_attribute(
                 "pg_name",
                 Value::StringVal(format!("g{}", number(2))),
             ));
-            attr.push(int("comm_root", number(4)));
+            attr.push(build_uint_attribute("comm_root", number(4)));
             let values = vec![number(2) == 0, true, false];
-            attr.push(attribute(
+            attr.push(build_attribute(
                 "involved_dim",
                 Value::BoolList(BoolList { values }),
             ));
             7
         }
     };
-    attr.push(int("rf_id", number(1 << 30)));
+    attr.push(build_uint_attribute("rf_id", number(1 << 30)));
     Node {
         id,
         name: ["mm", "add", "copy", "softmax"][number(4) as usize].to_owned(),
@@ -184,13 +193,13 @@ pub fn node(random: &mut Random, id: u64, what: RandomNodeOperation) -> Node {
 }
 
 /// Builds a trace in which most nodes are unique: each has some property that no other node has.
-pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
+pub fn build_distinct_nodes(random: &mut Random, most: usize) -> Vec<Node> {
     let count = 3 + random.below(most - 2);
     let dense = 1 + random.below(3);
     (0..count as u64)
         .map(|id| {
             let what = WHATS[random.below(WHATS.len())];
-            let mut node = node(random, id, what);
+            let mut node = build_random_node(random, id, what);
             for _ in 0..random.below(dense + 1) * usize::from(id > 0) {
                 let to = random.next() % id.max(1);
                 let deps = match random.below(2) {
@@ -207,7 +216,7 @@ pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
 }
 
 /// Builds a trace whose nodes have equal contents and differ only in their dependencies.
-pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
+pub fn build_alike_nodes(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     let mut nodes: Vec<Node> = (0..count)
         .map(|id| Node {
             id,
@@ -224,7 +233,7 @@ pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
 
 /// Returns a copy of a trace with different ids, and with records and dependencies in a different order. Also returns
 /// the new id of each original node.
-pub fn shuffled(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
+pub fn shuffle_and_renumber_nodes(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
     let most = nodes
         .iter()
         .map(|node| node.id)
@@ -247,7 +256,7 @@ pub fn shuffled(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
     (new, ids)
 }
 
-pub fn file(nodes: &[Node]) -> Vec<u8> {
+pub fn encode_trace(nodes: &[Node]) -> Vec<u8> {
     let mut file = GlobalMetadata::default().encode_length_delimited_to_vec();
     for node in nodes {
         file.extend(node.encode_length_delimited_to_vec());
@@ -267,8 +276,8 @@ pub struct FoundDifferences {
     pub edges: Vec<(bool, u64, Option<u64>, bool)>,
 }
 
-pub fn compare(first: &[Node], second: &[Node]) -> FoundDifferences {
-    let files = [file(first), file(second)];
+pub fn compare_node_lists(first: &[Node], second: &[Node]) -> FoundDifferences {
+    let files = [encode_trace(first), encode_trace(second)];
     let outlines = [0, 1].map(|i| RawTrace::read_trace(&files[i]));
     for outline in &outlines {
         assert!(outline.faults.is_empty(), "{:?}", outline.faults);

@@ -11,7 +11,7 @@ use chakram_trace::graph::RawTrace;
 
 /// Runs the target on `data`, which consists of the first trace's length in two bytes, the first trace, and the second
 /// trace.
-pub fn run(data: &[u8]) {
+pub fn run_diff_target(data: &[u8]) {
     let [low, high, rest @ ..] = data else { return };
     let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
     let (first, second) = rest.split_at(length);
@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
         assert!(diff::compare_traces(outline, outline).is_empty());
     }
     let found = diff::compare_traces(a, b);
-    check(a, b, &found);
+    check_trace_diff(a, b, &found);
     let rendered = |found: &TraceDiff| {
         let keep = DiffTallyOptions::default();
         let tally = DiffTally::new(0, [a, b], found, keep);
@@ -48,7 +48,7 @@ pub fn run(data: &[u8]) {
 
 /// Checks that every node is either paired, removed or added. For paired nodes, the first trace's dependencies, minus
 /// the removed ones and plus the added ones, must equal the second trace's.
-fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
+fn check_trace_diff(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.node_indices() {
         let removed = found.removed.contains(&node);

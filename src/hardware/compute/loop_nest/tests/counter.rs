@@ -16,7 +16,10 @@ struct ExecutedLoop {
     side: Option<usize>,
 }
 
-fn loops(accelerator: &LoopNestAccelerator, mapping: &LoopMapping) -> Vec<ExecutedLoop> {
+fn list_executed_loops(
+    accelerator: &LoopNestAccelerator,
+    mapping: &LoopMapping,
+) -> Vec<ExecutedLoop> {
     let mut all: Vec<ExecutedLoop> = Vec::new();
     for level in (0..mapping.temporal.len()).rev() {
         for &(dimension, bound) in &mapping.temporal[level] {
@@ -50,7 +53,7 @@ fn loops(accelerator: &LoopNestAccelerator, mapping: &LoopMapping) -> Vec<Execut
 }
 
 /// Returns the words of `tensor` in the box that starts at `origin`.
-fn words(
+fn list_tile_words(
     layer: &LayerShape,
     tensor: LayerTensor,
     origin: [u64; 7],
@@ -90,12 +93,12 @@ struct HeldTile {
 }
 
 /// Runs the loops of `mapping`, and counts steps and accesses.
-pub fn count(
+pub fn count_steps_and_accesses(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
     mapping: &LoopMapping,
 ) -> (u64, Vec<[TensorLevelAccesses; 3]>) {
-    let all = loops(accelerator, mapping);
+    let all = list_executed_loops(accelerator, mapping);
     let time: Vec<usize> = (0..all.len()).filter(|i| all[*i].side.is_none()).collect();
     let levels = accelerator.levels.len();
     let own = accelerator.own_levels;
@@ -162,7 +165,8 @@ pub fn count(
                     if held.tile.as_ref().is_some_and(|(at, _)| *at == now) {
                         continue;
                     }
-                    let tile = words(layer, tensor, origin(Some(inner), *unit), extent(inner));
+                    let tile =
+                        list_tile_words(layer, tensor, origin(Some(inner), *unit), extent(inner));
                     let old = held.tile.replace((now.clone(), tile.clone()));
                     if tensor == LayerTensor::Outputs {
                         if let Some((_, old)) = old {
@@ -204,7 +208,7 @@ pub fn count(
             let innermost = keepers[0];
             let mut together = TileWordSet::new();
             for (u, unit) in units.iter().enumerate() {
-                let word = words(layer, tensor, origin(None, *unit), [1; 7]);
+                let word = list_tile_words(layer, tensor, origin(None, *unit), [1; 7]);
                 let word = *word.first().unwrap();
                 if innermost >= own {
                     together.insert(word);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn json(text: &str) -> JsonCursor<'_> {
+fn create_json_cursor(text: &str) -> JsonCursor<'_> {
     JsonCursor::new(text.as_bytes(), (1, 1))
 }
 
@@ -21,7 +21,9 @@ fn strings_come_back_whatever_they_hold() {
         assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
     }
     assert_eq!(
-        json(r#""\ud83d\ude00\u00e9""#).parse_string().unwrap(),
+        create_json_cursor(r#""\ud83d\ude00\u00e9""#)
+            .parse_string()
+            .unwrap(),
         "\u{1f600}é"
     );
     for bad in [
@@ -32,7 +34,7 @@ fn strings_come_back_whatever_they_hold() {
         "\"\n\"",
         "\"abc",
     ] {
-        assert!(json(bad).parse_string().is_err(), "{bad}");
+        assert!(create_json_cursor(bad).parse_string().is_err(), "{bad}");
     }
 }
 
@@ -40,12 +42,12 @@ fn strings_come_back_whatever_they_hold() {
 fn numbers_are_kept_as_they_are_written() {
     for text in ["0", "-0", "18446744073709551616", "1.50", "1e-7", "-2E+30"] {
         assert_eq!(
-            json(text).parse_scalar().unwrap(),
+            create_json_cursor(text).parse_scalar().unwrap(),
             JsonScalarOrContainerStart::Number(text)
         );
     }
     for bad in ["01", "-", "1.", ".5", "1e", "+1", "--1", "Infinity"] {
-        let read = json(bad).parse_scalar();
+        let read = create_json_cursor(bad).parse_scalar();
         assert!(read.is_err(), "{bad}: {read:?}");
     }
 }
@@ -53,7 +55,7 @@ fn numbers_are_kept_as_they_are_written() {
 #[test]
 fn errors_know_their_line_and_column() {
     // Columns count characters, so `é` takes one column. The value of `b` is invalid.
-    let mut json = json("{\n  \"é\": 1, \"b\": x }");
+    let mut json = create_json_cursor("{\n  \"é\": 1, \"b\": x }");
     let error = json.skip_value().unwrap_err().to_string();
     assert!(
         error.contains("line 2, column 16: found `x`, expected a value"),
@@ -64,15 +66,18 @@ fn errors_know_their_line_and_column() {
 #[test]
 fn depth_is_bounded_and_not_by_the_stack() {
     let deep = "[".repeat(1_000_000);
-    let error = json(&deep).skip_value().unwrap_err().to_string();
+    let error = create_json_cursor(&deep)
+        .skip_value()
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("nested more than 200"), "{error}");
-    json(&format!("{}{}", "[".repeat(200), "]".repeat(200)))
+    create_json_cursor(&format!("{}{}", "[".repeat(200), "]".repeat(200)))
         .skip_value()
         .unwrap();
-    json(r#"{"a": [{}, [], {"b": [1, 2]}], "c": {}}"#)
+    create_json_cursor(r#"{"a": [{}, [], {"b": [1, 2]}], "c": {}}"#)
         .skip_value()
         .unwrap();
     for bad in ["{\"a\" 1}", "[1,]", "{\"a\":1,}", "[1 2]", "{,}", "[}"] {
-        assert!(json(bad).skip_value().is_err(), "{bad}");
+        assert!(create_json_cursor(bad).skip_value().is_err(), "{bad}");
     }
 }

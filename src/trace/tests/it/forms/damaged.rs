@@ -1,6 +1,6 @@
 //! Tests that salvage keeps the sound records of damaged files and reports losses.
 
-use super::decoded;
+use super::decode_trace;
 use super::lines::to_lines;
 use chakram_trace::format::file::decompress_partly;
 use chakram_trace::format::old_schemas::SchemaGeneration;
@@ -18,7 +18,7 @@ use std::ops::Range;
 use testkit::wire::{WireMessage, encode_file};
 
 /// Returns a node that resembles a captured node. The id determines the node's content.
-fn node(id: u64) -> Node {
+fn build_captured_node(id: u64) -> Node {
     let attribute = |name: &str, value| AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -50,7 +50,7 @@ fn node(id: u64) -> Node {
     }
 }
 
-fn framed(nodes: impl IntoIterator<Item = Node>) -> Vec<u8> {
+fn encode_trace(nodes: impl IntoIterator<Item = Node>) -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: "0.0.4".to_owned(),
         attr: Vec::new(),
@@ -63,7 +63,7 @@ fn framed(nodes: impl IntoIterator<Item = Node>) -> Vec<u8> {
 }
 
 /// Returns the byte range of every record, including its length.
-fn places(contents: &[u8]) -> Vec<Range<usize>> {
+fn list_record_ranges(contents: &[u8]) -> Vec<Range<usize>> {
     let mut frames = FrameCursor::new(contents);
     let mut places = Vec::new();
     let mut start = 0;
@@ -74,21 +74,24 @@ fn places(contents: &[u8]) -> Vec<Range<usize>> {
     places
 }
 
-fn keep() -> SalvageSchemaAndDanglingOptions {
+fn build_keep_dangling_options() -> SalvageSchemaAndDanglingOptions {
     SalvageSchemaAndDanglingOptions {
         keep_dangling: true,
         ..SalvageSchemaAndDanglingOptions::default()
     }
 }
 
-fn salvaged(contents: &[u8], options: SalvageSchemaAndDanglingOptions) -> (Vec<u8>, SalvageReport) {
+fn salvage_contents(
+    contents: &[u8],
+    options: SalvageSchemaAndDanglingOptions,
+) -> (Vec<u8>, SalvageReport) {
     salvage_trace(contents, options).expect("something is sound")
 }
 
 #[test]
 fn what_is_whole_stays_as_it_is() {
-    let contents = framed((100..140).map(node));
-    let (bytes, report) = salvaged(&contents, SalvageSchemaAndDanglingOptions::default());
+    let contents = encode_trace((100..140).map(build_captured_node));
+    let (bytes, report) = salvage_contents(&contents, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(bytes, contents);
     assert!(report.is_whole(), "{report:?}");
     assert_eq!((report.nodes, report.bytes_lost()), (40, 0));
@@ -96,8 +99,8 @@ fn what_is_whole_stays_as_it_is() {
 
 #[test]
 fn a_cut_loses_the_record_that_it_is_in() {
-    let contents = framed((100..110).map(node));
-    let places = places(&contents);
+    let contents = encode_trace((100..110).map(build_captured_node));
+    let places = list_record_ranges(&contents);
     for cut in 1..contents.len() {
         let whole = places.iter().filter(|place| place.end <= cut).count();
         let Ok((bytes, report)) =
@@ -126,15 +129,15 @@ fn a_cut_loses_the_record_that_it_is_in() {
 
 #[test]
 fn a_damaged_length_costs_nothing_where_it_stands_alone() {
-    let contents = framed((100..110).map(node));
-    let places = places(&contents);
+    let contents = encode_trace((100..110).map(build_captured_node));
+    let places = list_record_ranges(&contents);
     for (record, place) in places.iter().enumerate().skip(1) {
         for wrong in [0, 1, 5, 40, 0x7f, 0xff] {
             let mut damaged = contents.clone();
             if std::mem::replace(&mut damaged[place.start], wrong) == wrong {
                 continue;
             }
-            let (bytes, report) = salvaged(&damaged, keep());
+            let (bytes, report) = salvage_contents(&damaged, build_keep_dangling_options());
             // If the last record's length is too large, the file looks truncated.
             if record == places.len() - 1 && usize::from(wrong & 0x7f) > place.len() {
                 assert_eq!(bytes, contents[..place.start], "{report:?}");
@@ -153,81 +156,93 @@ fn a_damaged_length_costs_nothing_where_it_stands_alone() {
 
 #[test]
 fn lost_nodes_take_dependencies_with_them_or_not() {
-    let contents = framed((100..110).map(node));
-    let places = places(&contents);
+    let contents = encode_trace((100..110).map(build_captured_node));
+    let places = list_record_ranges(&contents);
     let mut damaged = contents.clone();
     // Record 3 is node 102, the predecessor of nodes 103, 106 and 111. The damage changes the wire type of that node's
     // first field, the id.
     damaged[places[3].start + 2] |= 7;
-    let (bytes, report) = salvaged(&damaged, SalvageSchemaAndDanglingOptions::default());
+    let (bytes, report) = salvage_contents(&damaged, SalvageSchemaAndDanglingOptions::default());
     assert_eq!((report.nodes, report.lost.len()), (9, 1));
     assert_eq!(
         (report.lost[0].bytes.clone(), report.lost[0].record),
         (places[3].clone(), 3)
     );
     assert_eq!(report.dangling, [(103, 102, true), (106, 102, true)]);
-    let (_, nodes) = decoded(&bytes);
+    let (_, nodes) = decode_trace(&bytes);
     let deps = |id: u64, nodes: &[Node]| {
         let node = nodes.iter().find(|node| node.id == id).unwrap();
         node.data_deps.clone()
     };
     assert_eq!(deps(106, &nodes), [105]);
     Graph::read_graph(&bytes, 0, EnforcedDependencyKinds::Auto).unwrap();
-    let (bytes, report) = salvaged(&damaged, keep());
+    let (bytes, report) = salvage_contents(&damaged, build_keep_dangling_options());
     assert!(report.dangling_kept);
-    assert_eq!(deps(106, &decoded(&bytes).1), [105, 102]);
+    assert_eq!(deps(106, &decode_trace(&bytes).1), [105, 102]);
     assert!(Graph::read_graph(&bytes, 0, EnforcedDependencyKinds::Auto).is_err());
 }
 
 #[test]
 fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
-    let twice = framed([node(100), node(101), node(100), node(103)]);
-    let (bytes, report) = salvaged(&twice, SalvageSchemaAndDanglingOptions::default());
+    let twice = encode_trace([
+        build_captured_node(100),
+        build_captured_node(101),
+        build_captured_node(100),
+        build_captured_node(103),
+    ]);
+    let (bytes, report) = salvage_contents(&twice, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(report.duplicate_ids, [(3, 100)]);
-    assert_eq!(decoded(&bytes).1.len(), 3);
+    assert_eq!(decode_trace(&bytes).1.len(), 3);
     // An empty record between two sound records is a node with default values.
-    let contents = framed([node(100), Node::default(), node(101)]);
-    let (bytes, report) = salvaged(&contents, SalvageSchemaAndDanglingOptions::default());
+    let contents = encode_trace([
+        build_captured_node(100),
+        Node::default(),
+        build_captured_node(101),
+    ]);
+    let (bytes, report) = salvage_contents(&contents, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(
         (bytes, report.empty, report.is_whole()),
         (contents.clone(), 1, true)
     );
-    let mut zeros = framed([node(100)]);
+    let mut zeros = encode_trace([build_captured_node(100)]);
     let from = zeros.len();
     zeros.extend([0; 50]);
-    zeros.extend(node(101).encode_length_delimited_to_vec());
-    let (bytes, report) = salvaged(&zeros, SalvageSchemaAndDanglingOptions::default());
-    let ids: Vec<u64> = decoded(&bytes).1.iter().map(|node| node.id).collect();
+    zeros.extend(build_captured_node(101).encode_length_delimited_to_vec());
+    let (bytes, report) = salvage_contents(&zeros, SalvageSchemaAndDanglingOptions::default());
+    let ids: Vec<u64> = decode_trace(&bytes).1.iter().map(|node| node.id).collect();
     assert_eq!(ids, [100, 101]);
     assert_eq!(report.lost[0].bytes, from..from + 50);
 }
 
 #[test]
 fn lost_metadata_is_replaced_and_said_to_be_lost() {
-    let mut damaged = framed((100..110).map(node));
+    let mut damaged = encode_trace((100..110).map(build_captured_node));
     damaged[1] = 0xff;
-    let (bytes, report) = salvaged(&damaged, keep());
+    let (bytes, report) = salvage_contents(&damaged, build_keep_dangling_options());
     assert!(report.metadata_lost, "{report:?}");
     assert_eq!((report.nodes, report.lost[0].bytes.clone()), (10, 0..8));
-    let (metadata, nodes) = decoded(&bytes);
+    let (metadata, nodes) = decode_trace(&bytes);
     assert_eq!(metadata.version, "0.0.4");
-    assert_eq!(nodes, (100..110).map(node).collect::<Vec<_>>());
+    assert_eq!(
+        nodes,
+        (100..110).map(build_captured_node).collect::<Vec<_>>()
+    );
 }
 
 #[test]
 fn fields_of_the_future_are_sound() {
     let later = |id| {
-        let mut message = node(id).encode_to_vec();
+        let mut message = build_captured_node(id).encode_to_vec();
         prost::encoding::bytes::encode(90, &b"later".to_vec(), &mut message);
         message
     };
-    let mut contents = framed([]);
+    let mut contents = encode_trace([]);
     for id in 100..110 {
         let message = later(id);
         prost::encoding::encode_varint(message.len() as u64, &mut contents);
         contents.extend(message);
     }
-    let (bytes, report) = salvaged(&contents, SalvageSchemaAndDanglingOptions::default());
+    let (bytes, report) = salvage_contents(&contents, SalvageSchemaAndDanglingOptions::default());
     assert_eq!((bytes, report.is_whole()), (contents, true));
 }
 
@@ -242,7 +257,7 @@ fn old_files_are_salvaged_in_their_own_terms() {
             .with_number(12, id * 1000)
     };
     let contents = encode_file((100..120).map(old));
-    let whole = salvaged(&contents, SalvageSchemaAndDanglingOptions::default());
+    let whole = salvage_contents(&contents, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(
         (whole.1.generation, whole.1.nodes),
         (Some(SchemaGeneration::V001), 20)
@@ -251,13 +266,13 @@ fn old_files_are_salvaged_in_their_own_terms() {
     // The file is truncated, and it is also damaged at its start, from which the generation is detected.
     let mut damaged = contents[..contents.len() - 3].to_vec();
     damaged[1] = 0xff;
-    let (bytes, report) = salvaged(&damaged, SalvageSchemaAndDanglingOptions::default());
+    let (bytes, report) = salvage_contents(&damaged, SalvageSchemaAndDanglingOptions::default());
     assert_eq!(
         (report.generation, report.nodes),
         (Some(SchemaGeneration::V001), 18)
     );
     assert_eq!(report.lost.len(), 2, "{report:?}");
-    let (_, nodes) = decoded(&bytes);
+    let (_, nodes) = decode_trace(&bytes);
     assert_eq!(
         (nodes[0].id, nodes[0].r#type, nodes[0].duration_micros),
         (101, 4, 202)
@@ -266,21 +281,21 @@ fn old_files_are_salvaged_in_their_own_terms() {
 
 #[test]
 fn lines_that_are_none_are_left_out() {
-    let contents = framed((100..110).map(node));
+    let contents = encode_trace((100..110).map(build_captured_node));
     let text = to_lines(&contents);
     let damaged =
         text.replace("\"id\":104,", "\"id\":104")
             .replacen("{\"schema\"", "\"schema\"", 0);
-    let (bytes, report) = salvaged(damaged.as_bytes(), keep());
+    let (bytes, report) = salvage_contents(damaged.as_bytes(), build_keep_dangling_options());
     assert_eq!(
         (report.nodes, report.lost.len(), report.lost[0].line),
         (9, 1, Some(6))
     );
-    assert_eq!(decoded(&bytes).1[4].id, 105);
+    assert_eq!(decode_trace(&bytes).1[4].id, 105);
     let cut = &text[..text.len() - 10];
-    let (_, report) = salvaged(cut.as_bytes(), keep());
+    let (_, report) = salvage_contents(cut.as_bytes(), build_keep_dangling_options());
     assert_eq!((report.nodes, report.lost[0].line), (9, Some(11)));
-    let error = salvage_trace(b"{\"nodes\": []}", keep())
+    let error = salvage_trace(b"{\"nodes\": []}", build_keep_dangling_options())
         .unwrap_err()
         .to_string();
     assert!(error.contains("try: use `salvage` with"), "{error}");
@@ -288,7 +303,7 @@ fn lines_that_are_none_are_left_out() {
 
 #[test]
 fn streams_that_are_cut_give_what_they_hold() {
-    let contents = framed((100..3000).map(node));
+    let contents = encode_trace((100..3000).map(build_captured_node));
     let zstd = zstd::encode_all(&contents[..], 3).unwrap();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&contents).unwrap();
@@ -302,11 +317,14 @@ fn streams_that_are_cut_give_what_they_hold() {
             "{}",
             part.len()
         );
-        let (bytes, report) = salvaged(&part, keep());
-        let (_, nodes) = decoded(&bytes);
+        let (bytes, report) = salvage_contents(&part, build_keep_dangling_options());
+        let (_, nodes) = decode_trace(&bytes);
         assert_eq!(
             nodes[..],
-            (100..3000).map(node).take(report.nodes).collect::<Vec<_>>()
+            (100..3000)
+                .map(build_captured_node)
+                .take(report.nodes)
+                .collect::<Vec<_>>()
         );
     }
     assert!(decompress_partly(&contents).is_none());
@@ -328,9 +346,9 @@ impl DeterministicRandom {
 /// result must be readable, and the report must state the loss.
 #[test]
 fn whatever_is_apart_from_the_damage_is_kept() {
-    let nodes: Vec<Node> = (100..160).map(node).collect();
-    let contents = framed(nodes.iter().cloned());
-    let places = places(&contents);
+    let nodes: Vec<Node> = (100..160).map(build_captured_node).collect();
+    let contents = encode_trace(nodes.iter().cloned());
+    let places = list_record_ranges(&contents);
     let mut chance = DeterministicRandom(0x9e37_79b9_7f4a_7c15);
     let mut lost = 0;
     for round in 0..1000 {
@@ -364,11 +382,11 @@ fn whatever_is_apart_from_the_damage_is_kept() {
             }
         };
         let label = format!("round {round}: kind {what}, {touched:?}");
-        let Ok((bytes, report)) = salvage_trace(&damaged, keep()) else {
+        let Ok((bytes, report)) = salvage_trace(&damaged, build_keep_dangling_options()) else {
             assert!(what == 0 && at < places[1].end, "{label}");
             continue;
         };
-        let (_, found) = decoded(&bytes);
+        let (_, found) = decode_trace(&bytes);
         assert_eq!(found.len(), report.nodes, "{label}");
         for (i, place) in places.iter().enumerate().skip(1) {
             let near = |i: usize| {
@@ -401,7 +419,7 @@ fn whatever_is_apart_from_the_damage_is_kept() {
         lost += usize::from(!report.is_whole());
         // Once dangling dependencies are removed, the result can be loaded, unless a flipped bit created a cycle or an
         // invalid attribute.
-        let (bytes, _) = salvaged(&damaged, SalvageSchemaAndDanglingOptions::default());
+        let (bytes, _) = salvage_contents(&damaged, SalvageSchemaAndDanglingOptions::default());
         if before == found.len() {
             Graph::read_graph(&bytes, 0, EnforcedDependencyKinds::Auto).expect(&label);
         }

@@ -1,7 +1,7 @@
 //! Tests that round trips through JSON Lines preserve the content of traces.
 
-use super::decoded;
-use crate::readers::arbitrary::{node, scattered, unknown};
+use super::decode_trace;
+use crate::readers::arbitrary::{encode_reordered_fields, node_strategy, unknown_field_strategy};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::proto::{
     self, AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
@@ -27,7 +27,7 @@ fn try_lines(contents: &[u8]) -> Result<String, TraceError> {
 }
 
 /// Converts a file to text and back, and returns the resulting file or the error.
-pub fn through(contents: &[u8]) -> Result<Vec<u8>, String> {
+pub fn round_trip_lines(contents: &[u8]) -> Result<Vec<u8>, String> {
     from_lines(&try_lines(contents).map_err(|e| e.to_string())?)
 }
 
@@ -52,7 +52,7 @@ pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
     whole
 }
 
-fn attribute() -> impl Strategy<Value = AttributeProto> {
+fn attribute_strategy() -> impl Strategy<Value = AttributeProto> {
     use Value as V;
     macro_rules! list {
         ($kind:ident, $list:ident, $of:expr) => {
@@ -122,7 +122,7 @@ fn unknown_fields(message: &[u8]) -> Vec<&[u8]> {
     found
 }
 
-fn framed(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+fn frame_records(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     let mut out = Vec::new();
     for record in records {
         prost::encoding::encode_varint(record.len() as u64, &mut out);
@@ -137,14 +137,14 @@ proptest! {
     #[test]
     fn canonical_files_come_back_byte_for_byte(
         version in any::<String>(),
-        attr in vec(attribute(), 0..3),
-        nodes in vec((node(), vec(attribute(), 0..6)), 0..4),
-        unknown in vec(unknown(), 0..3),
+        attr in vec(attribute_strategy(), 0..3),
+        nodes in vec((node_strategy(), vec(attribute_strategy(), 0..6)), 0..4),
+        unknown in vec(unknown_field_strategy(), 0..3),
     ) {
         let metadata = GlobalMetadata { version, attr }.encode_to_vec();
         let nodes = nodes.into_iter().map(|(node, attr)| Node { attr, ..node }.encode_to_vec());
         let tail = unknown.concat();
-        let file = framed([metadata].into_iter().chain(nodes).map(|m| [m, tail.clone()].concat()));
+        let file = frame_records([metadata].into_iter().chain(nodes).map(|m| [m, tail.clone()].concat()));
         let text = to_lines(&file);
         prop_assert_eq!(from_lines(&text).unwrap(), file);
         // `serde_json` must also read every line as one object.
@@ -156,22 +156,22 @@ proptest! {
 
     #[test]
     fn other_files_come_back_with_equal_records(
-        node in node(),
+        node in node_strategy(),
         unpacked: bool,
         order in Just((0..10_usize).collect::<Vec<_>>()).prop_shuffle(),
-        unknown in vec((0..10_usize, unknown()), 0..4),
-        in_attribute in unknown(),
-        in_inputs in unknown(),
+        unknown in vec((0..10_usize, unknown_field_strategy()), 0..4),
+        in_attribute in unknown_field_strategy(),
+        in_inputs in unknown_field_strategy(),
     ) {
-        let mut bytes = scattered(&node, unpacked, &order, &unknown);
+        let mut bytes = encode_reordered_fields(&node, unpacked, &order, &unknown);
         // The attributes and the inputs contain fields that the schema does not define.
         let inner = AttributeProto { name: "odd".into(), ..AttributeProto::default() }.encode_to_vec();
         prost::encoding::bytes::encode(10, &[inner, in_attribute].concat(), &mut bytes);
         prost::encoding::bytes::encode(8, &in_inputs, &mut bytes);
-        let before = framed([GlobalMetadata::default().encode_to_vec(), bytes.clone()]);
+        let before = frame_records([GlobalMetadata::default().encode_to_vec(), bytes.clone()]);
         let text = to_lines(&before);
         let after = from_lines(&text).unwrap();
-        prop_assert_eq!(format!("{:?}", decoded(&after)), format!("{:?}", decoded(&before)));
+        prop_assert_eq!(format!("{:?}", decode_trace(&after)), format!("{:?}", decode_trace(&before)));
         let mut frames = FrameCursor::new(&after);
         frames.next_record().unwrap();
         let node = frames.next_record().unwrap().unwrap();
@@ -204,7 +204,7 @@ fn the_form_is_as_documented() {
         }],
         ..Node::default()
     };
-    let file = framed([metadata.encode_to_vec(), node.encode_to_vec(), Vec::new()]);
+    let file = frame_records([metadata.encode_to_vec(), node.encode_to_vec(), Vec::new()]);
     let text = "\
 {\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\",\"attr\":[{\"name\":\"pid\",\"uint64_val\":7}]}
 {\"id\":3,\"name\":\"mm\",\"type\":\"COMP_NODE\",\"data_deps\":[1,2],\"duration_micros\":5,\

@@ -1,6 +1,6 @@
 //! Tests traces that are texts from other tools, as people paste them.
 
-use super::decoded;
+use super::decode_trace;
 use chakram_trace::format::file::DecompressedTraceFile;
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use chakram_trace::format::text::{JsonTraceFormat, parse_text_trace};
@@ -8,7 +8,7 @@ use std::path::Path;
 use testkit::corpus::corpus_path;
 
 /// Reads a text from a file, as every command does.
-fn opened(text: &str) -> Result<Vec<u8>, String> {
+fn open_pasted_text(text: &str) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("any.name");
     std::fs::write(&path, text).unwrap();
@@ -16,7 +16,7 @@ fn opened(text: &str) -> Result<Vec<u8>, String> {
     Ok(contents.as_slice().to_vec())
 }
 
-fn attribute(name: &str, value: Value) -> AttributeProto {
+fn build_attribute(name: &str, value: Value) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
         value: Some(value),
@@ -98,13 +98,13 @@ const JSONIZER: &str = r#"{
 }
 "#;
 
-fn expected() -> Vec<Node> {
+fn build_expected_nodes() -> Vec<Node> {
     let root = Node {
         name: "root".to_owned(),
         r#type: 1,
         ..Node::default()
     };
-    let mut nan = attribute("x", Value::DoubleVal(f64::NAN));
+    let mut nan = build_attribute("x", Value::DoubleVal(f64::NAN));
     nan.doc_string = "d".to_owned();
     let bools = proto::BoolList {
         values: vec![true, false],
@@ -127,12 +127,12 @@ fn expected() -> Vec<Node> {
         }),
         outputs: Some(IoInfo::default()),
         attr: vec![
-            attribute("is_cpu_op", Value::BoolVal(false)),
+            build_attribute("is_cpu_op", Value::BoolVal(false)),
             nan,
-            attribute("y", Value::FloatVal(0.1)),
-            attribute("raw", Value::BytesVal(vec![0, 255].into())),
-            attribute("involved_dim", Value::BoolList(bools)),
-            attribute("sizes", Value::Int64List(ints)),
+            build_attribute("y", Value::FloatVal(0.1)),
+            build_attribute("raw", Value::BytesVal(vec![0, 255].into())),
+            build_attribute("involved_dim", Value::BoolList(bools)),
+            build_attribute("sizes", Value::Int64List(ints)),
             AttributeProto {
                 name: "unset".to_owned(),
                 ..AttributeProto::default()
@@ -166,22 +166,28 @@ fn protobufs_json_is_read_however_it_is_put_together() {
         .replace("\"12\"", "12.0");
     let mark = format!("\u{feff}{JSONIZER}");
     for text in [JSONIZER, &snake, &lines, &array, &commas, &numbers, &mark] {
-        let (metadata, nodes) = decoded(&opened(text).unwrap());
+        let (metadata, nodes) = decode_trace(&open_pasted_text(text).unwrap());
         assert_eq!(metadata.version, "0.0.4");
         assert_eq!(
             metadata.attr,
-            [attribute("start_ts", Value::Uint64Val(350_785_410))]
+            [build_attribute("start_ts", Value::Uint64Val(350_785_410))]
         );
         // A NaN differs from itself, so compare the debug texts.
-        assert_eq!(format!("{nodes:?}"), format!("{:?}", expected()), "{text}");
+        assert_eq!(
+            format!("{nodes:?}"),
+            format!("{:?}", build_expected_nodes()),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn nodes_without_a_metadata_record_are_all_kept() {
-    let (metadata, nodes) = decoded(&opened("[{\"id\": \"1\"}, {\"id\": \"2\"}]").unwrap());
+    let (metadata, nodes) =
+        decode_trace(&open_pasted_text("[{\"id\": \"1\"}, {\"id\": \"2\"}]").unwrap());
     assert_eq!((metadata.version.as_str(), nodes.len()), ("0.0.4", 2));
-    let (_, nodes) = decoded(&opened("{\"name\": \"x\"}{\"id\": 5, \"attr\": null}").unwrap());
+    let (_, nodes) =
+        decode_trace(&open_pasted_text("{\"name\": \"x\"}{\"id\": 5, \"attr\": null}").unwrap());
     assert_eq!((nodes[0].name.as_str(), nodes[1].id), ("x", 5));
 }
 
@@ -197,11 +203,11 @@ fn a_workload_graph_has_its_fields_and_keeps_the_rest() {
       ],
       "workload_name": "w", "ngpus": 8
     }"#;
-    let (metadata, nodes) = decoded(&opened(text).unwrap());
-    let named = attribute("workload_name", Value::StringVal("w".to_owned()));
+    let (metadata, nodes) = decode_trace(&open_pasted_text(text).unwrap());
+    let named = build_attribute("workload_name", Value::StringVal("w".to_owned()));
     assert_eq!(
         metadata.attr,
-        [named, attribute("ngpus", Value::Int64Val(8))]
+        [named, build_attribute("ngpus", Value::Int64Val(8))]
     );
     let first = Node {
         id: 216,
@@ -209,7 +215,7 @@ fn a_workload_graph_has_its_fields_and_keeps_the_rest() {
         r#type: 4,
         ctrl_deps: vec![3],
         duration_micros: 318,
-        attr: vec![attribute("is_cpu_op", Value::BoolVal(true))],
+        attr: vec![build_attribute("is_cpu_op", Value::BoolVal(true))],
         ..Node::default()
     };
     let dims = proto::BoolList {
@@ -222,22 +228,22 @@ fn a_workload_graph_has_its_fields_and_keeps_the_rest() {
         data_deps: vec![216],
         duration_micros: 2,
         attr: vec![
-            attribute("is_cpu_op", Value::BoolVal(false)),
-            attribute("tensor_size", Value::Uint64Val(8)),
-            attribute("comm_type", Value::Int64Val(6)),
-            attribute("comm_priority", Value::Int32Val(0)),
-            attribute("comm_size", Value::Int64Val(1024)),
-            attribute("comm_src", Value::Int32Val(0)),
-            attribute("comm_dst", Value::Int32Val(1)),
-            attribute("comm_tag", Value::Int32Val(2)),
-            attribute("note", Value::StringVal("kept".to_owned())),
-            attribute("ratio", Value::DoubleVal(0.5)),
-            attribute("dims", Value::BoolList(dims)),
+            build_attribute("is_cpu_op", Value::BoolVal(false)),
+            build_attribute("tensor_size", Value::Uint64Val(8)),
+            build_attribute("comm_type", Value::Int64Val(6)),
+            build_attribute("comm_priority", Value::Int32Val(0)),
+            build_attribute("comm_size", Value::Int64Val(1024)),
+            build_attribute("comm_src", Value::Int32Val(0)),
+            build_attribute("comm_dst", Value::Int32Val(1)),
+            build_attribute("comm_tag", Value::Int32Val(2)),
+            build_attribute("note", Value::StringVal("kept".to_owned())),
+            build_attribute("ratio", Value::DoubleVal(0.5)),
+            build_attribute("dims", Value::BoolList(dims)),
             AttributeProto {
                 name: "none".to_owned(),
                 ..AttributeProto::default()
             },
-            attribute("duration_ns", Value::Int64Val(2500)),
+            build_attribute("duration_ns", Value::Int64Val(2500)),
         ],
         ..Node::default()
     };
@@ -256,22 +262,25 @@ fn nodes_of_the_tensor_graph_generator_are_read() {
         {"id": 4, "name": "r", "node_type": "comm_recv_node", "data_deps": [], "ctrl_deps": []},
         {"id": 5, "name": "l", "node_type": "mem_load_node", "data_deps": [], "ctrl_deps": []},
         {"id": 6, "name": "w", "node_type": "mem_store_node", "data_deps": [], "ctrl_deps": []}]}"#;
-    let (_, nodes) = decoded(&opened(text).unwrap());
+    let (_, nodes) = decode_trace(&open_pasted_text(text).unwrap());
     let types: Vec<i32> = nodes.iter().map(|node| node.r#type).collect();
     assert_eq!(types, [4, 7, 5, 6, 2, 3]);
     assert_eq!(
         nodes[0].attr,
         [
-            attribute("num_ops", Value::Int64Val(64)),
-            attribute("tensor_size", Value::Uint64Val(96)),
-            attribute("op_type", Value::StringVal("M".to_owned())),
-            attribute("y_tensor_size", Value::Int64Val(32)),
+            build_attribute("num_ops", Value::Int64Val(64)),
+            build_attribute("tensor_size", Value::Uint64Val(96)),
+            build_attribute("op_type", Value::StringVal("M".to_owned())),
+            build_attribute("y_tensor_size", Value::Int64Val(32)),
         ]
     );
-    assert_eq!(nodes[1].attr[1], attribute("comm_type", Value::Int64Val(7)));
+    assert_eq!(
+        nodes[1].attr[1],
+        build_attribute("comm_type", Value::Int64Val(7))
+    );
     assert_eq!(
         nodes[1].attr[2],
-        attribute("comm_group", Value::Int32Val(5))
+        build_attribute("comm_group", Value::Int32Val(5))
     );
     assert_eq!(
         (&nodes[2].data_deps[..], &nodes[2].ctrl_deps[..]),
@@ -325,7 +334,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
         ("{\"1\": [0, 1]}", "the JSON is not an execution trace"),
         ("[[]]", "is not an execution trace"),
     ] {
-        let result = opened(text).and_then(|bytes| {
+        let result = open_pasted_text(text).and_then(|bytes| {
             let mut frames = chakram_trace::format::wire::FrameCursor::new(&bytes);
             frames.next_record().map(drop).map_err(|e| e.to_string())
         });
@@ -342,12 +351,12 @@ fn both_forms_of_a_real_trace_agree() {
         return;
     };
     let json = corpus_path("captures/gpu/chakra_json/chakra.0.json.zst").expect("beside it");
-    let (_, et) = decoded(
+    let (_, et) = decode_trace(
         DecompressedTraceFile::open_current_schema(&et)
             .unwrap()
             .as_slice(),
     );
-    let (_, json) = decoded(
+    let (_, json) = decode_trace(
         DecompressedTraceFile::open_current_schema(&json)
             .unwrap()
             .as_slice(),
@@ -367,7 +376,7 @@ fn both_forms_of_a_real_trace_agree() {
     }
     assert_eq!(edges, 181_878);
     let small = corpus_path("captures/gpu/chakra_json/small_chakra.0.json.zst").expect("beside it");
-    let (metadata, nodes) = decoded(
+    let (metadata, nodes) = decode_trace(
         DecompressedTraceFile::open_current_schema(&small)
             .unwrap()
             .as_slice(),
@@ -423,8 +432,8 @@ fn deep_nesting_and_long_numbers_end_with_an_error() {
             "[".repeat(100_000)
         ),
     ] {
-        assert!(opened(&text).is_err());
+        assert!(open_pasted_text(&text).is_err());
     }
     let read = parse_text_trace(b"{\"nodes\": []}", JsonTraceFormat::Nodes).unwrap();
-    assert_eq!(decoded(&read.bytes).1.len(), 0);
+    assert_eq!(decode_trace(&read.bytes).1.len(), 0);
 }

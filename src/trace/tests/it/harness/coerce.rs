@@ -9,7 +9,7 @@ enum Number {
     Real(f64),
 }
 
-fn text(value: &Value) -> Option<Option<&str>> {
+fn decode_text_value(value: &Value) -> Option<Option<&str>> {
     match value {
         Value::StringVal(text) => Some(Some(text)),
         Value::BytesVal(bytes) => std::str::from_utf8(bytes).ok().map(Some),
@@ -18,11 +18,11 @@ fn text(value: &Value) -> Option<Option<&str>> {
 }
 
 /// Returns the text of a text value, or `None` for values of other types.
-pub fn word(value: &Value) -> Option<&str> {
-    text(value).flatten()
+pub fn coerce_to_text(value: &Value) -> Option<&str> {
+    decode_text_value(value).flatten()
 }
 
-fn number(value: &Value) -> Option<Number> {
+fn coerce_to_number(value: &Value) -> Option<Number> {
     Some(Number::Whole(match *value {
         Value::DoubleVal(v) => return Some(Number::Real(v)),
         Value::FloatVal(v) => return Some(Number::Real(f64::from(v))),
@@ -32,7 +32,7 @@ fn number(value: &Value) -> Option<Number> {
         Value::Uint64Val(v) | Value::Fixed64Val(v) => v.into(),
         Value::BoolVal(v) => v.into(),
         _ => {
-            let text = text(value)??.trim();
+            let text = decode_text_value(value)??.trim();
             match (text, text.parse::<i128>()) {
                 ("True" | "true", _) => 1,
                 ("False" | "false", _) => 0,
@@ -45,8 +45,8 @@ fn number(value: &Value) -> Option<Number> {
 
 /// Converts a value to a count. Like all conversions in this module, returns `None` if `value`
 /// cannot be converted.
-pub fn count(value: &Value) -> Option<u64> {
-    match number(value)? {
+pub fn coerce_to_count(value: &Value) -> Option<u64> {
+    match coerce_to_number(value)? {
         Number::Whole(v) => u64::try_from(v).ok(),
         // The largest accepted number is slightly below 2^64.
         Number::Real(v) => (v.trunc() == v && (0.0..1.8e19).contains(&v)).then_some(v as u64),
@@ -54,16 +54,16 @@ pub fn count(value: &Value) -> Option<u64> {
 }
 
 /// Converts a value to a whole number of either sign.
-pub fn whole(value: &Value) -> Option<i64> {
-    match number(value)? {
+pub fn coerce_to_integer(value: &Value) -> Option<i64> {
+    match coerce_to_number(value)? {
         Number::Whole(v) => i64::try_from(v).ok(),
         Number::Real(v) => (v.trunc() == v && v.abs() < 9.2e18).then_some(v as i64),
     }
 }
 
 /// Converts a value to a boolean.
-pub fn truth(value: &Value) -> Option<bool> {
-    match number(value)? {
+pub fn coerce_to_bool(value: &Value) -> Option<bool> {
+    match coerce_to_number(value)? {
         Number::Whole(v) => (i128::from(i64::MIN)..1 << 64)
             .contains(&v)
             .then_some(v != 0),
@@ -72,18 +72,18 @@ pub fn truth(value: &Value) -> Option<bool> {
 }
 
 /// Converts a value to a number format. The inner value is `None` if the format's name is unknown.
-pub fn format(value: &Value) -> Option<Option<Dtype>> {
-    Some(text(value)?.and_then(Dtype::from_name))
+pub fn coerce_to_dtype(value: &Value) -> Option<Option<Dtype>> {
+    Some(decode_text_value(value)?.and_then(Dtype::from_name))
 }
 
 /// Converts a value to the name of a group.
-pub fn group(value: &Value) -> Option<GroupName<'_>> {
+pub fn coerce_to_group_name(value: &Value) -> Option<GroupName<'_>> {
     let number = |number| match number {
         0 => GroupName::World,
         number => GroupName::Number(number),
     };
-    match text(value)? {
-        None => count(value).map(number),
+    match decode_text_value(value)? {
+        None => coerce_to_count(value).map(number),
         Some("") => Some(GroupName::World),
         Some(text) if text.bytes().all(|b| b.is_ascii_digit()) => {
             Some(text.parse().map_or(GroupName::Text(text), number))

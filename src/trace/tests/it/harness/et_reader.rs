@@ -7,7 +7,7 @@ use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 
 /// Runs the fuzz target on `data`.
-pub fn run(data: &[u8]) {
+pub fn check_fuzzed_et_file(data: &[u8]) {
     let unpacked = match decompress_bytes(data) {
         Some(Ok(unpacked)) if unpacked.len() <= 1 << 20 => Some(unpacked),
         Some(_) => return,
@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
     let mut frames = FrameCursor::new(contents);
     while let Ok(Some(record)) = frames.next_record() {
         if record.number > 0 {
-            oracle::compare(record);
+            oracle::check_readers_agree(record);
         }
     }
     for policy in [

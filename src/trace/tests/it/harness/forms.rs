@@ -14,14 +14,14 @@ use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use prost::Message;
 
 /// Checks that an error's message is not empty and has at most a few lines.
-fn sensible(error: &TraceError) {
+fn check_error_message(error: &TraceError) {
     let error = error.to_string();
     assert!(!error.is_empty() && error.lines().count() < 20, "{error}");
 }
 
 /// Checks that the generated types accept all records of a converted file. Returns the number of records, including the
 /// metadata.
-fn current(contents: &[u8]) -> usize {
+fn count_decodable_records(contents: &[u8]) -> usize {
     let mut frames = FrameCursor::new(contents);
     let mut records = 0;
     while let Some(record) = frames.next_record().expect("what is written can be read") {
@@ -33,13 +33,13 @@ fn current(contents: &[u8]) -> usize {
     }
     match Graph::read_graph(contents, 0, EnforcedDependencyKinds::Auto) {
         Ok((graph, _)) => assert_eq!(graph.len() + 1, records),
-        Err(error) => sensible(&error),
+        Err(error) => check_error_message(&error),
     }
     records
 }
 
 /// Checks that a file in any form yields the same records as the converted file when it is read record by record.
-fn streamed(data: &[u8], expected: &[u8]) {
+fn check_streamed_records(data: &[u8], expected: &[u8]) {
     let mut source =
         TraceRecordReader::new(DecompressedStream::from_bytes(data).expect("bytes"), None)
             .expect("it was read");
@@ -52,13 +52,13 @@ fn streamed(data: &[u8], expected: &[u8]) {
 }
 
 /// Reads arbitrary bytes as a file of 2023.
-pub fn older(data: &[u8]) {
+pub fn check_fuzzed_old_schema(data: &[u8]) {
     for (generation, _) in SchemaGeneration::ALL {
         match upgrade_contents(data, Some(generation)) {
             // The reader uses records of schema 0.0.4 unchanged.
             Ok(Some(_)) if generation == SchemaGeneration::V004 => {}
             Ok(Some(upgraded)) => {
-                let records = current(&upgraded.bytes);
+                let records = count_decodable_records(&upgraded.bytes);
                 let mut frames = FrameCursor::new(data);
                 let mut old = 0;
                 while let Ok(Some(_)) = frames.next_record() {
@@ -67,7 +67,7 @@ pub fn older(data: &[u8]) {
                 assert!(records == old || records == old + 1, "none is lost");
             }
             Ok(None) => {}
-            Err(error) => sensible(&error),
+            Err(error) => check_error_message(&error),
         }
     }
     match upgrade_contents(data, None) {
@@ -76,11 +76,11 @@ pub fn older(data: &[u8]) {
             assert!(said.expect("it is old").bytes == upgraded.bytes);
             let compressed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]];
             if !compressed.iter().any(|magic| data.starts_with(magic)) {
-                streamed(data, &upgraded.bytes);
+                check_streamed_records(data, &upgraded.bytes);
             }
         }
         Ok(None) => {}
-        Err(error) => sensible(&error),
+        Err(error) => check_error_message(&error),
     }
 }
 
@@ -92,12 +92,12 @@ pub fn json_lines(data: &[u8]) {
         match reader.next_record(&mut record) {
             Ok(Some(_)) => {}
             Ok(None) => break,
-            Err(error) => sensible(&error),
+            Err(error) => check_error_message(&error),
         }
     }
     match parse_text_trace(data, JsonTraceFormat::JsonLines) {
         Ok(from) => round_trip(&from.bytes),
-        Err(error) => sensible(&error),
+        Err(error) => check_error_message(&error),
     }
     round_trip(data);
 }
@@ -117,7 +117,7 @@ fn round_trip(contents: &[u8]) {
             // JSON Lines also preserve content that the schema does not define. The generated types reject some of this
             // content.
             (Ok(()), Err(_)) => return,
-            (Err(error), _) => return sensible(&error),
+            (Err(error), _) => return check_error_message(&error),
         }
     }
     let text = writer.into_inner();
@@ -143,7 +143,7 @@ fn round_trip(contents: &[u8]) {
 }
 
 /// Reads arbitrary bytes as pasted text.
-pub fn pasted(data: &[u8]) {
+pub fn check_fuzzed_text_trace(data: &[u8]) {
     for form in [
         JsonTraceFormat::ProtoJson,
         JsonTraceFormat::WorkloadGraph,
@@ -154,10 +154,10 @@ pub fn pasted(data: &[u8]) {
                 // The text may contain raw parts with arbitrary bytes, which the generated types may reject.
                 let text = std::str::from_utf8(data).unwrap_or_default();
                 if !text.contains("raw") && !text.contains("unknown") && !text.contains('\\') {
-                    current(&from.bytes);
+                    count_decodable_records(&from.bytes);
                 }
             }
-            Err(error) => sensible(&error),
+            Err(error) => check_error_message(&error),
         }
     }
     let Ok(stream) = DecompressedStream::from_bytes(data) else {
@@ -165,19 +165,19 @@ pub fn pasted(data: &[u8]) {
     };
     let mut source = match TraceRecordReader::new(stream, None) {
         Ok(source) => source,
-        Err(error) => return sensible(&error),
+        Err(error) => return check_error_message(&error),
     };
     loop {
         match source.next_record() {
             Ok(Some(_)) => {}
             Ok(None) => break,
-            Err(error) => return sensible(&error),
+            Err(error) => return check_error_message(&error),
         }
     }
 }
 
 /// Salvages arbitrary bytes as a damaged file.
-pub fn salvaged(data: &[u8]) {
+pub fn check_fuzzed_salvage(data: &[u8]) {
     for keep_dangling in [false, true] {
         let options = SalvageSchemaAndDanglingOptions {
             generation: None,
@@ -185,7 +185,7 @@ pub fn salvaged(data: &[u8]) {
         };
         let (bytes, report) = match salvage_trace(data, options) {
             Ok(salvaged) => salvaged,
-            Err(error) => return sensible(&error),
+            Err(error) => return check_error_message(&error),
         };
         let lost = report.lost.iter();
         assert!(
@@ -203,7 +203,7 @@ pub fn salvaged(data: &[u8]) {
         }
         assert_eq!(nodes, report.nodes);
         if report.generation.is_some() {
-            assert_eq!(current(&bytes), nodes + 1);
+            assert_eq!(count_decodable_records(&bytes), nodes + 1);
             // A salvaged file contains no damage that a second salvage would find.
             let again = SalvageSchemaAndDanglingOptions {
                 generation: Some(SchemaGeneration::V004),

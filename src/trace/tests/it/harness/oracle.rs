@@ -1,7 +1,10 @@
 //! Oracle for the fast reader of records. The oracle is based on the generated types, and shares no code with the fast
 //! reader.
 
-use super::coerce::{count, format, group, read_byte_mask, truth, whole, word};
+use super::coerce::{
+    coerce_to_bool, coerce_to_count, coerce_to_dtype, coerce_to_group_name, coerce_to_integer,
+    coerce_to_text, read_byte_mask,
+};
 use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};
 use chakram_trace::format::scan::{self, DependencyVisitor};
 use chakram_trace::format::wire::RawRecord;
@@ -49,7 +52,9 @@ impl DependencyVisitor for OneNodeDependencyIds {
 }
 
 /// Reads `record` with the fast reader.
-pub fn scanned(record: RawRecord<'_>) -> Result<ReadNodeFieldsAndDependencies<'_>, TraceError> {
+pub fn scan_raw_record(
+    record: RawRecord<'_>,
+) -> Result<ReadNodeFieldsAndDependencies<'_>, TraceError> {
     let mut lists = OneNodeDependencyIds::default();
     let node = scan::scan_node(record, &mut lists)?;
     Ok(ReadNodeFieldsAndDependencies {
@@ -71,12 +76,12 @@ pub fn scanned(record: RawRecord<'_>) -> Result<ReadNodeFieldsAndDependencies<'_
 
 /// Checks that the fast reader and the generated types agree on one record. Skips invalid messages: the fast reader may
 /// accept them, because it does not read text that replays do not need.
-pub fn compare(record: RawRecord<'_>) {
-    let found = scanned(record);
+pub fn check_readers_agree(record: RawRecord<'_>) {
+    let found = scan_raw_record(record);
     let Ok(node) = Node::decode(record.bytes) else {
         return;
     };
-    match (expected(&node), found) {
+    match (build_expected_node(&node), found) {
         (Ok(expected), Ok(found)) => assert_eq!(found, expected),
         (Err(_), Err(error)) => assert!(!error.to_string().is_empty()),
         (expected, found) => panic!("expected {expected:?}, found {found:?} in {node:?}"),
@@ -87,13 +92,15 @@ pub fn compare(record: RawRecord<'_>) {
 type NodeRejectionReason = &'static str;
 
 /// Returns the expected view of `node`, or the reason why the node is invalid.
-pub fn expected(node: &Node) -> Result<ReadNodeFieldsAndDependencies<'_>, NodeRejectionReason> {
+pub fn build_expected_node(
+    node: &Node,
+) -> Result<ReadNodeFieldsAndDependencies<'_>, NodeRejectionReason> {
     let facts = NodeAttributeReader { node };
     facts.all_readable()?;
-    let host = facts.last(&["is_cpu_op"], truth)?.unwrap_or(false);
-    let stream = facts.last(&["stream"], whole)?;
+    let host = facts.last(&["is_cpu_op"], coerce_to_bool)?.unwrap_or(false);
+    let stream = facts.last(&["stream"], coerce_to_integer)?;
     let micros = node.duration_micros.saturating_mul(1_000_000);
-    let exact = facts.last(&["duration_ns"], count)?;
+    let exact = facts.last(&["duration_ns"], coerce_to_count)?;
     let ps = |name| -> Result<u64, NodeRejectionReason> {
         Ok(facts.count(name)?.unwrap_or(0).saturating_mul(1000))
     };
@@ -105,12 +112,12 @@ pub fn expected(node: &Node) -> Result<ReadNodeFieldsAndDependencies<'_>, NodeRe
         op: facts.op(host)?,
         lane: match stream {
             Some(stream) if !host => Some(stream),
-            _ => facts.last(&["tid"], whole)?,
+            _ => facts.last(&["tid"], coerce_to_integer)?,
         },
         recorded_ps: exact.map_or(micros, |ns| ns.saturating_mul(1000)),
         delay_ps: ps("delay_ns")?,
         wait_ps: ps("wait_ns")?,
-        eager: facts.last(&["eager"], truth)?.unwrap_or(false),
+        eager: facts.last(&["eager"], coerce_to_bool)?.unwrap_or(false),
         groups: Some(values).filter(|text| declares && !text.is_empty()),
         memory: facts.memory()?,
         remote: facts.count("allocates.remote")?.unwrap_or(0),
@@ -159,17 +166,18 @@ impl<'a> NodeAttributeReader<'a> {
     /// Readers decode known attributes on nodes of every type, so an invalid one is always an error.
     fn all_readable(&self) -> Result<(), NodeRejectionReason> {
         for name in COUNTS {
-            self.last(&[name], count)?;
+            self.last(&[name], coerce_to_count)?;
         }
-        self.last(&["tid"], whole)?;
-        self.last(&["comm_tag"], whole)?;
-        self.last(&["dtype"], format)?;
-        self.last(&["in_switch"], word)?;
+        self.last(&["tid"], coerce_to_integer)?;
+        self.last(&["comm_tag"], coerce_to_integer)?;
+        self.last(&["dtype"], coerce_to_dtype)?;
+        self.last(&["in_switch"], coerce_to_text)?;
         self.last(&["kernel_shape"], |value| {
-            word(value)?.parse::<KernelShape>().ok()
+            coerce_to_text(value)?.parse::<KernelShape>().ok()
         })?;
         self.last(&["involved_dim", "involve_dims"], read_byte_mask)?;
-        self.last(&["pg_name", "comm_group"], group).map(drop)
+        self.last(&["pg_name", "comm_group"], coerce_to_group_name)
+            .map(drop)
     }
 
     fn memory(&self) -> Result<[[u64; 5]; 2], NodeRejectionReason> {
@@ -183,7 +191,7 @@ impl<'a> NodeAttributeReader<'a> {
     }
 
     fn count(&self, name: &str) -> Result<Option<u64>, NodeRejectionReason> {
-        self.last(&[name], count)
+        self.last(&[name], coerce_to_count)
     }
 
     fn rank(&self, name: &str) -> Result<Option<u32>, NodeRejectionReason> {
@@ -202,7 +210,7 @@ impl<'a> NodeAttributeReader<'a> {
                 .map(|_| size)
                 .map_err(|_| "negative size")
         };
-        let in_switch = self.last(&["in_switch"], word)?;
+        let in_switch = self.last(&["in_switch"], coerce_to_text)?;
         if in_switch.is_some() && ![2, 3].contains(&self.node.r#type) {
             return Err("a switch, and no memory");
         }
@@ -224,13 +232,18 @@ impl<'a> NodeAttributeReader<'a> {
                 },
             },
             4 if host => Op::Host,
-            4 if self.last(&["comm_unknown"], truth)?.unwrap_or(false) => Op::Communication {
-                bytes: self.count("tensor_size")?.unwrap_or(0),
-            },
+            4 if self
+                .last(&["comm_unknown"], coerce_to_bool)?
+                .unwrap_or(false) =>
+            {
+                Op::Communication {
+                    bytes: self.count("tensor_size")?.unwrap_or(0),
+                }
+            }
             4 => Op::Compute {
                 flops: self.count("num_ops")?.unwrap_or(0),
                 bytes: self.count("tensor_size")?.unwrap_or(0),
-                dtype: self.last(&["dtype"], format)?.flatten(),
+                dtype: self.last(&["dtype"], coerce_to_dtype)?.flatten(),
             },
             5..=7 if launch => Op::Host,
             kind @ (5 | 6) => {
@@ -238,7 +251,7 @@ impl<'a> NodeAttributeReader<'a> {
                     5 => ("comm_dst", "comm_src"),
                     _ => ("comm_src", "comm_dst"),
                 };
-                let tag = self.last(&["comm_tag"], whole)?.unwrap_or(0);
+                let tag = self.last(&["comm_tag"], coerce_to_integer)?.unwrap_or(0);
                 Op::Message {
                     receive: kind == 6,
                     peer: self.rank(far)?.ok_or("nobody at the other end")?,
@@ -250,7 +263,7 @@ impl<'a> NodeAttributeReader<'a> {
             }
             7 => {
                 let kind = self.count("comm_type")?.ok_or("no collective")?;
-                let kind = collective(kind).ok_or("an unknown collective")?;
+                let kind = collective_kind_from_number(kind).ok_or("an unknown collective")?;
                 let size = match (size, kind) {
                     (None, CollectiveKind::Barrier) => 0,
                     (size, _) => size.ok_or("no size")?,
@@ -259,7 +272,7 @@ impl<'a> NodeAttributeReader<'a> {
                     kind,
                     bytes: bounded(size)?,
                     group: self
-                        .last(&["pg_name", "comm_group"], group)?
+                        .last(&["pg_name", "comm_group"], coerce_to_group_name)?
                         .unwrap_or(GroupName::World),
                     root: self.rank("comm_root")?,
                     dimensions: self
@@ -273,7 +286,7 @@ impl<'a> NodeAttributeReader<'a> {
     }
 }
 
-fn collective(number: u64) -> Option<CollectiveKind> {
+fn collective_kind_from_number(number: u64) -> Option<CollectiveKind> {
     use CollectiveKind as C;
     Some(match number {
         0 => C::AllReduce,

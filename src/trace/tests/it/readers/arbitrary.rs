@@ -1,6 +1,6 @@
 //! Generates nodes with arbitrary content, and unusual encodings of their records.
 
-use super::attribute;
+use super::build_attribute;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node};
 use proptest::collection::vec;
@@ -43,7 +43,7 @@ const NAMES: [&str; 30] = [
     "comm_siz",
 ];
 
-fn whole() -> impl Strategy<Value = i64> {
+fn integer_strategy() -> impl Strategy<Value = i64> {
     prop_oneof![
         6 => 0_i64..10,
         1 => any::<i64>(),
@@ -52,7 +52,7 @@ fn whole() -> impl Strategy<Value = i64> {
     ]
 }
 
-fn real() -> impl Strategy<Value = f64> {
+fn float_strategy() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => (0_u32..10).prop_map(f64::from),
         1 => any::<f64>(),
@@ -60,7 +60,7 @@ fn real() -> impl Strategy<Value = f64> {
     ]
 }
 
-fn text() -> impl Strategy<Value = String> {
+fn text_strategy() -> impl Strategy<Value = String> {
     const TEXTS: [&str; 24] = [
         "",
         "0",
@@ -94,22 +94,25 @@ fn text() -> impl Strategy<Value = String> {
 fn any_value() -> BoxedStrategy<Value> {
     use Value as V;
     let scalars = prop_oneof![
-        real().prop_map(V::DoubleVal),
-        real().prop_map(|v| V::FloatVal(v as f32)),
-        whole().prop_map(|v| V::Int32Val(v as i32)),
-        whole().prop_map(V::Int64Val),
-        whole().prop_map(|v| V::Uint32Val(v as u32)),
-        whole().prop_map(|v| V::Uint64Val(v as u64)),
-        whole().prop_map(|v| V::Sint32Val(v as i32)),
-        whole().prop_map(V::Sint64Val),
-        whole().prop_map(|v| V::Fixed32Val(v as u32)),
-        whole().prop_map(|v| V::Fixed64Val(v as u64)),
-        whole().prop_map(|v| V::Sfixed32Val(v as i32)),
-        whole().prop_map(V::Sfixed64Val),
+        float_strategy().prop_map(V::DoubleVal),
+        float_strategy().prop_map(|v| V::FloatVal(v as f32)),
+        integer_strategy().prop_map(|v| V::Int32Val(v as i32)),
+        integer_strategy().prop_map(V::Int64Val),
+        integer_strategy().prop_map(|v| V::Uint32Val(v as u32)),
+        integer_strategy().prop_map(|v| V::Uint64Val(v as u64)),
+        integer_strategy().prop_map(|v| V::Sint32Val(v as i32)),
+        integer_strategy().prop_map(V::Sint64Val),
+        integer_strategy().prop_map(|v| V::Fixed32Val(v as u32)),
+        integer_strategy().prop_map(|v| V::Fixed64Val(v as u64)),
+        integer_strategy().prop_map(|v| V::Sfixed32Val(v as i32)),
+        integer_strategy().prop_map(V::Sfixed64Val),
         any::<bool>().prop_map(V::BoolVal),
-        text().prop_map(V::StringVal),
-        prop_oneof![text().prop_map(String::into_bytes), vec(any::<u8>(), 0..4)]
-            .prop_map(|bytes| V::BytesVal(bytes.into())),
+        text_strategy().prop_map(V::StringVal),
+        prop_oneof![
+            text_strategy().prop_map(String::into_bytes),
+            vec(any::<u8>(), 0..4)
+        ]
+        .prop_map(|bytes| V::BytesVal(bytes.into())),
     ];
     let bits = || prop_oneof![9 => vec(any::<bool>(), 0..6), 1 => vec(any::<bool>(), 30..35)];
     let numbers = || bits().prop_map(|bits| bits.into_iter().map(i64::from).collect::<Vec<_>>());
@@ -124,15 +127,15 @@ fn any_value() -> BoxedStrategy<Value> {
         1 => numbers().prop_map(|v| V::Uint32List(proto::Uint32List {
             values: v.into_iter().map(|v| v as u32).collect(),
         })),
-        1 => vec(real(), 0..3).prop_map(|values| V::DoubleList(proto::DoubleList { values })),
-        1 => vec(text(), 0..3).prop_map(|values| V::StringList(proto::StringList { values })),
-        1 => vec(whole(), 0..3).prop_map(|values| V::Sint64List(proto::Sint64List { values })),
+        1 => vec(float_strategy(), 0..3).prop_map(|values| V::DoubleList(proto::DoubleList { values })),
+        1 => vec(text_strategy(), 0..3).prop_map(|values| V::StringList(proto::StringList { values })),
+        1 => vec(integer_strategy(), 0..3).prop_map(|values| V::Sint64List(proto::Sint64List { values })),
     ];
     prop_oneof![3 => scalars, 1 => lists].boxed()
 }
 
 /// Generates values that are usually valid for the attribute `name`, so that most nodes are accepted.
-fn value(name: &'static str) -> BoxedStrategy<Value> {
+fn attribute_value_strategy(name: &'static str) -> BoxedStrategy<Value> {
     let usual = match name {
         "involved_dim" | "involve_dims" => vec(any::<bool>(), 0..5)
             .prop_map(|values| Value::BoolList(proto::BoolList { values }))
@@ -141,7 +144,7 @@ fn value(name: &'static str) -> BoxedStrategy<Value> {
         "in_switch" => prop::sample::select(vec!["all_gather", "reduce_scatter", "all_reduce"])
             .prop_map(|text| Value::StringVal(text.to_owned()))
             .boxed(),
-        "dtype" | "pg_name" => text().prop_map(Value::StringVal).boxed(),
+        "dtype" | "pg_name" => text_strategy().prop_map(Value::StringVal).boxed(),
         _ => (0_u64..12).prop_map(Value::Uint64Val).boxed(),
     };
     prop_oneof![9 => usual, 1 => any_value()].boxed()
@@ -150,20 +153,25 @@ fn value(name: &'static str) -> BoxedStrategy<Value> {
 fn any_attribute() -> impl Strategy<Value = AttributeProto> {
     // The readers reject most nodes with `in_switch`, so generate this attribute rarely.
     let named = prop_oneof![99 => prop::sample::select(&NAMES[..]), 1 => Just("in_switch")];
-    let valued = named.prop_flat_map(|name| (Just(name), option::weighted(0.95, value(name))));
+    let valued = named.prop_flat_map(|name| {
+        (
+            Just(name),
+            option::weighted(0.95, attribute_value_strategy(name)),
+        )
+    });
     (valued, "[a-z]{0,3}").prop_map(|((name, value), doc_string)| AttributeProto {
         doc_string,
         value,
-        ..attribute(name, Value::BoolVal(false))
+        ..build_attribute(name, Value::BoolVal(false))
     })
 }
 
-fn ids() -> impl Strategy<Value = Vec<u64>> {
+fn id_list_strategy() -> impl Strategy<Value = Vec<u64>> {
     vec(prop_oneof![3 => 0_u64..300, 1 => any::<u64>()], 0..5)
 }
 
-fn io() -> impl Strategy<Value = Option<IoInfo>> {
-    let io = (text(), "[a-z]{0,3}").prop_map(|(values, shapes)| IoInfo {
+fn io_info_strategy() -> impl Strategy<Value = Option<IoInfo>> {
+    let io = (text_strategy(), "[a-z]{0,3}").prop_map(|(values, shapes)| IoInfo {
         values,
         shapes,
         types: String::new(),
@@ -172,18 +180,22 @@ fn io() -> impl Strategy<Value = Option<IoInfo>> {
 }
 
 /// Generates nodes of any type, with any attributes and dependencies.
-pub fn node() -> impl Strategy<Value = Node> {
+pub fn node_strategy() -> impl Strategy<Value = Node> {
     let kind = prop_oneof![12 => 0..8_i32, 1 => any::<i32>()];
     let name = prop_oneof![Just("## process_group:init ##".to_owned()), any::<String>()];
-    let ids = (prop_oneof![0..300_u64, any::<u64>()], ids(), ids());
+    let ids = (
+        prop_oneof![0..300_u64, any::<u64>()],
+        id_list_strategy(),
+        id_list_strategy(),
+    );
     let times = (any::<u64>(), prop_oneof![0..1000_u64, any::<u64>()]);
     let fields = (
         ids,
         name,
         kind,
         times,
-        io(),
-        io(),
+        io_info_strategy(),
+        io_info_strategy(),
         vec(any_attribute(), 0..8),
     );
     fields.prop_map(
@@ -203,7 +215,7 @@ pub fn node() -> impl Strategy<Value = Node> {
 }
 
 /// Generates fields that are in no version of the schema, with any wire type, including groups.
-pub fn unknown() -> impl Strategy<Value = Vec<u8>> {
+pub fn unknown_field_strategy() -> impl Strategy<Value = Vec<u8>> {
     (33_u32..60, any::<u64>(), vec(any::<u8>(), 0..5), 0..5).prop_map(
         |(tag, number, bytes, kind)| {
             let mut out = Vec::new();
@@ -225,13 +237,13 @@ pub fn unknown() -> impl Strategy<Value = Vec<u8>> {
 
 /// Encodes `node` with its parts in the order `order`. Some parts follow an unknown field, which is given as (index in
 /// the order, field).
-pub fn scattered(
+pub fn encode_reordered_fields(
     node: &Node,
     unpacked: bool,
     order: &[usize],
     unknown: &[(usize, Vec<u8>)],
 ) -> Vec<u8> {
-    let pieces = pieces(node, unpacked);
+    let pieces = split_node_fields(node, unpacked);
     let mut bytes = Vec::new();
     for (place, &piece) in order.iter().enumerate() {
         for (_, field) in unknown.iter().filter(|(at, _)| *at == place) {
@@ -244,7 +256,7 @@ pub fn scattered(
 
 /// Splits `node` into its fields. Two fields may change places if their field numbers differ. Attributes and the
 /// unknown fields after them must keep their order.
-fn pieces(node: &Node, unpacked: bool) -> Vec<Vec<u8>> {
+fn split_node_fields(node: &Node, unpacked: bool) -> Vec<Vec<u8>> {
     let only = |keep: &dyn Fn(&mut Node)| {
         let mut piece = Node::default();
         keep(&mut piece);

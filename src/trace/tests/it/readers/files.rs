@@ -1,27 +1,27 @@
 //! Tests compressed, truncated and empty files.
 
-use super::{file, frame, kernel};
+use super::{build_file_from_nodes, build_file_from_records, build_kernel};
 use chakram_trace::format::file::DecompressedTraceFile;
 use chakram_trace::graph::{EnforcedDependencyKinds, Graph};
 use std::io::Write;
 
-fn chain() -> Vec<u8> {
-    file(&[
-        kernel(300, &[], &[]),
-        kernel(301, &[300], &[]),
-        kernel(302, &[301, 300], &[300]),
-        kernel(303, &[302], &[]),
+fn build_chain_file() -> Vec<u8> {
+    build_file_from_nodes(&[
+        build_kernel(300, &[], &[]),
+        build_kernel(301, &[300], &[]),
+        build_kernel(302, &[301, 300], &[300]),
+        build_kernel(303, &[302], &[]),
     ])
 }
 
-fn read(contents: &[u8]) -> Result<Graph, String> {
+fn read_file_graph(contents: &[u8]) -> Result<Graph, String> {
     let read = Graph::read_graph(contents, 0, EnforcedDependencyKinds::Auto);
     read.map(|(graph, _)| graph).map_err(|e| e.to_string())
 }
 
 #[test]
 fn compression_is_known_by_its_bytes_and_not_by_the_name() {
-    let plain = chain();
+    let plain = build_chain_file();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&plain).unwrap();
     let gzip = gzip.finish().unwrap();
@@ -69,8 +69,8 @@ fn compression_is_known_by_its_bytes_and_not_by_the_name() {
 
 #[test]
 fn a_large_file_is_mapped_and_reads_the_same() {
-    let nodes: Vec<_> = (0..80_000).map(|id| kernel(id, &[], &[])).collect();
-    let contents = file(&nodes);
+    let nodes: Vec<_> = (0..80_000).map(|id| build_kernel(id, &[], &[])).collect();
+    let contents = build_file_from_nodes(&nodes);
     assert!(contents.len() > 1 << 20, "{} bytes", contents.len());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.0.et");
@@ -81,12 +81,12 @@ fn a_large_file_is_mapped_and_reads_the_same() {
             .as_slice(),
         contents
     );
-    assert_eq!(read(&contents).unwrap().len(), 80_000);
+    assert_eq!(read_file_graph(&contents).unwrap().len(), 80_000);
 }
 
 #[test]
 fn a_cut_is_named_wherever_it_is() {
-    let whole = chain();
+    let whole = build_chain_file();
     // Offsets at which the file's records end.
     let mut ends = Vec::new();
     let mut frames = chakram_trace::format::wire::FrameCursor::new(&whole);
@@ -95,7 +95,7 @@ fn a_cut_is_named_wherever_it_is() {
     }
     assert_eq!(ends.len(), 5);
     for cut in 0..whole.len() {
-        let read = read(&whole[..cut]);
+        let read = read_file_graph(&whole[..cut]);
         if let Some(nodes) = ends.iter().position(|&end| end == cut) {
             assert_eq!(read.unwrap().len(), nodes, "cut at {cut}");
             continue;
@@ -118,19 +118,19 @@ fn a_cut_is_named_wherever_it_is() {
 
 #[test]
 fn a_damaged_byte_is_an_error_or_another_graph() {
-    let whole = chain();
+    let whole = build_chain_file();
     for at in 0..whole.len() {
         for bit in 0..8 {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << bit;
-            crate::harness::et_reader::run(&damaged);
+            crate::harness::et_reader::check_fuzzed_et_file(&damaged);
         }
     }
 }
 
 #[test]
 fn an_empty_record_is_a_node_of_defaults() {
-    let graph = read(&frame([[0_u8; 0]])).unwrap();
+    let graph = read_file_graph(&build_file_from_records([[0_u8; 0]])).unwrap();
     assert_eq!(
         (graph.len(), graph.id(graph.nodes().next().unwrap())),
         (1, 0)

@@ -1,7 +1,7 @@
 //! Tests graphs that are read from files: the order of records does not matter, repairs are counted, and errors that
 //! cannot be repaired name the node's id.
 
-use super::{attribute, file, kernel};
+use super::{build_attribute, build_file_from_nodes, build_kernel};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_trace::format::proto::Node;
@@ -12,23 +12,25 @@ use chakram_trace::graph::{
 };
 use proptest::prelude::*;
 
-fn read(
+fn read_graph_of_nodes(
     nodes: &[Node],
     policy: EnforcedDependencyKinds,
 ) -> Result<(Graph, RankBindingsOfGraphSlots), String> {
-    Graph::read_graph(&file(nodes), 0, policy).map_err(|e| e.to_string())
+    Graph::read_graph(&build_file_from_nodes(nodes), 0, policy).map_err(|e| e.to_string())
 }
 
-fn graph(nodes: &[Node], policy: EnforcedDependencyKinds) -> Graph {
-    read(nodes, policy).expect("nothing is wrong with it").0
+fn expect_graph(nodes: &[Node], policy: EnforcedDependencyKinds) -> Graph {
+    read_graph_of_nodes(nodes, policy)
+        .expect("nothing is wrong with it")
+        .0
 }
 
-fn error(nodes: &[Node], policy: EnforcedDependencyKinds) -> String {
-    read(nodes, policy).expect_err("it makes no sense")
+fn expect_graph_error(nodes: &[Node], policy: EnforcedDependencyKinds) -> String {
+    read_graph_of_nodes(nodes, policy).expect_err("it makes no sense")
 }
 
 /// Returns a graph's edges as sorted pairs of ids.
-fn edges(graph: &Graph) -> Vec<(u64, u64)> {
+fn list_edges_by_id(graph: &Graph) -> Vec<(u64, u64)> {
     let mut edges: Vec<_> = graph
         .nodes()
         .flat_map(|n| graph.successors(n).map(move |s| (n, s)))
@@ -41,7 +43,7 @@ fn edges(graph: &Graph) -> Vec<(u64, u64)> {
 /// Returns a node of the type that `choice` selects. `choice` covers every node type that has its own list or lane.
 fn node_of(id: u64, choice: u32) -> Node {
     let name = format!("n{}", choice % 5);
-    let number = |name, value| attribute(name, Value::Int64Val(value));
+    let number = |name, value| build_attribute(name, Value::Int64Val(value));
     let (kind, mut attr) = match choice % 6 {
         0 => (4, vec![number("stream", i64::from(choice / 6))]),
         1 => (
@@ -79,7 +81,7 @@ fn node_of(id: u64, choice: u32) -> Node {
         ),
     };
     if kind == 2 && choice / 6 % 3 == 2 && choice % 4 == 1 {
-        attr.push(attribute(
+        attr.push(build_attribute(
             "in_switch",
             Value::StringVal("all_gather".to_owned()),
         ));
@@ -130,15 +132,15 @@ proptest! {
         let total = wanted.len();
         wanted.sort_unstable();
         wanted.dedup();
-        let sorted = read(&nodes, EnforcedDependencyKinds::Auto).unwrap();
-        prop_assert_eq!(edges(&sorted.0), &wanted[..]);
+        let sorted = read_graph_of_nodes(&nodes, EnforcedDependencyKinds::Auto).unwrap();
+        prop_assert_eq!(list_edges_by_id(&sorted.0), &wanted[..]);
         prop_assert_eq!(sorted.0.edge_count(), wanted.len());
         prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
         // The second order of the records is rotated, and then partly reversed.
         let turn = order.index(nodes.len());
         nodes.rotate_left(turn);
         nodes[turn..].reverse();
-        let shuffled = read(&nodes, EnforcedDependencyKinds::Auto).unwrap();
+        let shuffled = read_graph_of_nodes(&nodes, EnforcedDependencyKinds::Auto).unwrap();
         prop_assert_eq!(&sorted, &shuffled);
     }
 }
@@ -146,10 +148,10 @@ proptest! {
 #[test]
 fn lanes_and_names_follow_ids() {
     let stream = |id, stream| Node {
-        attr: vec![attribute("stream", Value::Int64Val(stream))],
-        ..kernel(id, &[], &[])
+        attr: vec![build_attribute("stream", Value::Int64Val(stream))],
+        ..build_kernel(id, &[], &[])
     };
-    let graph = graph(&[stream(9, 7), stream(4, 8)], EnforcedDependencyKinds::Auto);
+    let graph = expect_graph(&[stream(9, 7), stream(4, 8)], EnforcedDependencyKinds::Auto);
     assert_eq!(graph.lanes(), [Lane::Stream(8), Lane::Stream(7)]);
     let names: Vec<_> = graph.nodes().map(|n| graph.name_index(n)).collect();
     assert_eq!(names, [0, 1]);
@@ -159,24 +161,24 @@ fn lanes_and_names_follow_ids() {
 /// the nodes in the order of their ids, then in another order.
 #[test]
 fn delays_and_waits_follow_ids() {
-    let number = |name, value| attribute(name, Value::Int64Val(value));
+    let number = |name, value| build_attribute(name, Value::Int64Val(value));
     let more = |mut node: Node, attr: Vec<_>| {
         node.attr.extend(attr);
         node
     };
     let nodes = [
-        kernel(1, &[], &[]),
-        more(kernel(2, &[], &[]), vec![number("delay_ns", 5)]),
+        build_kernel(1, &[], &[]),
+        more(build_kernel(2, &[], &[]), vec![number("delay_ns", 5)]),
         // With `choice` 2, `node_of` returns a send.
         more(
             node_of(3, 2),
             vec![number("wait_ns", 7), number("eager", 1)],
         ),
-        more(kernel(4, &[], &[]), vec![number("wait_ns", 9)]),
+        more(build_kernel(4, &[], &[]), vec![number("wait_ns", 9)]),
     ];
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
         let nodes = order.map(|i: usize| nodes[i].clone());
-        let graph = graph(&nodes, EnforcedDependencyKinds::Auto);
+        let graph = expect_graph(&nodes, EnforcedDependencyKinds::Auto);
         let ns = |of: fn(&Graph, NodeIndex) -> Span| -> Vec<u64> {
             graph.nodes().map(|n| of(&graph, n).0 / 1000).collect()
         };
@@ -189,7 +191,7 @@ fn delays_and_waits_follow_ids() {
 /// An optional value must take no memory if no node has it. If any node has a delay, every node takes 8 more bytes.
 #[test]
 fn delays_take_room_only_where_there_are_any() {
-    let plain: Vec<Node> = (0..10).map(|id| kernel(id, &[], &[])).collect();
+    let plain: Vec<Node> = (0..10).map(|id| build_kernel(id, &[], &[])).collect();
     let with = |names: &[&str], last| {
         let mut nodes = plain.clone();
         nodes[9].r#type = last;
@@ -197,9 +199,11 @@ fn delays_take_room_only_where_there_are_any() {
         let needed = if last == 5 { &needed[..] } else { &[] };
         let named = names.iter().map(|name| (*name, 3));
         for (name, value) in needed.iter().copied().chain(named) {
-            nodes[9].attr.push(attribute(name, Value::Int64Val(value)));
+            nodes[9]
+                .attr
+                .push(build_attribute(name, Value::Int64Val(value)));
         }
-        graph(&nodes, EnforcedDependencyKinds::Auto)
+        expect_graph(&nodes, EnforcedDependencyKinds::Auto)
     };
     let bytes = |names: &[&str], last| with(names, last).heap_bytes();
     assert_eq!(bytes(&["delay_ns"], 4), bytes(&[], 4) + 80);
@@ -227,16 +231,19 @@ fn the_end_of_the_capture_tells_graphs_apart() {
     assert_eq!((at(7).fingerprint(), at(7)), (at(7).fingerprint(), at(7)));
     assert_ne!((at(7).fingerprint(), at(7)), (at(8).fingerprint(), at(8)));
     assert_eq!(
-        graph(&[], EnforcedDependencyKinds::Auto).captured_end(),
+        expect_graph(&[], EnforcedDependencyKinds::Auto).captured_end(),
         None
     );
 }
 
 #[test]
 fn repairs_are_counted() {
-    let nodes = [kernel(5, &[], &[0, 5]), kernel(6, &[5, 5, 5], &[5, 99, 6])];
-    let graph = graph(&nodes, EnforcedDependencyKinds::Auto);
-    assert_eq!(edges(&graph), [(5, 6)]);
+    let nodes = [
+        build_kernel(5, &[], &[0, 5]),
+        build_kernel(6, &[5, 5, 5], &[5, 99, 6]),
+    ];
+    let graph = expect_graph(&nodes, EnforcedDependencyKinds::Auto);
+    assert_eq!(list_edges_by_id(&graph), [(5, 6)]);
     let expected = GraphRepairCounts {
         dangling_control: 2,
         self_control: 2,
@@ -248,15 +255,15 @@ fn repairs_are_counted() {
 
 #[test]
 fn data_that_nobody_produces_is_refused() {
-    let why = error(
-        &[kernel(3, &[], &[]), kernel(8, &[3, 44], &[])],
+    let why = expect_graph_error(
+        &[build_kernel(3, &[], &[]), build_kernel(8, &[3, 44], &[])],
         EnforcedDependencyKinds::Auto,
     );
     assert!(
         why.contains("node 8") && why.contains("data of node 44"),
         "{why}"
     );
-    let why = error(&[kernel(8, &[8], &[])], EnforcedDependencyKinds::Auto);
+    let why = expect_graph_error(&[build_kernel(8, &[8], &[])], EnforcedDependencyKinds::Auto);
     assert!(
         why.contains("node 8") && why.contains("its own data"),
         "{why}"
@@ -265,8 +272,8 @@ fn data_that_nobody_produces_is_refused() {
 
 #[test]
 fn ids_are_unique() {
-    let why = error(
-        &[kernel(8, &[], &[]), kernel(8, &[], &[])],
+    let why = expect_graph_error(
+        &[build_kernel(8, &[], &[]), build_kernel(8, &[], &[])],
         EnforcedDependencyKinds::Auto,
     );
     assert!(
@@ -279,49 +286,55 @@ fn ids_are_unique() {
 #[test]
 fn cycles_are_named() {
     let data = [
-        kernel(1, &[7], &[]),
-        kernel(4, &[1], &[]),
-        kernel(7, &[4], &[]),
+        build_kernel(1, &[7], &[]),
+        build_kernel(4, &[1], &[]),
+        build_kernel(7, &[4], &[]),
     ];
     for policy in [
         EnforcedDependencyKinds::Auto,
         EnforcedDependencyKinds::Both,
         EnforcedDependencyKinds::Data,
     ] {
-        let why = error(&data, policy);
+        let why = expect_graph_error(&data, policy);
         assert!(why.contains("1 (k1) → 4 (k4) → 7 (k7) → 1"), "{why}");
     }
     // Data dependencies in one direction and control dependencies in the other form a cycle only if control
     // dependencies are enforced.
-    let mixed = [kernel(1, &[], &[2]), kernel(2, &[1], &[])];
-    let why = error(&mixed, EnforcedDependencyKinds::Both);
+    let mixed = [build_kernel(1, &[], &[2]), build_kernel(2, &[1], &[])];
+    let why = expect_graph_error(&mixed, EnforcedDependencyKinds::Both);
     assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");
-    let auto = graph(&mixed, EnforcedDependencyKinds::Auto);
+    let auto = expect_graph(&mixed, EnforcedDependencyKinds::Auto);
     assert_eq!(
-        (edges(&auto), auto.repairs().cyclic_control),
+        (list_edges_by_id(&auto), auto.repairs().cyclic_control),
         (vec![(1, 2)], 1)
     );
-    let data = graph(&mixed, EnforcedDependencyKinds::Data);
+    let data = expect_graph(&mixed, EnforcedDependencyKinds::Data);
     assert_eq!(
-        (edges(&data), data.repairs().cyclic_control),
+        (list_edges_by_id(&data), data.repairs().cyclic_control),
         (vec![(1, 2)], 0)
     );
     // The graph keeps control dependencies that do not close a cycle.
-    let straight = [kernel(1, &[], &[]), kernel(2, &[], &[1])];
+    let straight = [build_kernel(1, &[], &[]), build_kernel(2, &[], &[1])];
     assert_eq!(
-        edges(&graph(&straight, EnforcedDependencyKinds::Auto)),
+        list_edges_by_id(&expect_graph(&straight, EnforcedDependencyKinds::Auto)),
         [(1, 2)]
     );
-    assert_eq!(edges(&graph(&straight, EnforcedDependencyKinds::Data)), []);
+    assert_eq!(
+        list_edges_by_id(&expect_graph(&straight, EnforcedDependencyKinds::Data)),
+        []
+    );
 }
 
 #[test]
 fn huge_ids_cost_no_memory_for_those_below() {
-    let graph = graph(
-        &[kernel(u64::MAX, &[1 << 60], &[]), kernel(1 << 60, &[], &[])],
+    let graph = expect_graph(
+        &[
+            build_kernel(u64::MAX, &[1 << 60], &[]),
+            build_kernel(1 << 60, &[], &[]),
+        ],
         EnforcedDependencyKinds::Auto,
     );
-    assert_eq!(edges(&graph), [(1 << 60, u64::MAX)]);
+    assert_eq!(list_edges_by_id(&graph), [(1 << 60, u64::MAX)]);
 }
 
 #[test]
@@ -333,12 +346,12 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
         let nodes = [Node {
             r#type: 5,
             attr: vec![
-                attribute("comm_dst", Value::Uint32Val(u32::MAX)),
-                attribute("comm_size", Value::Int64Val(8)),
+                build_attribute("comm_dst", Value::Uint32Val(u32::MAX)),
+                build_attribute("comm_size", Value::Int64Val(8)),
             ],
-            ..kernel(1, &[], &[])
+            ..build_kernel(1, &[], &[])
         }];
-        let (graph, binding) = read(&nodes, EnforcedDependencyKinds::Auto).unwrap();
+        let (graph, binding) = read_graph_of_nodes(&nodes, EnforcedDependencyKinds::Auto).unwrap();
         let mut builder = WorkloadBuilder::default();
         let graph = builder.add_graph(graph);
         builder
@@ -358,8 +371,8 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
 #[test]
 fn the_profiler_is_left_out_and_put_back() {
     let node = |id, delay, profiler| {
-        let number = |name, value| attribute(name, Value::Uint64Val(value));
-        let mut node = kernel(id, &[], &[]);
+        let number = |name, value| build_attribute(name, Value::Uint64Val(value));
+        let mut node = build_kernel(id, &[], &[]);
         node.attr.push(number("delay_ns", delay));
         node.attr.push(number("profiler_ns", profiler));
         node
@@ -370,11 +383,11 @@ fn the_profiler_is_left_out_and_put_back() {
         node(1, 500, 300),
         node(2, 500, 700),
         node(3, 500, 2000),
-        kernel(4, &[], &[]),
+        build_kernel(4, &[], &[]),
     ];
     let read = |policy| {
         let read = Graph::read_with_profiler_policy(
-            &file(&nodes),
+            &build_file_from_nodes(&nodes),
             0,
             EnforcedDependencyKinds::default(),
             policy,
@@ -399,7 +412,7 @@ fn the_profiler_is_left_out_and_put_back() {
     assert_eq!(kept.with_profiler_toggled(), left_out);
     assert_eq!(left_out.with_profiler_toggled(), kept);
     // If the only delay is removed, the graph has no column of delays.
-    let only = file(&[node(1, 500, 500)]);
+    let only = build_file_from_nodes(&[node(1, 500, 500)]);
     let policy = EnforcedDependencyKinds::default();
     let (only, _) =
         Graph::read_with_profiler_policy(&only, 0, policy, ProfilerOverheadRemovalPolicy::Remove)

@@ -1,7 +1,7 @@
 //! Compares the fast reader with the generated types, on nodes with arbitrary content.
 
-use super::arbitrary::{node, scattered, unknown};
-use super::attribute;
+use super::arbitrary::{encode_reordered_fields, node_strategy, unknown_field_strategy};
+use super::build_attribute;
 use crate::harness::oracle;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, BoolList, IoInfo, Node};
@@ -9,7 +9,7 @@ use chakram_trace::format::wire::RawRecord;
 use proptest::prelude::*;
 use prost::Message;
 
-fn record(bytes: &[u8]) -> RawRecord<'_> {
+fn build_raw_record(bytes: &[u8]) -> RawRecord<'_> {
     RawRecord {
         number: 1,
         offset: 10,
@@ -22,21 +22,21 @@ proptest! {
 
     #[test]
     fn both_readers_see_the_same_node(
-        node in node(),
+        node in node_strategy(),
         unpacked: bool,
         order in Just((0..10_usize).collect::<Vec<_>>()).prop_shuffle(),
-        unknown in prop::collection::vec((0..10_usize, unknown()), 0..3),
+        unknown in prop::collection::vec((0..10_usize, unknown_field_strategy()), 0..3),
     ) {
-        let bytes = scattered(&node, unpacked, &order, &unknown);
+        let bytes = encode_reordered_fields(&node, unpacked, &order, &unknown);
         let whole = Node::decode(&bytes[..]).expect("pieces of a message are a message");
         // A NaN differs from itself, so compare the debug texts.
         prop_assert_eq!(format!("{whole:?}"), format!("{node:?}"));
-        oracle::compare(record(&bytes));
+        oracle::check_readers_agree(build_raw_record(&bytes));
     }
 
     #[test]
     fn damaged_records_do_not_part_the_readers(
-        node in node(),
+        node in node_strategy(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mut bytes = node.encode_to_vec();
@@ -46,7 +46,7 @@ proptest! {
                 bytes[at] = byte;
             }
         }
-        oracle::compare(record(&bytes));
+        oracle::check_readers_agree(build_raw_record(&bytes));
     }
 }
 
@@ -55,11 +55,11 @@ fn most_arbitrary_nodes_are_accepted() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let accepted = (0..500).filter(|_| {
-        let node = node()
+        let node = node_strategy()
             .new_tree(&mut runner)
             .expect("nothing is rejected")
             .current();
-        oracle::expected(&node).is_ok()
+        oracle::build_expected_node(&node).is_ok()
     });
     let accepted = accepted.count();
     assert!((100..450).contains(&accepted), "{accepted} of 500");
@@ -68,14 +68,21 @@ fn most_arbitrary_nodes_are_accepted() {
 #[test]
 fn text_that_is_not_needed_is_not_looked_at() {
     // `outputs.values` is not UTF-8, so the message is invalid, although all fields that a replay needs are valid.
-    let mut bytes = super::kernel(7, &[], &[]).encode_to_vec();
+    let mut bytes = super::build_kernel(7, &[], &[]).encode_to_vec();
     prost::encoding::bytes::encode(9, &vec![0x0a, 1, 0xff], &mut bytes);
     assert!(Node::decode(&bytes[..]).is_err());
-    assert_eq!(oracle::scanned(record(&bytes)).unwrap().id, 7);
+    assert_eq!(
+        oracle::scan_raw_record(build_raw_record(&bytes))
+            .unwrap()
+            .id,
+        7
+    );
     // A name that is not UTF-8 is an error.
     let mut bytes = Vec::new();
     prost::encoding::bytes::encode(2, &vec![0xff], &mut bytes);
-    let error = oracle::scanned(record(&bytes)).unwrap_err().to_string();
+    let error = oracle::scan_raw_record(build_raw_record(&bytes))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("record 1, byte 10"), "{error}");
 }
 
@@ -83,24 +90,24 @@ fn text_that_is_not_needed_is_not_looked_at() {
 fn messages_in_parts_are_one() {
     let list = |values| AttributeProto {
         name: String::new(),
-        ..attribute("", Value::BoolList(BoolList { values }))
+        ..build_attribute("", Value::BoolList(BoolList { values }))
     };
     // One attribute states the mask 0b01 of two dimensions as two lists, [1] and [0].
-    let mut mask = attribute("involved_dim", Value::BoolVal(true)).encode_to_vec();
+    let mut mask = build_attribute("involved_dim", Value::BoolVal(true)).encode_to_vec();
     mask.extend(list(vec![true]).encode_to_vec());
     mask.extend(list(vec![false]).encode_to_vec());
     let mut bytes = Node {
         r#type: 7,
         attr: vec![
-            attribute("comm_type", Value::Int64Val(0)),
-            attribute("comm_size", Value::Int64Val(8)),
+            build_attribute("comm_type", Value::Int64Val(0)),
+            build_attribute("comm_size", Value::Int64Val(8)),
         ],
         ..Node::default()
     }
     .encode_to_vec();
     prost::encoding::bytes::encode(10, &mask, &mut bytes);
-    oracle::compare(record(&bytes));
-    let node = oracle::scanned(record(&bytes)).unwrap();
+    oracle::check_readers_agree(build_raw_record(&bytes));
+    let node = oracle::scan_raw_record(build_raw_record(&bytes)).unwrap();
     let chakram_trace::format::Op::Collective { dimensions, .. } = node.op else {
         panic!("{node:?}");
     };
@@ -122,8 +129,8 @@ fn messages_in_parts_are_one() {
     }
     .encode_to_vec();
     bytes.extend(io("", "x").encode_to_vec());
-    oracle::compare(record(&bytes));
-    let node = oracle::scanned(record(&bytes)).unwrap();
+    oracle::check_readers_agree(build_raw_record(&bytes));
+    let node = oracle::scan_raw_record(build_raw_record(&bytes)).unwrap();
     assert_eq!(node.groups, Some("[]"));
 }
 
@@ -133,6 +140,6 @@ fn types_have_32_bits() {
     // bits.
     let mut bytes = Vec::new();
     prost::encoding::uint64::encode(3, &((1 << 32) + 4), &mut bytes);
-    oracle::compare(record(&bytes));
-    assert!(oracle::scanned(record(&bytes)).is_ok());
+    oracle::check_readers_agree(build_raw_record(&bytes));
+    assert!(oracle::scan_raw_record(build_raw_record(&bytes)).is_ok());
 }

@@ -1,6 +1,6 @@
 //! Tests that ranks share one graph if their files differ only in peers and groups, which the bindings record.
 
-use super::{attribute, file, kernel};
+use super::{build_attribute, build_file_from_nodes, build_kernel};
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -26,7 +26,7 @@ const BOTH: &str = r#"[{"pg_name": "1", "ranks": [0, 1]}, {"pg_name": "2", "rank
 
 /// Returns the contents of the file of `rank`, one of four ranks. Each pair of ranks has a group, and each pair sends
 /// messages to the next pair.
-fn said(rank: u32) -> RankFileContents {
+fn build_rank_file_contents(rank: u32) -> RankFileContents {
     RankFileContents {
         to: (i64::from(rank) + 2) % 4,
         from: (i64::from(rank) + 2) % 4,
@@ -37,15 +37,15 @@ fn said(rank: u32) -> RankFileContents {
     }
 }
 
-fn number(name: &str, value: i64) -> AttributeProto {
-    attribute(name, Value::Int64Val(value))
+fn build_int_attribute(name: &str, value: i64) -> AttributeProto {
+    build_attribute(name, Value::Int64Val(value))
 }
 
-fn read(rank: u32, said: &RankFileContents) -> (Graph, RankBindingsOfGraphSlots) {
+fn read_rank_graph(rank: u32, said: &RankFileContents) -> (Graph, RankBindingsOfGraphSlots) {
     let node = |id, r#type, attr| Node {
         r#type,
         attr,
-        ..kernel(id, &[], &[])
+        ..build_kernel(id, &[], &[])
     };
     let declares = Node {
         name: "## process_group:init ##".to_owned(),
@@ -56,17 +56,24 @@ fn read(rank: u32, said: &RankFileContents) -> (Graph, RankBindingsOfGraphSlots)
         ..node(1, 1, Vec::new())
     };
     let reduce = |id, group: Option<&str>| {
-        let mut attr = vec![number("comm_type", 0), number("comm_size", said.bytes)];
-        let text = |name: &str| attribute("pg_name", Value::StringVal(name.to_owned()));
+        let mut attr = vec![
+            build_int_attribute("comm_type", 0),
+            build_int_attribute("comm_size", said.bytes),
+        ];
+        let text = |name: &str| build_attribute("pg_name", Value::StringVal(name.to_owned()));
         attr.extend(group.map(text));
         node(id, 7, attr)
     };
     let message = |id, r#type, end, peer| {
-        let tag = number("comm_tag", said.tag);
+        let tag = build_int_attribute("comm_tag", said.tag);
         node(
             id,
             r#type,
-            vec![number(end, peer), number("comm_size", 16), tag],
+            vec![
+                build_int_attribute(end, peer),
+                build_int_attribute("comm_size", 16),
+                tag,
+            ],
         )
     };
     let nodes = [
@@ -76,28 +83,32 @@ fn read(rank: u32, said: &RankFileContents) -> (Graph, RankBindingsOfGraphSlots)
         message(4, 5, "comm_dst", said.to),
         message(5, 6, "comm_src", said.from),
     ];
-    Graph::read_graph(&file(&nodes), rank, EnforcedDependencyKinds::Both)
-        .expect("nothing is wrong with it")
+    Graph::read_graph(
+        &build_file_from_nodes(&nodes),
+        rank,
+        EnforcedDependencyKinds::Both,
+    )
+    .expect("nothing is wrong with it")
 }
 
-fn workload(ranks: &[RankFileContents]) -> Result<Workload, WorkloadError> {
+fn build_workload(ranks: &[RankFileContents]) -> Result<Workload, WorkloadError> {
     let mut builder = WorkloadBuilder::default();
     for (rank, said) in (0..).zip(ranks) {
-        let (graph, binding) = read(rank, said);
+        let (graph, binding) = read_rank_graph(rank, said);
         let graph = builder.add_graph(graph);
         builder.add_rank(Rank(rank), graph, binding, Time::ZERO)?;
     }
     builder.finish_workload(Some(4), MissingRankPolicy::Refuse)
 }
 
-fn graphs(ranks: &[RankFileContents]) -> usize {
-    workload(ranks).unwrap().graphs().len()
+fn count_workload_graphs(ranks: &[RankFileContents]) -> usize {
+    build_workload(ranks).unwrap().graphs().len()
 }
 
 #[test]
 fn ranks_that_differ_in_peers_and_groups_share_a_graph_and_keep_both() {
-    let ranks = [0, 1, 2, 3].map(said);
-    let workload = workload(&ranks).unwrap();
+    let ranks = [0, 1, 2, 3].map(build_rank_file_contents);
+    let workload = build_workload(&ranks).unwrap();
     assert_eq!(workload.graphs().len(), 1);
     for (rank, instance) in (0_u32..).zip(workload.instances()) {
         let pair = rank / 2 * 2;
@@ -112,7 +123,7 @@ fn ranks_that_differ_in_peers_and_groups_share_a_graph_and_keep_both() {
 
 #[test]
 fn what_a_rank_declares_for_itself_is_its_own() {
-    let mut ranks = [0, 1, 2, 3].map(said);
+    let mut ranks = [0, 1, 2, 3].map(build_rank_file_contents);
     for said in &mut ranks[..2] {
         said.declared = r#"[{"pg_name": "1", "ranks": [0, 1]}]"#;
     }
@@ -120,7 +131,7 @@ fn what_a_rank_declares_for_itself_is_its_own() {
         said.group = Some("1");
         said.declared = r#"[{"pg_name": "1", "ranks": [2, 3]}]"#;
     }
-    let found = workload(&ranks).unwrap();
+    let found = build_workload(&ranks).unwrap();
     assert_eq!(found.graphs().len(), 1);
     let last = &found.instances()[3];
     let group = &found.groups()[last.groups[1].index()];
@@ -130,7 +141,7 @@ fn what_a_rank_declares_for_itself_is_its_own() {
         said.group = (rank < 2).then_some("1");
     }
     assert_eq!(
-        graphs(&ranks),
+        count_workload_graphs(&ranks),
         2,
         "then both of its collectives are one slot"
     );
@@ -138,7 +149,7 @@ fn what_a_rank_declares_for_itself_is_its_own() {
 
 #[test]
 fn anything_else_that_differs_keeps_graphs_apart() {
-    let alike = [0, 1, 2, 3].map(said);
+    let alike = [0, 1, 2, 3].map(build_rank_file_contents);
     let changes: [fn(&mut RankFileContents); 3] = [
         |said| said.tag = 6,
         |said| said.bytes = 9,
@@ -149,15 +160,15 @@ fn anything_else_that_differs_keeps_graphs_apart() {
     for change in changes {
         let mut ranks = alike.clone();
         change(&mut ranks[3]);
-        assert_eq!(graphs(&ranks), 2);
+        assert_eq!(count_workload_graphs(&ranks), 2);
     }
 }
 
 #[test]
 fn an_undeclared_group_is_named_by_the_rank_that_uses_it() {
-    let mut ranks = [0, 1, 2, 3].map(said);
+    let mut ranks = [0, 1, 2, 3].map(build_rank_file_contents);
     ranks[3].group = Some("nine");
-    let error = workload(&ranks).unwrap_err().to_string();
+    let error = build_workload(&ranks).unwrap_err().to_string();
     let expected = "rank 3, node 3: group `nine` is not declared";
     assert!(error.contains(expected), "{error}");
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::generate::plan::{AllRankCoordinatesAndGroups, ParallelGroupKind};
 
-fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPlan {
+fn build_placed_plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.data, plan.pipeline) = (tensor, data, pipeline);
     plan.place = place.iter().map(|text| text.parse().unwrap()).collect();
@@ -11,7 +11,7 @@ fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPla
 }
 
 /// Returns the rank of each (tensor, data, stage); the tensor index changes fastest.
-fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
+fn list_ranks_by_coordinates(plan: &ParallelismPlan) -> Vec<u32> {
     let mut placed = plan.clone();
     placed.ranks = plan.ranks_by_position().unwrap();
     let placement = AllRankCoordinatesAndGroups::new(&placed);
@@ -35,9 +35,9 @@ fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
 /// so its rank is t + 2 p + 4 d.
 #[test]
 fn ranks_follow_from_where_axes_lie() {
-    let plan = plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);
+    let plan = build_placed_plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);
     // For (p, d) = (0, 0), (0, 1), (1, 0) and (1, 1), the ranks are 0 1, 4 5, 2 3 and 6 7.
-    assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
+    assert_eq!(list_ranks_by_coordinates(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     // The mappings decide the ranks, so `order` has no effect.
     let mut turned = plan.clone();
     turned.order = [
@@ -45,9 +45,12 @@ fn ranks_follow_from_where_axes_lie() {
         ParallelAxis::Data,
         ParallelAxis::Tensor,
     ];
-    assert_eq!(ranks(&turned), ranks(&plan));
+    assert_eq!(
+        list_ranks_by_coordinates(&turned),
+        list_ranks_by_coordinates(&plan)
+    );
     // These mappings give the default order, so the result contains no explicit ranks.
-    let plan = self::plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
+    let plan = build_placed_plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
     assert_eq!(plan.ranks_by_position().unwrap(), [0_u32; 0]);
 }
 
@@ -56,8 +59,8 @@ fn ranks_follow_from_where_axes_lie() {
 /// replica d has rank t + 2 b + 4 a, so replicas 0, 1, 2, 3 with t = 0 have ranks 0, 4, 2, 6.
 #[test]
 fn an_axis_may_lie_along_several_dimensions() {
-    let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);
-    assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
+    let plan = build_placed_plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);
+    assert_eq!(list_ranks_by_coordinates(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     let mut placed = plan.clone();
     placed.ranks = plan.ranks_by_position().unwrap();
     let first = TensorDataStageCoordinates {
@@ -69,8 +72,11 @@ fn an_axis_may_lie_along_several_dimensions() {
         AllRankCoordinatesAndGroups::new(&placed).members_of_group(ParallelGroupKind::Data, first);
     assert_eq!(group, [0, 4, 2, 6]);
     // A mapping without a number of members gets the axis's remaining members.
-    let open = self::plan(2, 4, 1, &["tp@0", "dp@1", "dp:2@0"]);
-    assert_eq!(ranks(&open), ranks(&plan));
+    let open = build_placed_plan(2, 4, 1, &["tp@0", "dp@1", "dp:2@0"]);
+    assert_eq!(
+        list_ranks_by_coordinates(&open),
+        list_ranks_by_coordinates(&plan)
+    );
 }
 
 #[test]
@@ -81,7 +87,7 @@ fn a_machine_has_the_last_word() {
         plan.resolve_place_dimensions(&machine).map(|()| plan)
     };
     let why = |plan: &ParallelismPlan| on(plan).unwrap_err().to_string();
-    let named = plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@infiniband"]);
+    let named = build_placed_plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@infiniband"]);
     let refused = named.ranks_by_position().unwrap_err().to_string();
     assert!(
         refused.contains("names of dimensions need a machine"),
@@ -89,18 +95,21 @@ fn a_machine_has_the_last_word() {
     );
     // The job may leave half of the outermost dimension empty.
     assert_eq!(on(&named).unwrap().ranks_by_position().unwrap().len(), 8);
-    assert_eq!(ranks(&on(&named).unwrap()), [0, 1, 4, 5, 2, 3, 6, 7]);
-    let short = plan(2, 2, 2, &["tp@0", "pp@1", "dp@1"]);
+    assert_eq!(
+        list_ranks_by_coordinates(&on(&named).unwrap()),
+        [0, 1, 4, 5, 2, 3, 6, 7]
+    );
+    let short = build_placed_plan(2, 2, 2, &["tp@0", "pp@1", "dp@1"]);
     let expected = "`place` is tp@0,pp@1,dp@1; expected members along dimension 0 (nvlink) whose product is \
                     all 4 NPUs of it, not 2";
     assert!(why(&short).contains(expected), "{}", why(&short));
-    let outside = plan(2, 2, 2, &["tp@1", "pp@1", "dp@1"]);
+    let outside = build_placed_plan(2, 2, 2, &["tp@1", "pp@1", "dp@1"]);
     assert!(why(&outside).contains("dimension 0 (nvlink) whose product is all 4"));
-    let much = plan(4, 8, 1, &["tp@0", "dp@1"]);
+    let much = build_placed_plan(4, 8, 1, &["tp@0", "dp@1"]);
     assert!(why(&much).contains("at most the 4 NPUs of it, not 8"));
-    let unknown = plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@ethernet"]);
+    let unknown = build_placed_plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@ethernet"]);
     assert!(why(&unknown).contains("0 (nvlink, 4 NPUs), 1 (infiniband, 4 NPUs)"));
-    assert!(why(&plan(4, 1, 1, &["tp@2"])).contains("dimensions of the machine"));
+    assert!(why(&build_placed_plan(4, 1, 1, &["tp@2"])).contains("dimensions of the machine"));
 }
 
 #[test]
@@ -113,13 +122,13 @@ fn stretches_come_to_the_degrees() {
         &["tp@0", "dp@1", "dp@0"],
         &["tp@0", "dp:8@1", "dp@1"],
     ] {
-        let text = why(&plan(2, 4, 1, place));
+        let text = why(&build_placed_plan(2, 4, 1, place));
         assert!(
             text.contains("members of dp whose product is its degree, 4"),
             "{text}"
         );
     }
-    let mut both = plan(2, 1, 1, &["tp@0"]);
+    let mut both = build_placed_plan(2, 1, 1, &["tp@0"]);
     both.ranks = vec![1, 0];
     assert!(why(&both).contains("no `place` together with `ranks`"));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn grid(dies: [u32; 2], cores: [u32; 2]) -> TiledMachineCoreGrid {
+fn build_core_grid(dies: [u32; 2], cores: [u32; 2]) -> TiledMachineCoreGrid {
     TiledMachineCoreGrid {
         dies,
         cores,
@@ -10,14 +10,14 @@ fn grid(dies: [u32; 2], cores: [u32; 2]) -> TiledMachineCoreGrid {
     }
 }
 
-fn apart(a: [u32; 2], b: [u32; 2]) -> u32 {
+fn measure_core_distance(a: [u32; 2], b: [u32; 2]) -> u32 {
     a[0].abs_diff(b[0]) + a[1].abs_diff(b[1])
 }
 
 #[test]
 fn orders_take_every_core_once() {
     for dies in [[1, 1], [5, 4], [3, 3], [1, 4], [4, 1], [2, 5]] {
-        let grid = grid(dies, [4, 2]);
+        let grid = build_core_grid(dies, [4, 2]);
         for (order, _) in TileOrder::ALL {
             let all = grid.list_cores_in_order(*order);
             let distinct: BTreeSet<_> = all.iter().collect();
@@ -34,7 +34,7 @@ fn orders_take_every_core_once() {
 /// Tests orders on 2 x 2 dies of 2 x 2 cores.
 #[test]
 fn orders_are_those_of_their_names() {
-    let grid = grid([2, 2], [2, 2]);
+    let grid = build_core_grid([2, 2], [2, 2]);
     assert_eq!(
         grid.list_cores_in_order(TileOrder::Line)[..5],
         [[0, 0], [1, 0], [2, 0], [3, 0], [0, 1]]
@@ -62,10 +62,10 @@ fn orders_are_those_of_their_names() {
 /// In serpentine order on 4 x 4 cores, each half of the order (eight consecutive cores) is a ring of neighbours.
 #[test]
 fn a_tensor_group_of_half_a_die_is_a_ring() {
-    let all = grid([5, 4], [4, 4]).list_cores_in_order(TileOrder::Serpentine);
+    let all = build_core_grid([5, 4], [4, 4]).list_cores_in_order(TileOrder::Serpentine);
     for group in all.chunks(8) {
         assert!(
-            (0..8).all(|i| apart(group[i], group[(i + 1) % 8]) == 1),
+            (0..8).all(|i| measure_core_distance(group[i], group[(i + 1) % 8]) == 1),
             "{group:?}"
         );
     }
@@ -73,7 +73,7 @@ fn a_tensor_group_of_half_a_die_is_a_ring() {
 
 #[test]
 fn faulty_cores_are_left_out_and_too_many_ranks_refused() {
-    let mut grid = grid([1, 1], [2, 2]);
+    let mut grid = build_core_grid([1, 1], [2, 2]);
     grid.faulty.insert([1, 0]);
     assert_eq!(
         grid.list_cores_in_order(TileOrder::Line),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn lines(schedule: &PipelineSchedule, stages: u32, count: u32) -> String {
+fn format_schedule_lines(schedule: &PipelineSchedule, stages: u32, count: u32) -> String {
     schedule.to_lines(stages, count).join("\n")
 }
 
@@ -11,13 +11,13 @@ fn orders_are_read_as_they_are_written() {
     for (schedule, stages, count) in [
         (PipelineSchedule::GPipe, 3, 5),
         (ONE_F_ONE_B, 4, 8),
-        (interleaved(3), 4, 8),
+        (build_interleaved_schedule(3), 4, 8),
         (PipelineSchedule::Inference, 3, 4),
         (PipelineSchedule::ZeroBubbleH1, 4, 9),
         (PipelineSchedule::ZeroBubbleV, 4, 8),
         (PipelineSchedule::DualPipeV, 4, 10),
     ] {
-        let text = lines(&schedule, stages, count);
+        let text = format_schedule_lines(&schedule, stages, count);
         let orders =
             StagePassOrders::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(
@@ -27,7 +27,7 @@ fn orders_are_read_as_they_are_written() {
         let listed = PipelineSchedule::Listed(Arc::new(orders));
         assert_eq!(listed.check_size(stages, count), Ok(()));
         assert_eq!(listed.has_training(), schedule.has_training());
-        assert_eq!(lines(&listed, stages, count), text);
+        assert_eq!(format_schedule_lines(&listed, stages, count), text);
         for stage in 0..stages {
             let of = |one: &PipelineSchedule| {
                 one.steps_of_stage(stage, stages, count).collect::<Vec<_>>()
@@ -46,11 +46,17 @@ fn a_file_of_pytorch_is_read() {
     let text = "0F0,0F1,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1,\r\n";
     let orders = StagePassOrders::parse(text).unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
-    assert_eq!(order(listed.clone(), 0, 2, 2), "1a 2a 1a\' 2a\'");
-    assert_eq!(order(listed, 1, 2, 2), "1a 1a\' 2a 2a\'");
+    assert_eq!(
+        format_pass_order(listed.clone(), 0, 2, 2),
+        "1a 2a 1a\' 2a\'"
+    );
+    assert_eq!(format_pass_order(listed, 1, 2, 2), "1a 1a\' 2a 2a\'");
     let pair = StagePassOrders::parse("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0I2,0W2").unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(pair));
-    assert_eq!(order(listed, 0, 1, 3), "1a 2a 3a|1a\' 2a\' 3ai 3aw");
+    assert_eq!(
+        format_pass_order(listed, 0, 1, 3),
+        "1a 2a 3a|1a\' 2a\' 3ai 3aw"
+    );
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(super) struct PipelineTimeAndPeakMicroBatches {
 /// Simulates `schedule` on stages with the given durations of the forward and backward pass through
 /// one chunk. Messages take no time. Panics if the pipeline deadlocks, or if an order omits or
 /// repeats a pass.
-pub(super) fn play(
+pub(super) fn simulate_schedule(
     schedule: &PipelineSchedule,
     stages: &[(u64, u64)],
     micro_batches: u32,

@@ -18,7 +18,7 @@ struct SimulatedStepsResult {
 }
 
 /// Returns the parts of the model on each stage, in order of chunks.
-fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
+fn list_model_parts_by_stage(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
     let of = |stage: u32| match schedule {
         PipelineSchedule::ZeroBubbleV | PipelineSchedule::DualPipeV => {
             vec![stage, 2 * stages - stage - 1]
@@ -41,7 +41,7 @@ fn play_steps(
     times: PassKindDurations,
     split: bool,
 ) -> SimulatedStepsResult {
-    let places = places(schedule, stages);
+    let places = list_model_parts_by_stage(schedule, stages);
     let parts = 1 + places.iter().flatten().max().unwrap();
     // In schedules with two directions, each micro-batch passes through only half of the chunks.
     let share = u64::from(parts / stages);
@@ -142,7 +142,7 @@ fn play_steps(
 }
 
 /// Returns the makespan, and the longest idle time of any stage.
-fn makespan(
+fn simulate_makespan_and_idle(
     schedule: PipelineSchedule,
     stages: u32,
     count: u32,
@@ -159,12 +159,22 @@ fn makespan(
 #[test]
 fn published_makespans_come_out() {
     let times = [10, 12, 8, 30];
-    assert_eq!(makespan(ONE_F_ONE_B, 4, 8, times, false), [330, 90]);
-    assert_eq!(makespan(ONE_F_ONE_B, 4, 8, times, true), [306, 66]);
+    assert_eq!(
+        simulate_makespan_and_idle(ONE_F_ONE_B, 4, 8, times, false),
+        [330, 90]
+    );
+    assert_eq!(
+        simulate_makespan_and_idle(ONE_F_ONE_B, 4, 8, times, true),
+        [306, 66]
+    );
     let h1 = || PipelineSchedule::ZeroBubbleH1;
-    assert_eq!(makespan(h1(), 4, 8, times, false), [282, 42]);
-    let dual =
-        |stages, count, times| makespan(PipelineSchedule::DualPipe, stages, count, times, false);
+    assert_eq!(
+        simulate_makespan_and_idle(h1(), 4, 8, times, false),
+        [282, 42]
+    );
+    let dual = |stages, count, times| {
+        simulate_makespan_and_idle(PipelineSchedule::DualPipe, stages, count, times, false)
+    };
     assert_eq!(dual(8, 20, [1, 1, 1, 3]), [66, 6]);
     assert_eq!(dual(8, 20, [10, 10, 10, 30]), [660, 60]);
     assert_eq!(dual(8, 20, [10, 10, 10, 26]), [604, 48]);
@@ -371,7 +381,7 @@ fn pairs_shorten_interleaved_steps_by_what_they_hide() {
             }
         }
     }
-    let order = order(PipelineSchedule::InterleavedPairs { chunks: 2 }, 1, 2, 4);
+    let order = format_pass_order(PipelineSchedule::InterleavedPairs { chunks: 2 }, 1, 2, 4);
     assert_eq!(
         order,
         "1a 2a 1b 2b|1b' 3a|2b' 4a|1a' 3b|2a' 4b|3b' 4b' 3a' 4a'"

@@ -6,41 +6,41 @@ use super::*;
 mod oracle;
 mod sums;
 
-fn samples(parts: u32, stride: u32) -> SampleRowColumnSharding {
+fn shard_samples(parts: u32, stride: u32) -> SampleRowColumnSharding {
     SampleRowColumnSharding {
         samples: MemberNumberDigit::new(parts, stride),
         ..SampleRowColumnSharding::WHOLE
     }
 }
 
-fn columns(parts: u32, stride: u32) -> SampleRowColumnSharding {
+fn shard_columns(parts: u32, stride: u32) -> SampleRowColumnSharding {
     SampleRowColumnSharding {
         columns: MemberNumberDigit::new(parts, stride),
         ..SampleRowColumnSharding::WHOLE
     }
 }
 
-fn groups(among: &EqualSizedMemberGroups) -> Vec<Vec<u32>> {
+fn list_group_members(among: &EqualSizedMemberGroups) -> Vec<Vec<u32>> {
     (0..among.group_count())
         .map(|g| among.members_of(g))
         .collect()
 }
 
-fn gathers(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
+fn expect_all_gather(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
     let Redistribution::AllGather { among, share } = change else {
         panic!("{change:?}");
     };
-    (groups(among), *share)
+    (list_group_members(among), *share)
 }
 
-fn exchanges(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
+fn expect_all_to_all(change: &Redistribution) -> (Vec<Vec<u32>>, u64) {
     let Redistribution::AllToAll { among, share } = change else {
         panic!("{change:?}");
     };
-    (groups(among), *share)
+    (list_group_members(among), *share)
 }
 
-fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
+fn expect_messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
     let Redistribution::Messages { messages, of } = change else {
         panic!("{change:?}");
     };
@@ -50,17 +50,17 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 
 #[test]
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
-    let change = plan_redistribution(&columns(4, 1), &SampleRowColumnSharding::WHOLE, 4);
-    assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
+    let change = plan_redistribution(&shard_columns(4, 1), &SampleRowColumnSharding::WHOLE, 4);
+    assert_eq!(expect_all_gather(&change), (vec![vec![0, 1, 2, 3]], 1));
     // If the samples are also split in two, there are two groups of four members, and each member ends with 1/2 of the
     // result.
     let [before, after] = [4, 1].map(|parts| SampleRowColumnSharding {
         columns: MemberNumberDigit::new(parts, 1),
-        ..samples(2, 4)
+        ..shard_samples(2, 4)
     });
     let change = plan_redistribution(&before, &after, 8);
     let halves = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
-    assert_eq!(gathers(&change), (halves, 2));
+    assert_eq!(expect_all_gather(&change), (halves, 2));
 }
 
 #[test]
@@ -68,15 +68,19 @@ fn tables_of_dlrm_are_exchanged_for_samples() {
     // Member i has the columns of its own tables for all samples, which are 1/4 of the result. It needs all columns of
     // its own samples, so it receives 1/16 of the result from each member.
     let all = vec![vec![0, 1, 2, 3]];
-    let forward = plan_redistribution(&columns(4, 1), &samples(4, 1), 4);
-    assert_eq!(exchanges(&forward), (all.clone(), 4));
-    let backward = plan_redistribution(&samples(4, 1), &columns(4, 1), 4);
-    assert_eq!(exchanges(&backward), (all, 4));
+    let forward = plan_redistribution(&shard_columns(4, 1), &shard_samples(4, 1), 4);
+    assert_eq!(expect_all_to_all(&forward), (all.clone(), 4));
+    let backward = plan_redistribution(&shard_samples(4, 1), &shard_columns(4, 1), 4);
+    assert_eq!(expect_all_to_all(&backward), (all, 4));
 }
 
 #[test]
 fn slices_are_there() {
-    for after in [SampleRowColumnSharding::WHOLE, columns(4, 1), samples(2, 2)] {
+    for after in [
+        SampleRowColumnSharding::WHOLE,
+        shard_columns(4, 1),
+        shard_samples(2, 2),
+    ] {
         assert_eq!(
             plan_redistribution(&SampleRowColumnSharding::WHOLE, &after, 4),
             Redistribution::Nothing
@@ -84,7 +88,7 @@ fn slices_are_there() {
     }
     // Each member has one half of the result, and member i needs the i-th quarter.
     assert_eq!(
-        plan_redistribution(&columns(2, 2), &columns(4, 1), 4),
+        plan_redistribution(&shard_columns(2, 2), &shard_columns(4, 1), 4),
         Redistribution::Nothing
     );
     let rows = SampleRowColumnSharding {
@@ -101,13 +105,19 @@ fn slices_are_there() {
 fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
     // Even members and odd members have different columns. Members 0 and 1 need the first half of
     // the samples, and each already has 1/4 of the result in its own columns.
-    let change = plan_redistribution(&columns(2, 1), &samples(2, 2), 4);
-    assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
+    let change = plan_redistribution(&shard_columns(2, 1), &shard_samples(2, 2), 4);
+    assert_eq!(
+        expect_all_gather(&change),
+        (vec![vec![0, 1], vec![2, 3]], 2)
+    );
     // After a sum over k, members 0 and 1 both have the first half of the columns. Member i needs the i-th quarter of
     // the samples. Member 0 already has half of what it needs (1/8 of the result). Member 2 has the other half (1/8 of
     // the result).
-    let change = plan_redistribution(&columns(2, 2), &samples(4, 1), 4);
-    assert_eq!(exchanges(&change), (vec![vec![0, 2], vec![1, 3]], 4));
+    let change = plan_redistribution(&shard_columns(2, 2), &shard_samples(4, 1), 4);
+    assert_eq!(
+        expect_all_to_all(&change),
+        (vec![vec![0, 2], vec![1, 3]], 4)
+    );
 }
 
 #[test]
@@ -115,8 +125,8 @@ fn two_that_need_the_same_both_get_it_in_an_exchange() {
     // Members 0 and 1 need the first half of the samples. Each member has a different quarter of the columns, and half
     // of this quarter (1/8 of the result) belongs to the samples that it needs. Each member receives the other three
     // eighths of what it needs. Including the fragment for itself, each member sends and receives 1/2 of the result.
-    let change = plan_redistribution(&columns(4, 1), &samples(2, 2), 4);
-    assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
+    let change = plan_redistribution(&shard_columns(4, 1), &shard_samples(2, 2), 4);
+    assert_eq!(expect_all_to_all(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
 
 #[test]
@@ -124,49 +134,66 @@ fn strangers_send_messages() {
     // Even members have the first half of the columns, but members 0 and 1 need it. Members 0 and 2
     // are equally near to member 1, and members 1 and 3 are equally near to member 2, so the lower
     // one sends.
-    let change = plan_redistribution(&columns(2, 1), &columns(2, 2), 4);
-    assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
+    let change = plan_redistribution(&shard_columns(2, 1), &shard_columns(2, 2), 4);
+    assert_eq!(expect_messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
     // If the columns are cut into sixths, even members have 0..3 and odd members have 3..6. Members 0 and 1 need 0..2,
     // members 2 and 3 need 2..4, and members 4 and 5 need 4..6. Member 1 lacks both sixths that it needs, and so does
     // member 4. Member 2 lacks sixth 3, and member 3 lacks sixth 2.
-    let change = plan_redistribution(&columns(2, 1), &columns(3, 2), 6);
+    let change = plan_redistribution(&shard_columns(2, 1), &shard_columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
-    assert_eq!(messages(change), (expected, 6));
+    assert_eq!(expect_messages(change), (expected, 6));
 }
 
 #[test]
 fn a_sum_is_scattered_to_slices_of_those_who_sum() {
     let thirds = MemberNumberDigit::new(3, 1);
     let among = |from: &SampleRowColumnSharding, to: &SampleRowColumnSharding| {
-        reduce_scatter_groups(from, &[thirds], to, 6).map(|p| groups(&p))
+        reduce_scatter_groups(from, &[thirds], to, 6).map(|p| list_group_members(&p))
     };
     let pairs = vec![vec![0, 1, 2], vec![3, 4, 5]];
     // Columns are split by 2. Members 0, 1 and 2 sum the first half, and each of them keeps one
     // third of its samples.
     let both = SampleRowColumnSharding {
         samples: thirds,
-        ..columns(2, 3)
+        ..shard_columns(2, 3)
     };
-    assert_eq!(among(&columns(2, 3), &both), Some(pairs.clone()));
+    assert_eq!(among(&shard_columns(2, 3), &both), Some(pairs.clone()));
     // If each member instead keeps one third of its half's columns, it keeps one sixth of all
     // columns.
-    assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
+    assert_eq!(
+        among(&shard_columns(2, 3), &shard_columns(6, 1)),
+        Some(pairs)
+    );
     // No reduce-scatter is possible in four cases: all members keep their shards, two summing members need the same
     // part, the summing members have different shards, or nothing is summed.
-    assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
-    assert_eq!(among(&SampleRowColumnSharding::WHOLE, &columns(3, 2)), None);
-    assert_eq!(among(&columns(3, 1), &both), None);
-    assert_eq!(reduce_scatter_groups(&columns(2, 3), &[], &both, 6), None);
+    assert_eq!(among(&shard_columns(2, 3), &shard_columns(2, 3)), None);
+    assert_eq!(
+        among(&SampleRowColumnSharding::WHOLE, &shard_columns(3, 2)),
+        None
+    );
+    assert_eq!(among(&shard_columns(3, 1), &both), None);
+    assert_eq!(
+        reduce_scatter_groups(&shard_columns(2, 3), &[], &both, 6),
+        None
+    );
 }
 
 #[test]
 fn thousands_of_members_are_no_matter() {
-    let change = plan_redistribution(&columns(4096, 1), &SampleRowColumnSharding::WHOLE, 4096);
+    let change = plan_redistribution(
+        &shard_columns(4096, 1),
+        &SampleRowColumnSharding::WHOLE,
+        4096,
+    );
     assert!(matches!(&change, Redistribution::AllGather { among, share: 1 } if among.is_all()));
     // Each of the 256 shards is on two members. Even members need the first 128 shards, and odd
     // members need the last 128 shards. The even members 0, 2, .., 254 and the odd members 257,
     // 259, .., 511 already have one of the shards that they need.
-    let (messages, of) = messages(plan_redistribution(&columns(256, 2), &columns(2, 1), 512));
+    let (messages, of) = expect_messages(plan_redistribution(
+        &shard_columns(256, 2),
+        &shard_columns(2, 1),
+        512,
+    ));
     assert_eq!((messages.len(), of), (512 * 128 - 256, 256));
 }
 
@@ -175,7 +202,7 @@ fn thousands_of_members_are_no_matter() {
 fn digits_in_the_same_place_are_refused() {
     let diagonal = SampleRowColumnSharding {
         samples: MemberNumberDigit::new(2, 1),
-        ..columns(2, 1)
+        ..shard_columns(2, 1)
     };
     plan_redistribution(&SampleRowColumnSharding::WHOLE, &diagonal, 4);
 }
@@ -183,5 +210,5 @@ fn digits_in_the_same_place_are_refused() {
 #[test]
 #[should_panic(expected = "of 6")]
 fn more_parts_than_members_have_are_refused() {
-    plan_redistribution(&columns(4, 1), &SampleRowColumnSharding::WHOLE, 6);
+    plan_redistribution(&shard_columns(4, 1), &SampleRowColumnSharding::WHOLE, 6);
 }

@@ -8,11 +8,11 @@ const INPUTS: u64 = 6;
 const OUTPUTS: u64 = 4;
 
 /// Returns a 3 x 3 convolution with 6 input channels and 4 output channels.
-pub(super) fn work(size: [u64; 2], stride: u64, padding: u64) -> OperatorKind {
-    convolution(size, [3, 3], stride, padding)
+pub(super) fn build_3x3_convolution(size: [u64; 2], stride: u64, padding: u64) -> OperatorKind {
+    build_convolution(size, [3, 3], stride, padding)
 }
 
-fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> OperatorKind {
+fn build_convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> OperatorKind {
     OperatorKind::Convolution {
         inputs: INPUTS,
         outputs: OUTPUTS,
@@ -39,16 +39,16 @@ const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
     ([8, 2], [1, 1], 3, 8),
 ];
 
-fn x(b: u64, c: u64, h: u64, w: u64) -> i64 {
-    number(((b * 8 + c) * 16 + h) * 16 + w)
+fn generate_input_value(b: u64, c: u64, h: u64, w: u64) -> i64 {
+    generate_small_value(((b * 8 + c) * 16 + h) * 16 + w)
 }
 
-fn filter(k: u64, c: u64, r: u64, s: u64) -> i64 {
-    number(10_000 + ((k * 8 + c) * 8 + r) * 8 + s)
+fn generate_filter_value(k: u64, c: u64, r: u64, s: u64) -> i64 {
+    generate_small_value(10_000 + ((k * 8 + c) * 8 + r) * 8 + s)
 }
 
-fn dy(b: u64, k: u64, h: u64, w: u64) -> i64 {
-    number(20_000 + ((b * 8 + k) * 16 + h) * 16 + w)
+fn generate_output_gradient(b: u64, k: u64, h: u64, w: u64) -> i64 {
+    generate_small_value(20_000 + ((b * 8 + k) * 16 + h) * 16 + w)
 }
 
 /// Windows over an image: the sizes of the image and of the window, the stride and the padding.
@@ -134,11 +134,11 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
             stride,
             padding,
         };
-        let whole = whole(windows);
-        let parts = divisors(windows.count(0)).into_iter();
+        let whole = convolve_on_one_device(windows);
+        let parts = list_divisors(windows.count(0)).into_iter();
         for i in parts.filter(|&i| size[0].is_multiple_of(u64::from(i))) {
             for (b, c, k) in [(1, 1, 1), (2, 1, 2), (1, 3, 1), (2, 2, 4)] {
-                convolve(windows, &whole, [b, c, i, k]);
+                check_sharded_convolution(windows, &whole, [b, c, i, k]);
                 cuts += usize::from(i > 1);
             }
         }
@@ -149,7 +149,7 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
 }
 
 /// Computes the output, the input gradient and the filter gradient on a single device.
-fn whole(windows: ImageWindowGeometry) -> [Values; 3] {
+fn convolve_on_one_device(windows: ImageWindowGeometry) -> [Values; 3] {
     let all = 0..windows.count(0);
     let [mut y, mut dx, mut dw] = [(); 3].map(|()| Values::new());
     for b in 0..SAMPLES {
@@ -157,11 +157,14 @@ fn whole(windows: ImageWindowGeometry) -> [Values; 3] {
             for k in 0..OUTPUTS {
                 windows.each(all.clone(), |[h, w], [r, s], pixel| {
                     let Some([row, column]) = pixel else { return };
-                    let output = x(b, c, row, column) * filter(k, c, r, s);
+                    let output =
+                        generate_input_value(b, c, row, column) * generate_filter_value(k, c, r, s);
                     *y.entry([b, k, h, w]).or_default() += output;
-                    let gradient = dy(b, k, h, w) * filter(k, c, r, s);
+                    let gradient =
+                        generate_output_gradient(b, k, h, w) * generate_filter_value(k, c, r, s);
                     *dx.entry([b, c, row, column]).or_default() += gradient;
-                    let weight = dy(b, k, h, w) * x(b, c, row, column);
+                    let weight = generate_output_gradient(b, k, h, w)
+                        * generate_input_value(b, c, row, column);
                     *dw.entry([k, c, r, s]).or_default() += weight;
                 });
             }
@@ -170,7 +173,11 @@ fn whole(windows: ImageWindowGeometry) -> [Values; 3] {
     [y, dx, dw]
 }
 
-fn convolve(windows: ImageWindowGeometry, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
+fn check_sharded_convolution(
+    windows: ImageWindowGeometry,
+    whole: &[Values; 3],
+    [b, c, i, k]: [u32; 4],
+) {
     let ImageWindowGeometry {
         size,
         kernel,
@@ -178,7 +185,7 @@ fn convolve(windows: ImageWindowGeometry, whole: &[Values; 3], [b, c, i, k]: [u3
         padding,
     } = windows;
     let case = format!("{windows:?} {:?}", [b, c, i, k]);
-    let work = convolution(size, kernel, stride, padding);
+    let work = build_convolution(size, kernel, stride, padding);
     let count = b * c * i * k;
     let degrees = OperatorAxisShardCounts::of_convolution(b, c, i, k);
     let sharding = OperatorShardWorkAndSums::new(&work, SAMPLES, degrees, count).unwrap();
@@ -194,33 +201,36 @@ fn convolve(windows: ImageWindowGeometry, whole: &[Values; 3], [b, c, i, k]: [u3
         for ic in 0..c {
             for ii in 0..i {
                 for ik in 0..k {
-                    let own = part(size[0], ii, i);
+                    let own = compute_part_range(size[0], ii, i);
                     let mut used = DeviceRowsUsed {
                         own: own.clone(),
                         rows: None,
                     };
                     let [mut outputs, mut gradients, mut weights] = [(); 3].map(|()| Values::new());
                     let mut products = 0;
-                    let channels = part(INPUTS, ic, c);
-                    for b in part(SAMPLES, ib, b) {
+                    let channels = compute_part_range(INPUTS, ic, c);
+                    for b in compute_part_range(SAMPLES, ib, b) {
                         for c in channels.clone() {
                             for h in own.clone() {
                                 for w in 0..size[1] {
                                     gradients.insert([b, c, h, w], 0);
                                 }
                             }
-                            for k in part(OUTPUTS, ik, k) {
-                                let rows = part(windows.count(0), ii, i);
+                            for k in compute_part_range(OUTPUTS, ik, k) {
+                                let rows = compute_part_range(windows.count(0), ii, i);
                                 windows.each(rows, |[h, w], [r, s], pixel| {
                                     products += 1;
                                     let y = outputs.entry([b, k, h, w]).or_default();
                                     let weight = weights.entry([k, c, r, s]).or_default();
                                     let Some([row, column]) = pixel else { return };
                                     used.row(row);
-                                    *y += x(b, c, row, column) * filter(k, c, r, s);
-                                    *weight += x(b, c, row, column) * dy(b, k, h, w);
+                                    *y += generate_input_value(b, c, row, column)
+                                        * generate_filter_value(k, c, r, s);
+                                    *weight += generate_input_value(b, c, row, column)
+                                        * generate_output_gradient(b, k, h, w);
                                     let element = [b, c, row, column];
-                                    let value = dy(b, k, h, w) * filter(k, c, r, s);
+                                    let value = generate_output_gradient(b, k, h, w)
+                                        * generate_filter_value(k, c, r, s);
                                     *gradients.entry(element).or_default() += value;
                                 });
                             }
@@ -244,8 +254,8 @@ fn convolve(windows: ImageWindowGeometry, whole: &[Values; 3], [b, c, i, k]: [u3
                         others.count() as u64 <= halo[0] + halo[1],
                         "{case}: {device}"
                     );
-                    note(&mut y, device, outputs);
-                    note(&mut dw, device, weights);
+                    add_partial_sums(&mut y, device, outputs);
+                    add_partial_sums(&mut dw, device, weights);
                     for (element, value) in gradients {
                         if own.contains(&element[2]) {
                             dx.entry(element).or_default().push((device, value));
@@ -269,13 +279,13 @@ fn convolve(windows: ImageWindowGeometry, whole: &[Values; 3], [b, c, i, k]: [u3
     }
     // Elements that windows do not cover, or cover only with padding, are 0.
     let of = |values: &Values, e: &TensorElementIndex| values.get(e).copied().unwrap_or(0);
-    hold(&case, &sharding, &sharding.forward, &y, |e| {
+    check_partial_sums(&case, &sharding, &sharding.forward, &y, |e| {
         of(&whole[0], e)
     });
-    hold(&case, &sharding, &sharding.backward, &dx, |e| {
+    check_partial_sums(&case, &sharding, &sharding.backward, &dx, |e| {
         of(&whole[1], e)
     });
-    hold(&case, &sharding, &sharding.update, &dw, |e| {
+    check_partial_sums(&case, &sharding, &sharding.update, &dw, |e| {
         of(&whole[2], e)
     });
 }
@@ -314,10 +324,10 @@ fn a_pooling_sums_nothing() {
                 for ii in 0..i {
                     let mut places = 0;
                     let mut used = DeviceRowsUsed {
-                        own: part(size[0], ii, i),
+                        own: compute_part_range(size[0], ii, i),
                         rows: None,
                     };
-                    windows.each(part(rows, ii, i), |_, _, pixel| {
+                    windows.each(compute_part_range(rows, ii, i), |_, _, pixel| {
                         places += 1;
                         if let Some([row, _]) = pixel {
                             used.row(row);

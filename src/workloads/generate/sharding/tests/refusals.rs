@@ -2,7 +2,11 @@
 
 use super::*;
 
-fn refusal(work: &OperatorKind, degrees: OperatorAxisShardCounts, devices: u32) -> String {
+fn expect_sharding_error(
+    work: &OperatorKind,
+    degrees: OperatorAxisShardCounts,
+    devices: u32,
+) -> String {
     let error = OperatorShardWorkAndSums::new(work, 4, degrees, devices).unwrap_err();
     error.to_string()
 }
@@ -10,27 +14,27 @@ fn refusal(work: &OperatorKind, degrees: OperatorAxisShardCounts, devices: u32) 
 #[test]
 fn what_does_not_divide_is_refused_with_what_would() {
     assert_eq!(
-        refusal(&LINEAR, degrees(1, 1, 6, 1), 6),
+        expect_sharding_error(&LINEAR, build_shard_counts(1, 1, 6, 1), 6),
         "`n` is 6; expected a divisor of the 64 outputs, for parts are equal, such as 4 or 8"
     );
     assert_eq!(
-        refusal(&LINEAR, degrees(8, 1, 1, 1), 8),
+        expect_sharding_error(&LINEAR, build_shard_counts(8, 1, 1, 1), 8),
         "`b` is 8; expected a divisor of the 4 samples, for parts are equal, such as 4"
     );
     assert_eq!(
-        refusal(&LINEAR, degrees(2, 2, 1, 1), 6),
+        expect_sharding_error(&LINEAR, build_shard_counts(2, 2, 1, 1), 6),
         "`devices` is 6; expected 4, the product of the degrees b 2, m 2, n 1, k 1"
     );
     assert_eq!(
-        refusal(&LINEAR, degrees(0, 1, 1, 1), 0),
+        expect_sharding_error(&LINEAR, build_shard_counts(0, 1, 1, 1), 0),
         "`b` is 0; expected 1 or more"
     );
     assert_eq!(
-        refusal(&parse_attention(), degrees(1, 1, 1, 2), 2),
+        expect_sharding_error(&parse_attention(), build_shard_counts(1, 1, 1, 2), 2),
         "`k` is 2; expected 1, for a head cannot be split; `n` shards by heads"
     );
     assert_eq!(
-        refusal(&parse_attention(), degrees(1, 1, 8, 1), 8),
+        expect_sharding_error(&parse_attention(), build_shard_counts(1, 1, 8, 1), 8),
         "`n` is 8; expected a divisor of the 8 heads and the 4 heads of keys and values, for parts are equal, \
          such as 4"
     );
@@ -41,7 +45,7 @@ fn what_does_not_divide_is_refused_with_what_would() {
         bias: true,
         tied: false,
     };
-    let refused = refusal(&huge, degrees(1, 1, 1, 1), 1);
+    let refused = expect_sharding_error(&huge, build_shard_counts(1, 1, 1, 1), 1);
     assert!(
         refused.starts_with("FLOPs of a device would be"),
         "{refused}"
@@ -51,9 +55,9 @@ fn what_does_not_divide_is_refused_with_what_would() {
 #[test]
 fn images_are_refused_in_the_letters_of_plans() {
     // The output has 4 rows and the input has 8, so the number of output rows is not divisible by 8 shards.
-    let work = image::work([8, 8], 2, 1);
+    let work = image::build_3x3_convolution([8, 8], 2, 1);
     assert_eq!(
-        refusal(
+        expect_sharding_error(
             &work,
             OperatorAxisShardCounts::of_convolution(1, 1, 8, 1),
             8
@@ -62,7 +66,7 @@ fn images_are_refused_in_the_letters_of_plans() {
          equal, such as 4"
     );
     assert_eq!(
-        refusal(
+        expect_sharding_error(
             &work,
             OperatorAxisShardCounts::of_convolution(1, 3, 1, 2),
             5
@@ -93,7 +97,7 @@ fn images_are_refused_in_the_letters_of_plans() {
         bias,
     };
     assert_eq!(
-        refusal(
+        expect_sharding_error(
             &grouped,
             OperatorAxisShardCounts::of_convolution(1, 2, 1, 1),
             2
@@ -109,7 +113,7 @@ fn images_are_refused_in_the_letters_of_plans() {
         padding: 0,
     };
     assert_eq!(
-        refusal(&small, OperatorAxisShardCounts::of_pooling(1, 1, 1), 1),
+        expect_sharding_error(&small, OperatorAxisShardCounts::of_pooling(1, 1, 1), 1),
         "`m` is 1; expected a divisor of the 0 rows of the output and the 2 rows of the input, for parts are equal"
     );
 }

@@ -16,7 +16,7 @@ const HIDDEN: u64 = 12288;
 const HEADS: u64 = 96;
 
 /// Returns the matrix products in a layer of T-145B, without biases.
-fn products() -> Vec<(OperatorKind, OperatorTensorParallelSplit)> {
+fn list_matrix_products() -> Vec<(OperatorKind, OperatorTensorParallelSplit)> {
     let block = TransformerBlock {
         tokens: TOKENS,
         hidden: HIDDEN,
@@ -43,7 +43,7 @@ fn products() -> Vec<(OperatorKind, OperatorTensorParallelSplit)> {
 /// Returns how many bytes a device sums per layer by PALM's Eq. 6, in the forward pass, the backward pass and the
 /// update together. Each element has two bytes. `8 B S H Nm / N + 24 H^2 / Nm`. As in PALM, a sum over one member
 /// counts too, and shards may have fractional sizes.
-fn volume(batch: f64, devices: f64, model: f64) -> f64 {
+fn predict_summed_bytes(batch: f64, devices: f64, model: f64) -> f64 {
     let [tokens, hidden] = [TOKENS, HIDDEN].map(|size| size as f64);
     8.0 * batch * tokens * hidden * model / devices + 24.0 * hidden * hidden / model
 }
@@ -54,7 +54,7 @@ fn eq_6_has_its_least_between_one_and_four() {
     // 3.623879e9 / Nm.
     let published = [5.0709e9, 4.7060e9, 6.6941e9, 1.2029e10, 2.3379e10];
     for (power, expected) in published.into_iter().enumerate() {
-        let volume = volume(115.0, 16.0, f64::from(1 << power));
+        let volume = predict_summed_bytes(115.0, 16.0, f64::from(1 << power));
         // PALM publishes five digits, so the relative error must be below 5e-5.
         assert!((volume / expected - 1.0).abs() < 5e-5, "{power}: {volume}");
     }
@@ -63,7 +63,8 @@ fn eq_6_has_its_least_between_one_and_four() {
     let best = 1.58252;
     for near in [0.9, 0.99, 1.01, 1.1] {
         assert!(
-            volume(115.0, 16.0, best * near) > volume(115.0, 16.0, best),
+            predict_summed_bytes(115.0, 16.0, best * near)
+                > predict_summed_bytes(115.0, 16.0, best),
             "{near}"
         );
     }
@@ -75,13 +76,14 @@ fn a_transformers_sums_are_eq_6() {
     for model in [1, 2, 4, 8, 16] {
         let data = 16 / model;
         let (mut flops, mut sums) = (0_u128, [0_u64; 3]);
-        for (work, cut) in products() {
+        for (work, cut) in list_matrix_products() {
             let [n, k] = match cut {
                 OperatorTensorParallelSplit::RowParallel => [1, model],
                 _ => [model, 1],
             };
             let found =
-                OperatorShardWorkAndSums::new(&work, 128, degrees(data, 1, n, k), 16).unwrap();
+                OperatorShardWorkAndSums::new(&work, 128, build_shard_counts(data, 1, n, k), 16)
+                    .unwrap();
             flops += u128::from(found.flops);
             // Each kind of product (row-parallel or column-parallel) needs a sum in only one pass. In the other pass,
             // devices have no partial sums.
@@ -110,7 +112,7 @@ fn a_transformers_sums_are_eq_6() {
         let bytes = 2 * sums.iter().sum::<u64>();
         assert_eq!(
             bytes as f64,
-            volume(128.0, 16.0, f64::from(model)),
+            predict_summed_bytes(128.0, 16.0, f64::from(model)),
             "{model}"
         );
         // All devices together take 24 B S H^2 + 4 B S^2 H = 24 x 128 x 2048 x 12288^2 + 4 x 128 x

@@ -11,21 +11,21 @@ use chakram_trace::format::Dtype;
 mod derived;
 mod ways;
 
-fn pattern(model: &Model, plan: &ParallelismPlan) -> WorkloadPattern {
+fn build_training_pattern(model: &Model, plan: &ParallelismPlan) -> WorkloadPattern {
     WorkloadPattern::Training(Box::new(ModelAndParallelismPlan {
         model: model.clone(),
         plan: plan.clone(),
     }))
 }
 
-fn chain(text: &str) -> Model {
+fn parse_layers_model(text: &str) -> Model {
     let text = format!("name = \"chain\"\nsource = \"none\"\nkind = \"layers\"\n{text}");
     ModelWithDefinitionProperties::parse(&text, "chain.toml", None)
         .unwrap()
         .model
 }
 
-fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorPatternDegrees {
+fn build_operator_degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorPatternDegrees {
     OperatorPatternDegrees {
         name: name.to_owned(),
         degrees: OperatorAxisShardCounts { b, m, n, k },
@@ -34,7 +34,11 @@ fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorPatternDegrees {
 
 /// Returns a plan for one step with `samples` samples on a tensor group of `members` members.
 /// Values have 2 bytes, and there is no optimizer.
-fn plan(members: u32, samples: u64, operators: Vec<OperatorPatternDegrees>) -> ParallelismPlan {
+fn build_tensor_plan(
+    members: u32,
+    samples: u64,
+    operators: Vec<OperatorPatternDegrees>,
+) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.tensor = members;
     plan.batch = samples;
@@ -47,7 +51,7 @@ fn plan(members: u32, samples: u64, operators: Vec<OperatorPatternDegrees>) -> P
 
 /// Returns a rank's collectives and messages as strings: the name without the prefix `mb0/`, the
 /// bytes, and the group.
-fn moved(nodes: &[EmittedNode]) -> Vec<String> {
+fn format_communication_nodes(nodes: &[EmittedNode]) -> Vec<String> {
     let bytes = |op: &str, key: &str| {
         let at = op.find(key).unwrap() + key.len();
         let digits = op[at..].split(|c: char| !c.is_ascii_digit()).next();
@@ -74,16 +78,16 @@ fn moved(nodes: &[EmittedNode]) -> Vec<String> {
 #[test]
 fn megatrons_degrees_spelled_out_are_megatrons() {
     let model = Model::load_named("gpt2-small").unwrap();
-    let mut spelled = plan(
+    let mut spelled = build_tensor_plan(
         4,
         2,
         vec![
-            degrees("attention.qkv", [1, 1, 4, 1]),
-            degrees("attention.core", [1, 1, 4, 1]),
-            degrees("attention.out", [1, 1, 1, 4]),
-            degrees("mlp.up", [1, 1, 4, 1]),
-            degrees("mlp.activation", [1, 1, 4, 1]),
-            degrees("mlp.down", [1, 1, 1, 4]),
+            build_operator_degrees("attention.qkv", [1, 1, 4, 1]),
+            build_operator_degrees("attention.core", [1, 1, 4, 1]),
+            build_operator_degrees("attention.out", [1, 1, 1, 4]),
+            build_operator_degrees("mlp.up", [1, 1, 4, 1]),
+            build_operator_degrees("mlp.activation", [1, 1, 4, 1]),
+            build_operator_degrees("mlp.down", [1, 1, 1, 4]),
         ],
     );
     for recompute in [RecomputePolicy::None, RecomputePolicy::Full] {
@@ -96,7 +100,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                 let mut megatrons = spelled.clone();
                 megatrons.operators.clear();
                 let told = |plan| {
-                    let mut ranks = record_every_rank(pattern(&model, plan));
+                    let mut ranks = record_every_rank(build_training_pattern(&model, plan));
                     let nodes = ranks.iter_mut().flatten();
                     // Each final gradient sum covers several operators, so its name differs from that under Megatron's
                     // sharding.
@@ -118,11 +122,11 @@ fn gathered_tokens_are_gathered_again() {
     // forward pass, and all-gathers collect their gradients in the backward pass. The logits communicate like the
     // products before the heads, and the embedding table's sums communicate like the sums after the heads.
     let model = Model::load_named("gpt2-small").unwrap();
-    let mut plan = plan(4, 1, Vec::new());
+    let mut plan = build_tensor_plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
-    let nodes = record_every_rank(pattern(&model, &plan)).swap_remove(0);
+    let nodes = record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
     let of = |part: &str| -> Vec<String> {
-        let all = moved(&nodes).into_iter();
+        let all = format_communication_nodes(&nodes).into_iter();
         all.filter(|line| line.starts_with(part)).collect()
     };
     let (share, whole) = (1024 * 768 * 2 / 4, 1024 * 768 * 2);
@@ -156,8 +160,8 @@ fn gathered_tokens_are_gathered_again() {
     assert_eq!(behind(["bwd/positions", "bwd/tokens.all-gather"]), 1);
     // BERT's pooler uses only the first token, so only one member holds its result.
     let model = Model::load_named("bert-base").unwrap();
-    let nodes = record_every_rank(pattern(&model, &plan)).swap_remove(0);
-    let pooled: Vec<String> = moved(&nodes)
+    let nodes = record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
+    let pooled: Vec<String> = format_communication_nodes(&nodes)
         .into_iter()
         .filter(|line| line.contains("pooler"))
         .collect();
@@ -170,10 +174,10 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
     // Llama-3 8B has no position table. 256 tokens with 4,096 columns of 2 B therefore reach the first block sharded by
     // tokens. In the backward pass, the gradients of the tokens are exchanged in the same way.
     let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
-    let mut plan = plan(4, 1, Vec::new());
+    let mut plan = build_tensor_plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
-    let nodes = record_every_rank(pattern(&model, &plan)).swap_remove(0);
-    let all = moved(&nodes).into_iter();
+    let nodes = record_every_rank(build_training_pattern(&model, &plan)).swap_remove(0);
+    let all = format_communication_nodes(&nodes).into_iter();
     let table: Vec<String> = all.filter(|line| line.contains("/tokens.")).collect();
     let whole = 256 * 4096 * 2;
     let expected = [
@@ -196,7 +200,7 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
     };
     assert_eq!(
         kept(Vec::new()),
-        kept(vec![degrees("mlp.up", [1, 1, 4, 1])])
+        kept(vec![build_operator_degrees("mlp.up", [1, 1, 4, 1])])
     );
     // A block also keeps these values of 2 B: 4,096 for each of two norms and two products; 6,144 for queries, keys and
     // values; 4,096 for attention's output; and 3 x 14,336 for the gate and its product. Attention keeps 4 B for each
@@ -238,16 +242,16 @@ fn rows_of_images_come_from_neighbours() {
     // because the next product needs all of it. In the backward pass, every member already has the whole gradient of
     // the pool's output. Each member computes weight gradients for half of the rows, with values of 2 B: `first` has 8
     // x 4 x 9 = 288 weights, the norm has 16, and `second` has 16 x 8 x 9 = 1152.
-    let model = chain(IMAGES);
-    let plan = plan(
+    let model = parse_layers_model(IMAGES);
+    let plan = build_tensor_plan(
         2,
         2,
         vec![
-            degrees("first", [1, 2, 1, 1]),
-            degrees("second", [1, 2, 1, 1]),
+            build_operator_degrees("first", [1, 2, 1, 1]),
+            build_operator_degrees("second", [1, 2, 1, 1]),
         ],
     );
-    let ranks = record_every_rank(pattern(&model, &plan));
+    let ranks = record_every_rank(build_training_pattern(&model, &plan));
     let expected = |other: u32| {
         let mut expected = vec![
             format!("a/fwd/first.send{other} 128 B"),
@@ -267,8 +271,8 @@ fn rows_of_images_come_from_neighbours() {
         }
         expected
     };
-    assert_eq!(moved(&ranks[0]), expected(1));
-    assert_eq!(moved(&ranks[1]), expected(0));
+    assert_eq!(format_communication_nodes(&ranks[0]), expected(1));
+    assert_eq!(format_communication_nodes(&ranks[1]), expected(0));
 }
 
 #[test]
@@ -282,13 +286,13 @@ fn channels_are_summed_over_those_that_share_them() {
     // pass, the pairs {0, 1} and {2, 3} hold partial sums of the gradient of half of the input channels of `second`.
     // Each member needs a quarter of all channels, so a reduce-scatter of 1024 B computes the sum. The pool and the
     // loss are replicated, so the pool's gradient can be sharded without a message.
-    let model = chain(IMAGES);
+    let model = parse_layers_model(IMAGES);
     let operators = vec![
-        degrees("first", [1, 1, 4, 1]),
-        degrees("second", [1, 1, 2, 2]),
+        build_operator_degrees("first", [1, 1, 4, 1]),
+        build_operator_degrees("second", [1, 1, 2, 2]),
     ];
-    let plan = plan(4, 2, operators);
-    let ranks = record_every_rank(pattern(&model, &plan));
+    let plan = build_tensor_plan(4, 2, operators);
+    let ranks = record_every_rank(build_training_pattern(&model, &plan));
     // Name of each rank's group. Partitions are numbered in order of first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
     let apart = |rank: usize| ["3", "4", "3", "4"][rank];
@@ -301,7 +305,7 @@ fn channels_are_summed_over_those_that_share_them() {
             format!("b/fwd/linear.all-gather 512 B in {}", pair(rank)),
             format!("a/bwd/second.reduce-scatter 1024 B in {}", pair(rank)),
         ];
-        assert_eq!(moved(nodes), expected, "rank {rank}");
+        assert_eq!(format_communication_nodes(nodes), expected, "rank {rank}");
     }
 }
 
@@ -312,11 +316,14 @@ fn tables_are_exchanged_for_samples() {
     // the columns. The members exchange these columns for a quarter of the samples, with one all-to-all of 6,656 B in
     // each direction.
     let model = Model::load_named("dlrm").unwrap();
-    let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
-    let plan = plan(4, 8, operators);
-    let ranks = record_every_rank(pattern(&model, &plan));
+    let operators = vec![
+        build_operator_degrees("*", [4, 1, 1, 1]),
+        build_operator_degrees("table*", [1, 1, 4, 1]),
+    ];
+    let plan = build_tensor_plan(4, 8, operators);
+    let ranks = record_every_rank(build_training_pattern(&model, &plan));
     for nodes in &ranks {
-        let all = moved(nodes);
+        let all = format_communication_nodes(nodes);
         // The weights and biases of the MLPs 13-512-256-64 and 415-512-512-256-1 have gradients of
         // 2 B each.
         let bottom = 13 * 512 + 512 + 512 * 256 + 256 + 256 * 64 + 64;
@@ -347,8 +354,13 @@ fn tables_are_exchanged_for_samples() {
 
 #[test]
 fn refusals_name_the_operator() {
-    let model = chain(IMAGES);
-    let why = |members, operators| rejection_message(pattern(&model, &plan(members, 2, operators)));
+    let model = parse_layers_model(IMAGES);
+    let why = |members, operators| {
+        rejection_message(build_training_pattern(
+            &model,
+            &build_tensor_plan(members, 2, operators),
+        ))
+    };
     for (members, name, four, expected) in [
         (
             2,
@@ -376,10 +388,14 @@ fn refusals_name_the_operator() {
             "`k` is 32; expected a divisor of the 16 channels before operator linear of b",
         ),
     ] {
-        let found = why(members, vec![degrees(name, four)]);
+        let found = why(members, vec![build_operator_degrees(name, four)]);
         assert!(found.contains(expected), "{found}\n{expected}");
     }
-    let mut scattered = plan(2, 2, vec![degrees("first", [1, 2, 1, 1])]);
+    let mut scattered =
+        build_tensor_plan(2, 2, vec![build_operator_degrees("first", [1, 2, 1, 1])]);
     scattered.scatter_gather = true;
-    assert!(rejection_message(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
+    assert!(
+        rejection_message(build_training_pattern(&model, &scattered))
+            .starts_with("`scatter_gather` is true")
+    );
 }

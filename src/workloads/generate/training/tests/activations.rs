@@ -3,16 +3,16 @@
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::data;
+use super::list_dependency_names;
 
-fn training(change: impl Fn(&mut ParallelismPlan)) -> ModelAndParallelismPlan {
+fn build_gpt2_training(change: impl Fn(&mut ParallelismPlan)) -> ModelAndParallelismPlan {
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = ParallelismPlan::new();
     change(&mut plan);
     ModelAndParallelismPlan { model, plan }
 }
 
-fn nodes(training: ModelAndParallelismPlan) -> Vec<EmittedNode> {
+fn generate_first_rank_nodes(training: ModelAndParallelismPlan) -> Vec<EmittedNode> {
     record_every_rank(WorkloadPattern::Training(Box::new(training))).swap_remove(0)
 }
 
@@ -21,7 +21,7 @@ fn nodes(training: ModelAndParallelismPlan) -> Vec<EmittedNode> {
 #[test]
 fn blocks_store_what_they_save_and_load_it_one_block_ahead() {
     let stage = |offload| {
-        let training = training(|plan| plan.offload_activations = offload);
+        let training = build_gpt2_training(|plan| plan.offload_activations = offload);
         training.summarize_plan().unwrap().stages.swap_remove(0)
     };
     let [stays, leaves] = [false, true].map(stage);
@@ -30,9 +30,10 @@ fn blocks_store_what_they_save_and_load_it_one_block_ahead() {
     let freed = stays.memory[chakram_trace::format::TensorClass::Activations as usize]
         - leaves.memory[chakram_trace::format::TensorClass::Activations as usize];
     assert_eq!(freed, leaves.remote / 12 * 11);
-    let all = nodes(training(|plan| plan.offload_activations = true));
+    let all =
+        generate_first_rank_nodes(build_gpt2_training(|plan| plan.offload_activations = true));
     let load = "mb0/layer3/bwd/activations/load";
-    let before = data(&all, load);
+    let before = list_dependency_names(&all, load);
     assert!(before.contains(&"mb0/layer3/fwd/activations/store"));
     assert!(
         before.iter().all(|name| !name.contains("layer4/bwd")),
@@ -42,7 +43,10 @@ fn blocks_store_what_they_save_and_load_it_one_block_ahead() {
         .iter()
         .filter(|node| node.name.starts_with("mb0/layer3/bwd/") && node.name != load);
     let first = &uses.next().unwrap().name;
-    assert!(data(&all, first).contains(&load), "{first}");
+    assert!(
+        list_dependency_names(&all, first).contains(&load),
+        "{first}"
+    );
 }
 
 /// Bytes that layers outside blocks save; they stay in the NPU's memory.
@@ -61,7 +65,7 @@ fn rest_of(stage: &StageRankTotals) -> u64 {
 #[test]
 fn parameters_of_later_blocks_stay_gathered() {
     let gathers = |blocks| {
-        let all = nodes(training(|plan| {
+        let all = generate_first_rank_nodes(build_gpt2_training(|plan| {
             (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);
             plan.reshard_blocks = blocks;
         }));
@@ -74,7 +78,7 @@ fn parameters_of_later_blocks_stay_gathered() {
     let expected = expected.map(|layer| format!("mb0/{layer}/bwd/gather"));
     assert_eq!(gathers(Some(4)), expected);
     let peak = |blocks| {
-        let training = training(|plan| {
+        let training = build_gpt2_training(|plan| {
             (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);
             plan.reshard_blocks = blocks;
         });

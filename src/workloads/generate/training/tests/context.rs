@@ -3,7 +3,7 @@
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{data, rejection_message};
+use super::{list_dependency_names, rejection_message};
 use crate::generate::plan::ContextExchange;
 use crate::model::{
     ActivationFunction, ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock,
@@ -23,7 +23,7 @@ const F: u64 = 8;
 /// Size of the vocabulary.
 const WORDS: u64 = 40;
 
-fn model(causal: bool, experts: Option<ExpertRoutingCounts>) -> Model {
+fn build_model(causal: bool, experts: Option<ExpertRoutingCounts>) -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
@@ -61,27 +61,29 @@ fn model(causal: bool, experts: Option<ExpertRoutingCounts>) -> Model {
 }
 
 /// Returns a plan with two replicas, each with two ranks that share the tokens of their sequences.
-fn shared(exchange: ContextExchange) -> ParallelismPlan {
+fn build_context_plan(exchange: ContextExchange) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.context, plan.batch) = (2, 2, 4);
     plan.context_exchange = exchange;
     plan
 }
 
-fn pattern(plan: &ParallelismPlan) -> ModelAndParallelismPlan {
-    let (model, plan) = (model(true, None), plan.clone());
+fn build_model_and_plan(plan: &ParallelismPlan) -> ModelAndParallelismPlan {
+    let (model, plan) = (build_model(true, None), plan.clone());
     ModelAndParallelismPlan { model, plan }
 }
 
-fn ranks(plan: &ParallelismPlan) -> Vec<Vec<EmittedNode>> {
-    record_every_rank(WorkloadPattern::Training(Box::new(pattern(plan))))
+fn generate_all_ranks(plan: &ParallelismPlan) -> Vec<Vec<EmittedNode>> {
+    record_every_rank(WorkloadPattern::Training(Box::new(build_model_and_plan(
+        plan,
+    ))))
 }
 
-fn summary(plan: &ParallelismPlan) -> PlanSummary {
-    pattern(plan).summarize_plan().unwrap()
+fn compute_plan_summary(plan: &ParallelismPlan) -> PlanSummary {
+    build_model_and_plan(plan).summarize_plan().unwrap()
 }
 
-fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
+fn find_kernel_flops_and_bytes(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
     let node = nodes.iter().find(|node| node.name == name);
     let kernel = node.and_then(|node| node.kernel);
     let (flops, bytes, _) = kernel.unwrap_or_else(|| panic!("{name} is not there"));
@@ -96,8 +98,8 @@ const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange:
 fn kernels_have_the_tokens_of_a_rank() {
     let t = T / 2;
     for exchange in BOTH {
-        let nodes = &ranks(&shared(exchange))[3];
-        let of = |name: &str| kernel(nodes, &format!("mb0/layer1/{name}"));
+        let nodes = &generate_all_ranks(&build_context_plan(exchange))[3];
+        let of = |name: &str| find_kernel_flops_and_bytes(nodes, &format!("mb0/layer1/{name}"));
         let columns = (A + 2 * V) * W;
         let qkv = [2 * t * H * columns, 2 * (t * H + H * columns + t * columns)];
         assert_eq!(of("fwd/attention.qkv"), qkv);
@@ -119,7 +121,7 @@ fn kernels_have_the_tokens_of_a_rank() {
         let moved = 2 * (2 * t * A * W + 2 * keys * W) + 4 * t * A;
         assert_eq!(of("fwd/attention.core"), [products, moved], "{exchange}");
         assert_eq!(of("bwd/attention.core")[0], products * 5 / 2, "{exchange}");
-        let logits = kernel(nodes, "mb0/head/fwd/logits");
+        let logits = find_kernel_flops_and_bytes(nodes, "mb0/head/fwd/logits");
         assert_eq!(logits[0], 2 * t * H * WORDS);
     }
 }
@@ -135,7 +137,7 @@ fn flops_of_all_ranks_are_those_of_one() {
             if unfused {
                 plan.attention = AttentionKernel::Unfused;
             }
-            let model = model(causal, None);
+            let model = build_model(causal, None);
             ModelAndParallelismPlan { model, plan }
                 .summarize_plan()
                 .unwrap()
@@ -172,7 +174,7 @@ fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
     }
 }
 
-fn exchanges<'n>(nodes: &'n [EmittedNode], of: &str) -> Vec<(&'n str, u64)> {
+fn list_context_exchanges<'n>(nodes: &'n [EmittedNode], of: &str) -> Vec<(&'n str, u64)> {
     let own = nodes
         .iter()
         .filter(|node| node.lane == Some(CONTEXT_LANE) && node.name.starts_with(of));
@@ -187,9 +189,9 @@ fn exchanges<'n>(nodes: &'n [EmittedNode], of: &str) -> Vec<(&'n str, u64)> {
 
 #[test]
 fn keys_and_values_are_gathered_and_their_gradients_scattered() {
-    let nodes = &ranks(&shared(ContextExchange::AllGather))[0];
+    let nodes = &generate_all_ranks(&build_context_plan(ContextExchange::AllGather))[0];
     let keys = 2 * 2 * (T / 2) * V * W;
-    let expected = |pass: &str| exchanges(nodes, &format!("mb0/layer0/{pass}/"));
+    let expected = |pass: &str| list_context_exchanges(nodes, &format!("mb0/layer0/{pass}/"));
     assert_eq!(expected("fwd"), [("attention.core.all-gather", keys)]);
     // A reduce-scatter counts the bytes of its whole input.
     assert_eq!(
@@ -199,7 +201,7 @@ fn keys_and_values_are_gathered_and_their_gradients_scattered() {
             ("attention.core.reduce-scatter", 2 * keys)
         ]
     );
-    let at = |name: &str| data(nodes, &format!("mb0/layer0/{name}"));
+    let at = |name: &str| list_dependency_names(nodes, &format!("mb0/layer0/{name}"));
     for (name, after) in [
         ("fwd/attention.core.all-gather", "fwd/attention.qkv"),
         ("fwd/attention.core.rotary", "fwd/attention.core.all-gather"),
@@ -219,9 +221,9 @@ fn keys_and_values_are_gathered_and_their_gradients_scattered() {
 
 #[test]
 fn heads_are_exchanged_for_tokens_and_back() {
-    let nodes = &ranks(&shared(ContextExchange::AllToAll))[0];
+    let nodes = &generate_all_ranks(&build_context_plan(ContextExchange::AllToAll))[0];
     let (queries, keys) = (2 * (T / 2) * A * W, 2 * 2 * (T / 2) * V * W);
-    let expected = |pass: &str| exchanges(nodes, &format!("mb0/layer0/{pass}/"));
+    let expected = |pass: &str| list_context_exchanges(nodes, &format!("mb0/layer0/{pass}/"));
     assert_eq!(
         expected("fwd"),
         [
@@ -236,7 +238,7 @@ fn heads_are_exchanged_for_tokens_and_back() {
             ("attention.core.all-to-all", queries + keys)
         ]
     );
-    let at = |name: &str| data(nodes, &format!("mb0/layer0/{name}"));
+    let at = |name: &str| list_dependency_names(nodes, &format!("mb0/layer0/{name}"));
     for (name, after) in [
         ("fwd/attention.out", "fwd/attention.core.output.all-to-all"),
         ("bwd/attention.core", "bwd/attention.core.output.all-to-all"),
@@ -249,8 +251,9 @@ fn heads_are_exchanged_for_tokens_and_back() {
 #[test]
 fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
     for exchange in BOTH {
-        let mut plan = shared(exchange);
-        let count = |plan: &ParallelismPlan| exchanges(&ranks(plan)[1], "").len();
+        let mut plan = build_context_plan(exchange);
+        let count =
+            |plan: &ParallelismPlan| list_context_exchanges(&generate_all_ranks(plan)[1], "").len();
         let one_way = if exchange == ContextExchange::AllGather {
             [1, 2]
         } else {
@@ -269,9 +272,9 @@ fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
 /// Ranks 0 and 1 are a tensor group; ranks 2 and 3 have the other tokens of the same sequences.
 #[test]
 fn neighbouring_replicas_have_a_sequence_between_them() {
-    let mut plan = shared(ContextExchange::AllGather);
+    let mut plan = build_context_plan(ContextExchange::AllGather);
     plan.tensor = 2;
-    let summary = summary(&plan);
+    let summary = compute_plan_summary(&plan);
     let of = |family: &str| {
         let found = summary.groups.iter().find(|one| one.family == family);
         found.map(|one| one.all.clone()).unwrap_or_default()
@@ -290,17 +293,19 @@ fn neighbouring_replicas_have_a_sequence_between_them() {
 /// Every rank has all of the model's weights. All four ranks sum their gradients and, under ZeRO, also shard the state.
 #[test]
 fn all_replicas_sum_gradients_and_share_state() {
-    let weights = pattern(&ParallelismPlan::new()).model.parameter_count();
+    let weights = build_model_and_plan(&ParallelismPlan::new())
+        .model
+        .parameter_count();
     for exchange in BOTH {
-        let mut plan = shared(exchange);
+        let mut plan = build_context_plan(exchange);
         plan.zero = ZeroStage::Optimizer;
-        let stage = summary(&plan).stages.swap_remove(0);
+        let stage = compute_plan_summary(&plan).stages.swap_remove(0);
         assert_eq!(stage.parameters, weights);
         assert_eq!(
             stage.memory[TensorClass::Optimizer as usize],
             (12 * weights).div_ceil(4)
         );
-        let nodes = &ranks(&plan)[0];
+        let nodes = &generate_all_ranks(&plan)[0];
         let reduced = nodes
             .iter()
             .filter(|node| node.lane == Some(GRADIENT_LANE))
@@ -315,13 +320,17 @@ fn all_replicas_sum_gradients_and_share_state() {
 /// Each rank saves only its own tokens' tensors, but attention saves all keys and values.
 #[test]
 fn memory_is_that_of_a_ranks_tokens() {
-    let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
-    let mut alone = shared(ContextExchange::AllGather);
+    let kept = |plan: &ParallelismPlan| compute_plan_summary(plan).stages[0].stored.1;
+    let mut alone = build_context_plan(ContextExchange::AllGather);
     (alone.context, alone.data) = (1, 2);
     for (exchange, _) in ContextExchange::ALL {
-        assert_eq!(2 * kept(&shared(*exchange)), kept(&alone), "{exchange}");
+        assert_eq!(
+            2 * kept(&build_context_plan(*exchange)),
+            kept(&alone),
+            "{exchange}"
+        );
     }
-    let nodes = &ranks(&shared(ContextExchange::AllGather))[0];
+    let nodes = &generate_all_ranks(&build_context_plan(ContextExchange::AllGather))[0];
     let temporary = |name: &str| {
         let node = nodes.iter().find(|node| node.name == name).unwrap();
         let of = |bytes: &[u64]| bytes[TensorClass::Temporary as usize];
@@ -343,9 +352,9 @@ fn experts_lie_across_ranks_with_different_tokens() {
         experts: 4,
         chosen: 2,
     };
-    let mut plan = shared(ContextExchange::AllGather);
+    let mut plan = build_context_plan(ContextExchange::AllGather);
     plan.expert = 4;
-    let model = model(true, Some(routing));
+    let model = build_model(true, Some(routing));
     let pattern = ModelAndParallelismPlan { model, plan };
     let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
     let sent = nodes
@@ -360,9 +369,9 @@ fn experts_lie_across_ranks_with_different_tokens() {
 /// A stage sends only its own tokens' activations to the next stage.
 #[test]
 fn boundaries_have_a_ranks_tokens() {
-    let mut plan = shared(ContextExchange::AllToAll);
+    let mut plan = build_context_plan(ContextExchange::AllToAll);
     plan.pipeline = 2;
-    let nodes = &ranks(&plan)[0];
+    let nodes = &generate_all_ranks(&plan)[0];
     let sent = nodes.iter().find(|node| node.op.contains("Message"));
     let bytes = 2 * (T / 2) * H;
     let op = &sent.unwrap().op;
@@ -372,14 +381,14 @@ fn boundaries_have_a_ranks_tokens() {
 #[test]
 fn degrees_that_do_not_share_out_tokens_are_refused() {
     let refused = |model: Model, change: fn(&mut ParallelismPlan), why: &str| {
-        let mut plan = shared(ContextExchange::AllGather);
+        let mut plan = build_context_plan(ContextExchange::AllGather);
         change(&mut plan);
         let found = rejection_message(WorkloadPattern::Training(Box::new(
             ModelAndParallelismPlan { model, plan },
         )));
         assert!(found.contains(why), "{found}");
     };
-    let own = || model(true, None);
+    let own = || build_model(true, None);
     refused(own(), |plan| plan.context = 0, "`context` is 0");
     refused(
         own(),
@@ -455,7 +464,7 @@ fn steps_of_a_ring_have_equal_work() {
         for causal in [true, false] {
             let mut plan = ParallelismPlan::new();
             (plan.context, plan.context_exchange) = (ranks, ContextExchange::Ring);
-            let model = model(causal, None);
+            let model = build_model(causal, None);
             let pattern = ModelAndParallelismPlan { model, plan };
             let all = record_every_rank(WorkloadPattern::Training(Box::new(pattern)));
             let pairs = pairs_of_steps(T, ranks.into(), causal);
@@ -468,9 +477,12 @@ fn steps_of_a_ring_have_equal_work() {
                         format!(".step{step}")
                     };
                     let name = |pass| format!("mb0/layer1/{pass}/attention.core{suffix}");
-                    let forward = kernel(nodes, &name("fwd"))[0];
+                    let forward = find_kernel_flops_and_bytes(nodes, &name("fwd"))[0];
                     assert_eq!(forward, 4 * pairs * A * W, "{ranks} ranks, step {step}");
-                    assert_eq!(kernel(nodes, &name("bwd"))[0], forward * 5 / 2);
+                    assert_eq!(
+                        find_kernel_flops_and_bytes(nodes, &name("bwd"))[0],
+                        forward * 5 / 2
+                    );
                 }
             }
         }
@@ -483,7 +495,7 @@ fn steps_of_a_ring_have_equal_work() {
 fn keys_and_values_pass_around_a_ring() {
     let mut plan = ParallelismPlan::new();
     (plan.context, plan.context_exchange) = (4, ContextExchange::Ring);
-    let nodes = &ranks(&plan)[1];
+    let nodes = &generate_all_ranks(&plan)[1];
     // Bytes of keys and values for four tokens (a rank's share of the sequence).
     let keys = 2 * 2 * (T / 4) * V * W;
     let messages = |pass: &str| {
@@ -541,7 +553,7 @@ fn keys_and_values_pass_around_a_ring() {
     }
     let at = |name: &str| {
         let name = format!("mb0/layer1/{name}");
-        let all = data(nodes, &name);
+        let all = list_dependency_names(nodes, &name);
         all.iter()
             .map(|one| one["mb0/layer1/".len()..].to_owned())
             .collect::<Vec<_>>()
@@ -596,7 +608,7 @@ fn keys_and_values_pass_around_a_ring() {
         after.sort();
         assert_eq!(found, after, "{name}");
     }
-    let summary = pattern(&plan).summarize_plan().unwrap();
+    let summary = build_model_and_plan(&plan).summarize_plan().unwrap();
     let sent = summary.stages[0].communication.iter();
     let sent: Vec<_> = sent
         .filter(|one| one.family == "context")

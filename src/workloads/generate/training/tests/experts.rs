@@ -29,7 +29,7 @@ const C: u64 = 2;
 
 const F: u64 = 8;
 
-fn model() -> Model {
+fn build_expert_model() -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
@@ -69,15 +69,15 @@ fn model() -> Model {
     }
 }
 
-fn ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
+fn generate_all_ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
     let pattern = ModelAndParallelismPlan {
-        model: model(),
+        model: build_expert_model(),
         plan,
     };
     record_every_rank(WorkloadPattern::Training(Box::new(pattern)))
 }
 
-fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
+fn find_kernel_flops_and_bytes(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
     let node = nodes.iter().find(|node| node.name == name);
     let kernel = node.and_then(|node| node.kernel);
     let (flops, bytes, _) = kernel.unwrap_or_else(|| panic!("{name} is not there"));
@@ -86,7 +86,7 @@ fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
 
 #[test]
 fn kernels_of_experts_have_the_sizes_of_their_tensors() {
-    let nodes = &ranks(ParallelismPlan::new())[0];
+    let nodes = &generate_all_ranks(ParallelismPlan::new())[0];
     let up = 2 * F;
     for (name, expected) in [
         // The router multiplies tokens by its weights; all values have 2 B.
@@ -146,7 +146,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
         ),
     ] {
         assert_eq!(
-            kernel(nodes, &format!("mb0/layer1/{name}")),
+            find_kernel_flops_and_bytes(nodes, &format!("mb0/layer1/{name}")),
             expected,
             "{name}"
         );
@@ -159,21 +159,21 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
         .filter_map(|node| node.kernel)
         .map(|one| one.0)
         .sum();
-    let model = model();
+    let model = build_expert_model();
     let attention = 2 * 4 * 4 * T * (T + 1) / 2;
     let products = 2 * model.multiplication_count() - 2 * model.causally_skipped_multiplications();
     assert_eq!(flops, 3 * products + 2 * 2 * attention / 2);
 }
 
 /// Returns a plan with four replicas, in which two neighbours share the four experts, two on each rank.
-fn shared() -> ParallelismPlan {
+fn build_expert_parallel_plan() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (4, 2, 8);
     plan
 }
 
-fn summary(plan: &ParallelismPlan) -> PlanSummary {
-    let (model, plan) = (model(), plan.clone());
+fn compute_plan_summary(plan: &ParallelismPlan) -> PlanSummary {
+    let (model, plan) = (build_expert_model(), plan.clone());
     ModelAndParallelismPlan { model, plan }
         .summarize_plan()
         .unwrap()
@@ -189,7 +189,7 @@ const OF_ENDS: u64 = 2 * 40 * H + H;
 
 /// Returns a plan with `data` replicas of `tensor` members. Each expert has `shards` shards, one per member; `expert`
 /// blocks of ranks divide the experts.
-fn spread(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
+fn build_sharded_expert_plan(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.data, plan.batch) = (tensor, data, data.into());
     (plan.expert, plan.expert_tensor) = (expert, Some(shards));
@@ -201,21 +201,21 @@ fn spread(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
 #[test]
 fn a_recomputed_activation_is_not_saved() {
     let with = |modules: &[RecomputedModule]| {
-        let mut plan = shared();
+        let mut plan = build_expert_parallel_plan();
         modules
             .iter()
             .for_each(|one| plan.recompute_modules.add_module(*one));
         plan
     };
     let again = |plan: &ParallelismPlan| -> Vec<String> {
-        let nodes = &ranks(plan.clone())[0];
+        let nodes = &generate_all_ranks(plan.clone())[0];
         let names = nodes
             .iter()
             .filter_map(|node| node.name.split_once("mb0/layer0/again/"));
         names.map(|(_, name)| name.to_owned()).collect()
     };
-    let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
-    let none = shared();
+    let kept = |plan: &ParallelismPlan| compute_plan_summary(plan).stages[0].stored.1;
+    let none = build_expert_parallel_plan();
     assert_eq!(again(&none), Vec::<String>::new());
     let activation = with(&[RecomputedModule::ExpertActivation]);
     assert_eq!(again(&activation), ["experts.activation"]);
@@ -245,10 +245,13 @@ fn a_recomputed_activation_is_not_saved() {
     );
     assert!(kept(&experts) < kept(&activation));
     // The FLOPs grow by those of the products that run again.
-    assert_eq!(summary(&activation).model_flops, summary(&none).model_flops);
-    assert!(summary(&experts).flops > summary(&none).flops);
+    assert_eq!(
+        compute_plan_summary(&activation).model_flops,
+        compute_plan_summary(&none).model_flops
+    );
+    assert!(compute_plan_summary(&experts).flops > compute_plan_summary(&none).flops);
     let refusal = |plan| {
-        let model = model();
+        let model = build_expert_model();
         rejection_message(WorkloadPattern::Training(Box::new(
             ModelAndParallelismPlan { model, plan },
         )))
@@ -275,10 +278,10 @@ fn a_recomputed_activation_is_not_saved() {
 #[test]
 fn degrees_that_do_not_share_out_experts_are_refused() {
     let refused = |change: fn(&mut ParallelismPlan), why: &str| {
-        let mut plan = shared();
+        let mut plan = build_expert_parallel_plan();
         change(&mut plan);
         let pattern = ModelAndParallelismPlan {
-            model: model(),
+            model: build_expert_model(),
             plan,
         };
         let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
@@ -301,11 +304,11 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         "`expert_tensor` is 1; expected tensor, or sequence_parallel beside",
     );
     for (degree, why) in [(0, "is 0"), (3, "is 3; expected a divisor of tensor")] {
-        let mut plan = shared();
+        let mut plan = build_expert_parallel_plan();
         whole(&mut plan);
         plan.expert_tensor = Some(degree);
         let pattern = ModelAndParallelismPlan {
-            model: model(),
+            model: build_expert_model(),
             plan,
         };
         let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
@@ -320,10 +323,10 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         "expected expert_exchange = nodes beside it",
     );
     for nodes in [0, 1, 2, 3] {
-        let mut plan = shared();
+        let mut plan = build_expert_parallel_plan();
         (plan.expert_exchange, plan.expert_node) = (ExpertExchangeForm::Nodes, Some(nodes));
         let pattern = ModelAndParallelismPlan {
-            model: model(),
+            model: build_expert_model(),
             plan,
         };
         let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
@@ -340,7 +343,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
     );
     let pattern = ModelAndParallelismPlan {
         model: Model::load_named("gpt2-small").unwrap(),
-        plan: shared(),
+        plan: build_expert_parallel_plan(),
     };
     let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
     assert!(
@@ -353,7 +356,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
 /// contribute to the gradients of the same gains.
 #[test]
 fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
-    let mut model = model();
+    let mut model = build_expert_model();
     for layer in &mut model.layers {
         for operator in &mut layer.operators {
             if let OperatorKind::Attention { qk_norm, .. } = &mut operator.work {
@@ -374,11 +377,17 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     // B; the backward kernel also reads a second value.
     let heads = T * (4 + 4) * 4;
     let core = |pass: &str| format!("mb0/layer0/{pass}/attention.core");
-    assert_eq!(kernel(&alone, &(core("fwd") + ".norm")), [0, 2 * 2 * heads]);
-    assert_eq!(kernel(&alone, &(core("bwd") + ".norm")), [0, 3 * 2 * heads]);
-    let before = super::data(&alone, &(core("fwd") + ".rotary"));
+    assert_eq!(
+        find_kernel_flops_and_bytes(&alone, &(core("fwd") + ".norm")),
+        [0, 2 * 2 * heads]
+    );
+    assert_eq!(
+        find_kernel_flops_and_bytes(&alone, &(core("bwd") + ".norm")),
+        [0, 3 * 2 * heads]
+    );
+    let before = super::list_dependency_names(&alone, &(core("fwd") + ".rotary"));
     assert_eq!(before, [core("fwd") + ".norm"]);
-    let before = super::data(&alone, &(core("bwd") + ".norm"));
+    let before = super::list_dependency_names(&alone, &(core("bwd") + ".norm"));
     assert_eq!(before, [core("bwd") + ".rotary"]);
     // Each of the two layers has two gains with 4 weights, one for queries and one for keys.
     let pair = nodes(2, |_| ());

@@ -6,23 +6,23 @@ use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SplitUnit};
 
-fn nodes(model: &str, plan: ParallelismPlan) -> Vec<EmittedNode> {
+fn generate_model_nodes(model: &str, plan: ParallelismPlan) -> Vec<EmittedNode> {
     let model = Model::load_named(model).unwrap();
     let pattern = WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }));
     record_every_rank(pattern).swap_remove(0)
 }
 
-fn gpt2(plan: &ParallelismPlan) -> Vec<EmittedNode> {
-    nodes("gpt2-small", plan.clone())
+fn generate_gpt2_nodes(plan: &ParallelismPlan) -> Vec<EmittedNode> {
+    generate_model_nodes("gpt2-small", plan.clone())
 }
 
-fn kernel(nodes: &[EmittedNode], name: &str) -> (u64, u64, Option<Dtype>) {
+fn find_kernel_cost_and_dtype(nodes: &[EmittedNode], name: &str) -> (u64, u64, Option<Dtype>) {
     let node = nodes.iter().find(|node| node.name == name);
     let kernel = node.and_then(|node| node.kernel);
     kernel.unwrap_or_else(|| panic!("{name} is not there"))
 }
 
-fn count(nodes: &[EmittedNode], end: &str) -> u64 {
+fn count_nodes_by_suffix(nodes: &[EmittedNode], end: &str) -> u64 {
     nodes.iter().filter(|node| node.name.ends_with(end)).count() as u64
 }
 
@@ -32,31 +32,43 @@ const UP: [u64; 3] = [1024, 768, 3072];
 #[test]
 fn products_of_eight_bits_read_what_was_cast() {
     let mut plan = ParallelismPlan::new();
-    let bf16 = gpt2(&plan);
+    let bf16 = generate_gpt2_nodes(&plan);
     plan.linears = Some(Dtype::Fp8);
-    let fp8 = gpt2(&plan);
+    let fp8 = generate_gpt2_nodes(&plan);
     let [n, k, m] = UP;
     let up = |phase: &str, suffix: &str| format!("mb0/layer3/{phase}/mlp.up{suffix}");
     // Operands have 1 B per value, and results have 2 B per value.
     let forward = (2 * n * k * m, n * k + k * m + 2 * n * m, Some(Dtype::Fp8));
-    assert_eq!(kernel(&fp8, &up("fwd", "")), forward);
+    assert_eq!(find_kernel_cost_and_dtype(&fp8, &up("fwd", "")), forward);
     // For each element of the input and of the output's gradient, the kernel reads 2 B and writes
     // two copies of 1 B.
-    assert_eq!(kernel(&fp8, &up("fwd", ".quantize")).1, 4 * n * k);
-    assert_eq!(kernel(&fp8, &up("bwd", ".grad.quantize")).1, 4 * n * m);
+    assert_eq!(
+        find_kernel_cost_and_dtype(&fp8, &up("fwd", ".quantize")).1,
+        4 * n * k
+    );
+    assert_eq!(
+        find_kernel_cost_and_dtype(&fp8, &up("bwd", ".grad.quantize")).1,
+        4 * n * m
+    );
     // Each of the 12 blocks has four products, whose operands are cast in both directions; the logits keep 16 bits.
-    assert_eq!(count(&fp8, ".quantize"), 2 * 4 * 12);
+    assert_eq!(count_nodes_by_suffix(&fp8, ".quantize"), 2 * 4 * 12);
     let logits = "mb0/head/fwd/logits";
-    assert_eq!(kernel(&fp8, logits), kernel(&bf16, logits));
-    assert_eq!(count(&fp8, "amax"), 0);
+    assert_eq!(
+        find_kernel_cost_and_dtype(&fp8, logits),
+        find_kernel_cost_and_dtype(&bf16, logits)
+    );
+    assert_eq!(count_nodes_by_suffix(&fp8, "amax"), 0);
     plan.scaling = ScalingRecipe::Current;
-    assert_eq!(kernel(&gpt2(&plan), &up("fwd", ".amax")).1, 2 * n * k);
+    assert_eq!(
+        find_kernel_cost_and_dtype(&generate_gpt2_nodes(&plan), &up("fwd", ".amax")).1,
+        2 * n * k
+    );
     plan.scaling = ScalingRecipe::Block;
     // Each of two conversions writes one additional byte of scale per 32 values.
-    let cast = kernel(&gpt2(&plan), &up("fwd", ".quantize")).1;
+    let cast = find_kernel_cost_and_dtype(&generate_gpt2_nodes(&plan), &up("fwd", ".quantize")).1;
     assert_eq!(cast, 4 * n * k + 2 * n * k / 32);
     // The Adam step moves 28 B per weight, and another 4 B to read the weight and write its casts.
-    let step = |nodes: &[EmittedNode]| kernel(nodes, "optimizer").1;
+    let step = |nodes: &[EmittedNode]| find_kernel_cost_and_dtype(nodes, "optimizer").1;
     assert_eq!(step(&fp8) * 28, step(&bf16) * 32);
 }
 
@@ -66,10 +78,10 @@ fn formats_change_no_flops() {
         nodes.iter().filter_map(|node| Some(node.kernel?.0)).sum()
     };
     let mut plan = ParallelismPlan::new();
-    let bf16 = flops(&gpt2(&plan));
+    let bf16 = flops(&generate_gpt2_nodes(&plan));
     for linears in [Dtype::Fp8, Dtype::Fp4, Dtype::Fp16] {
         plan.linears = Some(linears);
-        assert_eq!(flops(&gpt2(&plan)), bf16, "{linears}");
+        assert_eq!(flops(&generate_gpt2_nodes(&plan)), bf16, "{linears}");
     }
 }
 
@@ -78,8 +90,10 @@ fn megatron_sums_gradients_apart_from_their_products() {
     let mut plan = ParallelismPlan::new();
     plan.elementwise = ElementwiseKernels::Megatron;
     plan.batch = 2;
-    let all = gpt2(&plan);
-    let up = |suffix: &str| kernel(&all, &format!("mb1/layer3/bwd/mlp.up{suffix}")).1;
+    let all = generate_gpt2_nodes(&plan);
+    let up = |suffix: &str| {
+        find_kernel_cost_and_dtype(&all, &format!("mb1/layer3/bwd/mlp.up{suffix}")).1
+    };
     let [n, k, m] = UP;
     // The product writes 2 B per element. The sum reads the product's bytes, and reads and writes 2
     // B of accumulated gradient per element.
@@ -88,9 +102,14 @@ fn megatron_sums_gradients_apart_from_their_products() {
     assert_eq!(up(".bgrad"), 2 * n * m);
     // A single micro-batch needs no sum.
     plan.batch = 1;
-    assert_eq!(count(&gpt2(&plan), ".wgrad.sum"), 0);
+    assert_eq!(
+        count_nodes_by_suffix(&generate_gpt2_nodes(&plan), ".wgrad.sum"),
+        0
+    );
     // Clipping moves the single-precision gradients three times: two reads and one write.
-    let step = |plan: &ParallelismPlan| kernel(&gpt2(plan), "optimizer").1;
+    let step = |plan: &ParallelismPlan| {
+        find_kernel_cost_and_dtype(&generate_gpt2_nodes(plan), "optimizer").1
+    };
     let before = step(&plan);
     plan.clip = true;
     assert_eq!(step(&plan) * 28, before * 40);
@@ -100,17 +119,18 @@ fn megatron_sums_gradients_apart_from_their_products() {
 fn every_other_product_is_done_again() {
     let mut plan = ParallelismPlan::new();
     plan.recompute = RecomputePolicy::Operators;
-    let all = nodes("llama3-8b", plan.clone());
-    let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
+    let all = generate_model_nodes("llama3-8b", plan.clone());
+    let again =
+        |name: &str| find_kernel_cost_and_dtype(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
     // Three products are recomputed: for keys (8 heads of 128 columns), after attention (4,096 by 4,096), and for half
     // of the gate (14,336 columns).
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 1024);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 14_336);
-    assert_eq!(count(&all, "/again/attention.core"), 0);
-    assert_eq!(count(&all, "/again/mlp.down"), 0);
-    assert_eq!(count(&all, "/again/norm2"), 32);
+    assert_eq!(count_nodes_by_suffix(&all, "/again/attention.core"), 0);
+    assert_eq!(count_nodes_by_suffix(&all, "/again/mlp.down"), 0);
+    assert_eq!(count_nodes_by_suffix(&all, "/again/norm2"), 32);
     let peak = |recompute| {
         let plan = ParallelismPlan {
             recompute,
@@ -151,7 +171,7 @@ fn outputs_that_the_plan_does_not_name_are_computed_again() {
     plan.saved = ["attention.qkv", "attention.core"]
         .map(|name| name.parse().unwrap())
         .to_vec();
-    let all = nodes("llama3-8b", plan.clone());
+    let all = generate_model_nodes("llama3-8b", plan.clone());
     let again: Vec<_> = all
         .iter()
         .filter_map(|node| node.name.strip_prefix("mb0/layer3/again/"))
@@ -170,8 +190,8 @@ fn outputs_that_the_plan_does_not_name_are_computed_again() {
     // The sum after attention's output product keeps that product's output: 8,192 x 4,096 numbers of 2 B per block.
     plan.saved.push("attention.out".parse().unwrap());
     assert_eq!(kept(&plan) - before, 32 * 2 * 8192 * 4096);
-    let all = nodes("llama3-8b", plan.clone());
-    assert_eq!(count(&all, "/again/attention.out"), 0);
+    let all = generate_model_nodes("llama3-8b", plan.clone());
+    assert_eq!(count_nodes_by_suffix(&all, "/again/attention.out"), 0);
     plan.saved.push("attention.other".parse().unwrap());
     let model = Model::load_named("llama3-8b").unwrap();
     let refused = ModelAndParallelismPlan { model, plan }.prepare_generator();
@@ -188,7 +208,7 @@ fn stages_wait_for_their_messages_if_asked() {
     (plan.pipeline, plan.batch) = (2, 4);
     for overlap in [true, false] {
         plan.pipeline_overlap = overlap;
-        let all = gpt2(&plan);
+        let all = generate_gpt2_nodes(&plan);
         let sent = |id: &u64| all[*id as usize - 1].name == "mb0/chunk0/fwd/send";
         let waits = all.iter().any(|node| node.data.iter().any(sent));
         assert_eq!(waits, !overlap);
@@ -223,18 +243,21 @@ const TURNED: u64 = 8192 * (32 + 8) * 128;
 fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
     let mut plan = ParallelismPlan::new();
     let core = |nodes: &[EmittedNode], phase: &str, suffix: &str| {
-        kernel(nodes, &format!("mb0/layer3/{phase}/attention.core{suffix}")).1
+        find_kernel_cost_and_dtype(nodes, &format!("mb0/layer3/{phase}/attention.core{suffix}")).1
     };
-    let fused = nodes("llama3-8b", plan.clone());
+    let fused = generate_model_nodes("llama3-8b", plan.clone());
     // In each direction, the kernel reads and writes 2 B per element.
     for phase in ["fwd", "bwd"] {
         assert_eq!(core(&fused, phase, ".rotary"), 4 * TURNED);
     }
-    assert_eq!(count(&fused, ".repeat"), 0);
+    assert_eq!(count_nodes_by_suffix(&fused, ".repeat"), 0);
     // GPT-2 has a learned position table instead of rotary positions.
-    assert_eq!(count(&gpt2(&plan), ".rotary"), 0);
+    assert_eq!(
+        count_nodes_by_suffix(&generate_gpt2_nodes(&plan), ".rotary"),
+        0
+    );
     plan.elementwise = ElementwiseKernels::Eager;
-    let eager = nodes("llama3-8b", plan.clone());
+    let eager = generate_model_nodes("llama3-8b", plan.clone());
     // Three kernels convert from 2 B to 4 B, multiply values of 4 B in place, and convert back to 2
     // B: 6 + 8 + 6 B.
     for (suffix, each) in [("single", 6), ("turn", 8), ("half", 6)] {
@@ -246,10 +269,16 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
     assert_eq!(core(&eager, "fwd", ".repeat"), 2 * 2 * TURNED);
     // Attention's inputs are recomputed, but attention itself is not.
     plan.recompute = RecomputePolicy::Operators;
-    let again = nodes("llama3-8b", plan);
-    assert_eq!(count(&again, "/again/attention.core.rotary.turn"), 32);
-    assert_eq!(count(&again, "/again/attention.core.repeat"), 32);
-    assert_eq!(count(&again, "/again/attention.core"), 0);
+    let again = generate_model_nodes("llama3-8b", plan);
+    assert_eq!(
+        count_nodes_by_suffix(&again, "/again/attention.core.rotary.turn"),
+        32
+    );
+    assert_eq!(
+        count_nodes_by_suffix(&again, "/again/attention.core.repeat"),
+        32
+    );
+    assert_eq!(count_nodes_by_suffix(&again, "/again/attention.core"), 0);
 }
 
 #[test]
@@ -257,22 +286,27 @@ fn products_of_eight_bits_are_all_done_again() {
     let mut plan = ParallelismPlan::new();
     plan.recompute = RecomputePolicy::Operators;
     plan.linears = Some(Dtype::Fp8);
-    let all = nodes("llama3-8b", plan);
-    let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
+    let all = generate_model_nodes("llama3-8b", plan);
+    let again =
+        |name: &str| find_kernel_cost_and_dtype(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
     // The products for queries, keys and values (48 heads of 128 columns) and both halves of the gate are recomputed.
     // The block's last product is not, because no gradient needs its output.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
-    assert_eq!(count(&all, "/again/mlp.down"), 0);
+    assert_eq!(count_nodes_by_suffix(&all, "/again/mlp.down"), 0);
 }
 
 #[test]
 fn a_fused_loss_reads_logits_twice() {
     let mut plan = ParallelismPlan::new();
     let loss = |plan: &ParallelismPlan, phase: &str| {
-        kernel(&gpt2(plan), &format!("mb0/head/{phase}/loss")).1 / 1024
+        find_kernel_cost_and_dtype(
+            &generate_gpt2_nodes(plan),
+            &format!("mb0/head/{phase}/loss"),
+        )
+        .1 / 1024
     };
     let words = loss(&plan, "fwd") / 38;
     // Per logit, the forward loss moves 2 + 36 B (36 B of these in single precision), and the
@@ -290,7 +324,9 @@ fn a_fused_loss_reads_logits_twice() {
 
 #[test]
 fn pytorch_steps_and_clips_operation_by_operation() {
-    let step = |plan: &ParallelismPlan| kernel(&gpt2(plan), "optimizer").1;
+    let step = |plan: &ParallelismPlan| {
+        find_kernel_cost_and_dtype(&generate_gpt2_nodes(plan), "optimizer").1
+    };
     let mut plan = ParallelismPlan::new();
     let before = step(&plan);
     plan.elementwise = ElementwiseKernels::Compiled;
@@ -307,7 +343,7 @@ fn pytorch_copies_what_it_gathers_and_reduces() {
     (plan.data, plan.batch, plan.zero) = (2, 2, ZeroStage::Parameters);
     plan.gradients = Some(Dtype::Fp32);
     let copies = |plan: &ParallelismPlan| {
-        let all = gpt2(plan);
+        let all = generate_gpt2_nodes(plan);
         let of = |end: &str| -> Vec<u64> {
             let ends = all.iter().filter(|node| node.name.ends_with(end));
             ends.map(|node| node.kernel.unwrap().1).collect()

@@ -3,7 +3,7 @@
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{data, rejection_message};
+use super::{list_dependency_names, rejection_message};
 use crate::generate::plan::{ElementwiseKernels, OperatorNamePattern};
 use crate::model::{
     ActivationFunction, ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock,
@@ -20,7 +20,7 @@ const WORDS: u64 = 40;
 const R: u64 = 2;
 const LAYERS: u64 = 2;
 
-fn model(tied: bool, experts: Option<ExpertRoutingCounts>) -> Model {
+fn build_model(tied: bool, experts: Option<ExpertRoutingCounts>) -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
@@ -57,31 +57,34 @@ fn model(tied: bool, experts: Option<ExpertRoutingCounts>) -> Model {
     }
 }
 
-fn patterns(all: &[&str]) -> Vec<OperatorNamePattern> {
+fn parse_operator_patterns(all: &[&str]) -> Vec<OperatorNamePattern> {
     all.iter().map(|one| one.parse().unwrap()).collect()
 }
 
-fn lora(targets: &[&str]) -> ParallelismPlan {
+fn build_lora_plan(targets: &[&str]) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
-    (plan.lora, plan.lora_targets) = (Some(R as u32), patterns(targets));
+    (plan.lora, plan.lora_targets) = (Some(R as u32), parse_operator_patterns(targets));
     plan
 }
 
-fn pattern(plan: &ParallelismPlan) -> ModelAndParallelismPlan {
-    let (model, plan) = (model(false, None), plan.clone());
+fn build_model_and_plan(plan: &ParallelismPlan) -> ModelAndParallelismPlan {
+    let (model, plan) = (build_model(false, None), plan.clone());
     ModelAndParallelismPlan { model, plan }
 }
 
-fn summary(plan: &ParallelismPlan) -> PlanSummary {
-    pattern(plan).summarize_plan().unwrap()
+fn compute_plan_summary(plan: &ParallelismPlan) -> PlanSummary {
+    build_model_and_plan(plan).summarize_plan().unwrap()
 }
 
-fn rank(plan: &ParallelismPlan) -> Vec<EmittedNode> {
-    record_every_rank(WorkloadPattern::Training(Box::new(pattern(plan)))).swap_remove(0)
+fn generate_first_rank_nodes(plan: &ParallelismPlan) -> Vec<EmittedNode> {
+    record_every_rank(WorkloadPattern::Training(Box::new(build_model_and_plan(
+        plan,
+    ))))
+    .swap_remove(0)
 }
 
 /// Returns the names, FLOPs and bytes of layer 1's kernels whose names contain `operator`.
-fn kernels<'n>(nodes: &'n [EmittedNode], operator: &str) -> Vec<(&'n str, u64, u64)> {
+fn list_layer1_kernels<'n>(nodes: &'n [EmittedNode], operator: &str) -> Vec<(&'n str, u64, u64)> {
     let prefix = "mb0/layer1/";
     let own = nodes.iter().filter(|node| node.name.starts_with(prefix));
     let own = own.filter(|node| node.name.contains(operator));
@@ -98,7 +101,7 @@ const ADAPTERS: u64 = LAYERS * R * ((H + 3 * H) + (H + H) + (H + 2 * F) + (F + H
 
 #[test]
 fn an_adapter_adds_two_products_and_their_gradients() {
-    let nodes = rank(&lora(&["attention.out"]));
+    let nodes = generate_first_rank_nodes(&build_lora_plan(&["attention.out"]));
     // `x` and `small` are numbers of elements: 8 rows with 16 columns, and 8 rows with R columns.
     let (x, small) = (T * H, T * R);
     let (whole, thin) = (2 * T * H * H, 2 * T * H * R);
@@ -127,7 +130,7 @@ fn an_adapter_adds_two_products_and_their_gradients() {
             product(thin, x + small + H * R),
         ),
     ];
-    let found = kernels(&nodes, "attention.out");
+    let found = list_layer1_kernels(&nodes, "attention.out");
     let expected: Vec<_> = expected
         .into_iter()
         .map(|(name, (flops, bytes))| (name, flops, bytes))
@@ -142,7 +145,7 @@ fn an_adapter_adds_two_products_and_their_gradients() {
     // Gradients of activations still reach the first block.
     assert!(nodes.iter().any(|node| node.name == "mb0/layer0/bwd/norm1"));
     // PEFT and Megatron-Bridge scale the adapter's result and its gradient in separate kernels.
-    let mut plan = lora(&["attention.out"]);
+    let mut plan = build_lora_plan(&["attention.out"]);
     for (elementwise, scales) in [
         (ElementwiseKernels::Fused, 0),
         (ElementwiseKernels::Compiled, 0),
@@ -150,8 +153,8 @@ fn an_adapter_adds_two_products_and_their_gradients() {
         (ElementwiseKernels::Megatron, 2),
     ] {
         plan.elementwise = elementwise;
-        let nodes = rank(&plan);
-        let all = kernels(&nodes, "attention.out.lora.scale");
+        let nodes = generate_first_rank_nodes(&plan);
+        let all = list_layer1_kernels(&nodes, "attention.out.lora.scale");
         assert_eq!(all.len(), scales, "{elementwise}");
         assert!(
             all.iter()
@@ -164,8 +167,8 @@ fn an_adapter_adds_two_products_and_their_gradients() {
 /// reduced.
 #[test]
 fn frozen_weights_have_no_state() {
-    let base = model(false, None).parameter_count();
-    let mut plan = lora(&[]);
+    let base = build_model(false, None).parameter_count();
+    let mut plan = build_lora_plan(&[]);
     (plan.data, plan.batch) = (2, 2);
     for (zero, [weights, gradients, state]) in [
         (ZeroStage::None, [base + ADAPTERS, ADAPTERS, ADAPTERS]),
@@ -183,7 +186,7 @@ fn frozen_weights_have_no_state() {
         ),
     ] {
         plan.zero = zero;
-        let summary = summary(&plan);
+        let summary = compute_plan_summary(&plan);
         assert_eq!(summary.parameters, base);
         assert_eq!(summary.trained_parameters, ADAPTERS);
         let stage = &summary.stages[0];
@@ -202,7 +205,7 @@ fn frozen_weights_have_no_state() {
             reduced.map(|one| one.bytes).sum::<u128>(),
             u128::from(2 * ADAPTERS)
         );
-        let nodes = rank(&plan);
+        let nodes = generate_first_rank_nodes(&plan);
         let step = nodes.iter().find(|node| node.name == "optimizer").unwrap();
         // Adam reads a gradient and writes a weight, 2 B each, and reads and writes 12 B of state.
         let stepped = if zero == ZeroStage::None {
@@ -217,8 +220,8 @@ fn frozen_weights_have_no_state() {
 /// For each token, a step performs two multiplications with each frozen weight, and three with each adapter weight.
 #[test]
 fn model_flops_count_no_gradients_of_frozen_weights() {
-    let all = summary(&ParallelismPlan::new());
-    let own = summary(&lora(&[]));
+    let all = compute_plan_summary(&ParallelismPlan::new());
+    let own = compute_plan_summary(&build_lora_plan(&[]));
     // The weights in the blocks' products and in the logits need no gradients.
     let products = LAYERS * (H * 3 * H + H * H + 3 * H * F) + H * WORDS;
     let expected = all.model_flops - u128::from(2 * T * products) + u128::from(6 * T * ADAPTERS);
@@ -230,23 +233,23 @@ fn model_flops_count_no_gradients_of_frozen_weights() {
 /// A frozen product saves nothing; an adapter saves its input and the result of its first product.
 #[test]
 fn activations_are_kept_for_adapters() {
-    let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
+    let kept = |plan: &ParallelismPlan| compute_plan_summary(plan).stages[0].stored.1;
     let all = kept(&ParallelismPlan::new());
     // The inputs of the products and of the logits are no longer saved.
     let inputs = 2 * T * (LAYERS * (H + H + H + F) + H);
-    let one = kept(&lora(&["mlp.down"]));
+    let one = kept(&build_lora_plan(&["mlp.down"]));
     assert_eq!(one, all - inputs + 2 * T * LAYERS * (F + R));
-    let every = kept(&lora(&[]));
+    let every = kept(&build_lora_plan(&[]));
     assert_eq!(every, all - 2 * T * H + 2 * T * LAYERS * 4 * R);
     // Frozen embeddings, heads and norms save the same number of bytes as trained ones, except that the frozen logits
     // do not save their input.
     let mut plan = ParallelismPlan::new();
-    plan.frozen = patterns(&["tokens", "logits", "norm*"]);
+    plan.frozen = parse_operator_patterns(&["tokens", "logits", "norm*"]);
     assert_eq!(kept(&plan), all - 2 * T * H);
     // All allocated memory was freed.
     let used: Vec<i128> = (3..TensorClass::COUNT)
         .map(|class| {
-            let nodes = rank(&lora(&[]));
+            let nodes = generate_first_rank_nodes(&build_lora_plan(&[]));
             let changes = nodes.iter().map(|node| {
                 i128::from(node.memory.allocates[class]) - i128::from(node.memory.frees[class])
             });
@@ -261,13 +264,13 @@ fn activations_are_kept_for_adapters() {
 #[test]
 fn tensor_groups_share_adapters_like_their_products() {
     for sequence_parallel in [false, true] {
-        let mut plan = lora(&["attention.*"]);
+        let mut plan = build_lora_plan(&["attention.*"]);
         (plan.tensor, plan.sequence_parallel) = (2, sequence_parallel);
-        let summary = summary(&plan);
+        let summary = compute_plan_summary(&plan);
         let whole = LAYERS * (H * R + R * H);
         let shared = LAYERS * (R * 3 * H + H * R) / 2;
         assert_eq!(summary.stages[0].trained_parameters, whole + shared);
-        let nodes = rank(&plan);
+        let nodes = generate_first_rank_nodes(&plan);
         let sums: Vec<_> = nodes
             .iter()
             .filter(|node| node.name == "norms/all-reduce")
@@ -293,7 +296,7 @@ fn tensor_groups_share_adapters_like_their_products() {
         };
         assert_eq!(again, expected);
         assert_eq!(
-            data(&nodes, "mb0/layer1/bwd/attention.qkv.lora.a.wgrad"),
+            list_dependency_names(&nodes, "mb0/layer1/bwd/attention.qkv.lora.a.wgrad"),
             ["mb0/layer1/bwd/attention.qkv.lora.b.wgrad"]
         );
     }
@@ -306,9 +309,9 @@ fn experts_have_adapters() {
         experts: 4,
         chosen: 2,
     };
-    let mut plan = lora(&["experts.*"]);
+    let mut plan = build_lora_plan(&["experts.*"]);
     (plan.data, plan.batch, plan.expert) = (2, 2, 2);
-    let model = model(false, Some(routing));
+    let model = build_model(false, Some(routing));
     let pattern = ModelAndParallelismPlan { model, plan };
     let stage = pattern
         .clone()
@@ -320,7 +323,7 @@ fn experts_have_adapters() {
     let own = LAYERS * 2 * R * ((H + 2 * F) + (F + H));
     assert_eq!(stage.trained_parameters, own);
     let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
-    let first = kernels(&nodes, "fwd/experts.up.lora.a");
+    let first = list_layer1_kernels(&nodes, "fwd/experts.up.lora.a");
     // 8 tokens have 2 copies each, and an adapter has two matrices.
     assert_eq!(
         first,
@@ -336,9 +339,9 @@ fn experts_have_adapters() {
 
 #[test]
 fn a_step_of_adapters_is_pipelined_and_split() {
-    let mut plan = lora(&[]);
+    let mut plan = build_lora_plan(&[]);
     (plan.pipeline, plan.batch, plan.split_backward) = (2, 4, true);
-    let nodes = rank(&plan);
+    let nodes = generate_first_rank_nodes(&plan);
     let late = nodes
         .iter()
         .filter(|node| node.name.ends_with("lora.a.wgrad"));
@@ -351,7 +354,7 @@ fn settings_that_freeze_nothing_or_everything_are_refused() {
     let refused = |tied: bool, change: fn(&mut ParallelismPlan), why: &str| {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
-        let model = model(tied, None);
+        let model = build_model(tied, None);
         let pattern = ModelAndParallelismPlan { model, plan };
         let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
         assert!(found.contains(why), "{found}");
@@ -363,38 +366,38 @@ fn settings_that_freeze_nothing_or_everything_are_refused() {
     );
     refused(
         false,
-        |plan| *plan = lora(&["mlp.middle"]),
+        |plan| *plan = build_lora_plan(&["mlp.middle"]),
         "`lora_targets` is mlp.middle; expected operators of frozen: attention.out, attention.qkv, logits, mlp.down, mlp.up",
     );
     refused(
         false,
-        |plan| *plan = lora(&["norm1"]),
+        |plan| *plan = build_lora_plan(&["norm1"]),
         "`lora_targets` is norm1; expected operators of frozen: attention.out",
     );
     refused(
         false,
-        |plan| plan.lora_targets = patterns(&["mlp.up"]),
+        |plan| plan.lora_targets = parse_operator_patterns(&["mlp.up"]),
         "`lora_targets` is mlp.up; expected nothing without lora",
     );
     refused(
         false,
-        |plan| (*plan, plan.frozen) = (lora(&[]), patterns(&["tokens"])),
+        |plan| (*plan, plan.frozen) = (build_lora_plan(&[]), parse_operator_patterns(&["tokens"])),
         "`frozen` is tokens; expected nothing beside lora",
     );
     refused(
         false,
-        |plan| plan.frozen = patterns(&["*"]),
+        |plan| plan.frozen = parse_operator_patterns(&["*"]),
         "expected some trained weights",
     );
     refused(
         true,
-        |plan| plan.frozen = patterns(&["tokens"]),
+        |plan| plan.frozen = parse_operator_patterns(&["tokens"]),
         "`frozen` is tokens; expected both or none of tokens and logits",
     );
     refused(
         false,
         |plan| {
-            *plan = lora(&[]);
+            *plan = build_lora_plan(&[]);
             plan.schedule = PipelineSchedule::Inference;
         },
         "expected no adapters and no frozen weights with schedule = inference",
@@ -402,7 +405,7 @@ fn settings_that_freeze_nothing_or_everything_are_refused() {
     refused(
         false,
         |plan| {
-            *plan = lora(&[]);
+            *plan = build_lora_plan(&[]);
             plan.recompute = RecomputePolicy::Operators;
         },
         "expected recompute = none, selective or full beside it",

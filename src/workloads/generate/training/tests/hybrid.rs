@@ -3,22 +3,22 @@
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{data, rejection_message};
+use super::{list_dependency_names, rejection_message};
 use chakram_trace::format::TensorClass;
 
-fn training(zero: ZeroStage) -> ModelAndParallelismPlan {
+fn build_hybrid_shard_training(zero: ZeroStage) -> ModelAndParallelismPlan {
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero, plan.shard) = (8, 8, zero, Some(2));
     ModelAndParallelismPlan { model, plan }
 }
 
-fn refused(training: ModelAndParallelismPlan) -> String {
+fn expect_training_rejection(training: ModelAndParallelismPlan) -> String {
     rejection_message(WorkloadPattern::Training(Box::new(training)))
 }
 
 /// Returns the kind, the bytes and the group of a collective.
-fn collective<'n>(nodes: &'n [EmittedNode], name: &str) -> (&'n str, u64, &'n str) {
+fn find_collective<'n>(nodes: &'n [EmittedNode], name: &str) -> (&'n str, u64, &'n str) {
     let node = nodes.iter().find(|node| node.name == name);
     let op = &node.unwrap_or_else(|| panic!("{name} is not there")).op;
     let field = |key: &str| op.split(key).nth(1).unwrap();
@@ -35,7 +35,7 @@ const BLOCK: u64 = 12 * 768 * 768 + 13 * 768;
 
 #[test]
 fn neighbours_shard_and_the_others_have_copies() {
-    let groups = training(ZeroStage::Parameters)
+    let groups = build_hybrid_shard_training(ZeroStage::Parameters)
         .summarize_plan()
         .unwrap()
         .groups;
@@ -51,10 +51,11 @@ fn neighbours_shard_and_the_others_have_copies() {
 /// four ranks that hold it.
 #[test]
 fn a_shard_is_summed_over_its_copies() {
-    let pattern = WorkloadPattern::Training(Box::new(training(ZeroStage::Parameters)));
+    let pattern =
+        WorkloadPattern::Training(Box::new(build_hybrid_shard_training(ZeroStage::Parameters)));
     let ranks = record_every_rank(pattern);
     let own = &ranks[3];
-    let gathered = collective(own, "mb0/layer3/fwd/gather");
+    let gathered = find_collective(own, "mb0/layer3/fwd/gather");
     assert_eq!((gathered.0, gathered.1), ("AllGather", BLOCK));
     let reductions = own
         .iter()
@@ -62,14 +63,14 @@ fn a_shard_is_summed_over_its_copies() {
     let mut count = 0;
     for reduction in reductions {
         let sum = reduction.name.replace("reduce-scatter", "all-reduce");
-        let (kind, bytes, group) = collective(own, &reduction.name);
+        let (kind, bytes, group) = find_collective(own, &reduction.name);
         assert_eq!(kind, "ReduceScatter");
         assert_eq!(group, gathered.2);
-        let (kind, shard, copies) = collective(own, &sum);
+        let (kind, shard, copies) = find_collective(own, &sum);
         assert_eq!((kind, shard), ("AllReduce", bytes / 2));
-        assert_eq!(copies, collective(&ranks[1], &sum).2);
-        assert_ne!(copies, collective(&ranks[2], &sum).2);
-        assert_eq!(data(own, &sum), [reduction.name.as_str()]);
+        assert_eq!(copies, find_collective(&ranks[1], &sum).2);
+        assert_ne!(copies, find_collective(&ranks[2], &sum).2);
+        assert_eq!(list_dependency_names(own, &sum), [reduction.name.as_str()]);
         count += 1;
     }
     assert!(count > 1);
@@ -84,7 +85,7 @@ fn a_rank_has_a_shard_of_its_group() {
         (ZeroStage::Gradients, [1, 2, 2]),
         (ZeroStage::Parameters, [2, 2, 2]),
     ] {
-        let summary = training(zero).summarize_plan().unwrap();
+        let summary = build_hybrid_shard_training(zero).summarize_plan().unwrap();
         let classes = [
             (TensorClass::Weights, 2),
             (TensorClass::Gradients, 2),
@@ -105,7 +106,7 @@ fn a_rank_has_a_shard_of_its_group() {
 #[test]
 fn one_group_of_all_replicas_has_no_copies() {
     let nodes = |shard| {
-        let mut training = training(ZeroStage::Parameters);
+        let mut training = build_hybrid_shard_training(ZeroStage::Parameters);
         training.plan.shard = shard;
         record_every_rank(WorkloadPattern::Training(Box::new(training)))
     };
@@ -114,9 +115,15 @@ fn one_group_of_all_replicas_has_no_copies() {
 
 #[test]
 fn groups_that_shard_nothing_are_refused() {
-    let mut none = training(ZeroStage::None);
-    assert!(refused(none.clone()).contains("`shard` is 2; expected zero = 1, 2 or 3 beside it"));
+    let mut none = build_hybrid_shard_training(ZeroStage::None);
+    assert!(
+        expect_training_rejection(none.clone())
+            .contains("`shard` is 2; expected zero = 1, 2 or 3 beside it")
+    );
     none.plan.zero = ZeroStage::Parameters;
     none.plan.shard = Some(3);
-    assert!(refused(none).contains("`shard` is 3; expected a divisor of data x context above 1"));
+    assert!(
+        expect_training_rejection(none)
+            .contains("`shard` is 3; expected a divisor of data x context above 1")
+    );
 }

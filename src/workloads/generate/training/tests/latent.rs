@@ -22,7 +22,7 @@ const F: u64 = 10;
 const S: u64 = 12;
 const D: u64 = 24;
 
-fn model() -> Model {
+fn parse_latent_model() -> Model {
     let text = format!(
         "name = \"latent\"\nsource = \"s\"\nkind = \"transformer\"\nlayers = 4\nhidden = {H}\nheads = {A}\nquery_rank = {Q}\n\
          kv_rank = {C}\nplain_width = {N}\nturned_width = {R}\nvalue_width = {V}\nffn = {F}\nexperts = {X}\nexperts_per_token = {K}\n\
@@ -35,21 +35,21 @@ fn model() -> Model {
         .model
 }
 
-fn ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
-    let model = model();
+fn generate_all_ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
+    let model = parse_latent_model();
     record_every_rank(WorkloadPattern::Training(Box::new(
         ModelAndParallelismPlan { model, plan },
     )))
 }
 
-fn flops(ranks: &[Vec<EmittedNode>]) -> u64 {
+fn sum_kernel_flops(ranks: &[Vec<EmittedNode>]) -> u64 {
     let kernels = ranks.iter().flatten().filter_map(|node| node.kernel);
     kernels.map(|(flops, _, _)| flops).sum()
 }
 
 #[test]
 fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
-    let nodes = &ranks(ParallelismPlan::new())[0];
+    let nodes = &generate_all_ranks(ParallelismPlan::new())[0];
     let kernel = |name: &str| {
         let node = nodes
             .iter()
@@ -127,7 +127,7 @@ fn plans_share_latent_attention_and_shared_experts() {
         plan.batch = 4;
         change(&mut plan);
         let trains = plan.has_training();
-        let nodes = ranks(plan);
+        let nodes = generate_all_ranks(plan);
         for rank in &nodes {
             let (mut allocated, mut freed) = (0, 0);
             for node in rank {
@@ -138,7 +138,7 @@ fn plans_share_latent_attention_and_shared_experts() {
             assert_eq!(allocated, freed);
             assert!(allocated > 0 || !trains);
         }
-        flops(&nodes)
+        sum_kernel_flops(&nodes)
     };
     let one = with(&|_| ());
     for data in [2, 4] {
@@ -179,7 +179,7 @@ fn plans_share_latent_attention_and_shared_experts() {
 fn heads_are_cut_and_latent_vectors_whole() {
     let mut plan = ParallelismPlan::new();
     plan.tensor = 2;
-    let ranks = ranks(plan);
+    let ranks = generate_all_ranks(plan);
     let found = |name: &str| {
         let node = ranks[1]
             .iter()
@@ -193,7 +193,7 @@ fn heads_are_cut_and_latent_vectors_whole() {
     assert_eq!(found("shared.up"), 2 * T * H * 2 * S / 2);
     let mut plan = ParallelismPlan::new();
     plan.tensor = 8;
-    let model = model();
+    let model = parse_latent_model();
     let why = rejection_message(WorkloadPattern::Training(Box::new(
         ModelAndParallelismPlan { model, plan },
     )));

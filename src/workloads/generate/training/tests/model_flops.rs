@@ -7,7 +7,10 @@ use crate::model::OperatorKind;
 use chakram_trace::format::work_amounts::CountedAttention;
 use proptest::prelude::*;
 
-fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, PatternOptionError> {
+fn compute_plan_summary(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> Result<PlanSummary, PatternOptionError> {
     let (model, plan) = (model.clone(), plan.clone());
     ModelAndParallelismPlan { model, plan }.summarize_plan()
 }
@@ -24,27 +27,27 @@ fn attention_counts_the_pairs_of_its_kernels() {
     let pair = u128::from(2 * l * h);
     let mut plan = ParallelismPlan::new();
     plan.batch = 4;
-    let flash = summary(&model, &plan).unwrap();
+    let flash = compute_plan_summary(&model, &plan).unwrap();
     assert_eq!(flash.attention, Some(CountedAttention::Causal));
     assert_eq!(flash.model_flops, 4 * 6 * (weights + 6 * pair));
     // The kernels execute seven matrix products over token pairs (two forward, five backward), but
     // the model needs only six.
     assert_eq!(flash.flops, flash.model_flops + 4 * 2 * 6 * pair / 2);
     plan.attention = AttentionKernel::Unfused;
-    let unfused = summary(&model, &plan).unwrap();
+    let unfused = compute_plan_summary(&model, &plan).unwrap();
     assert_eq!(unfused.attention, Some(CountedAttention::Full));
     assert_eq!(unfused.model_flops, 4 * 6 * (weights + 9 * pair));
     assert_eq!(unfused.flops, unfused.model_flops);
     // Korthikanti et al., appendix A: recomputing the products for scores and values adds 2
     // products to attention's 6, but these count only as hardware FLOPs.
     plan.recompute = RecomputePolicy::Selective;
-    let selective = summary(&model, &plan).unwrap();
+    let selective = compute_plan_summary(&model, &plan).unwrap();
     assert_eq!(selective.model_flops, unfused.model_flops);
     assert_eq!(selective.flops, unfused.flops + 4 * 2 * 9 * pair);
     // If the plan removes logits, neither FLOP count includes them.
     plan.recompute = RecomputePolicy::None;
     plan.without.add_effect(AblationEffect::Logits);
-    let headless = summary(&model, &plan).unwrap();
+    let headless = compute_plan_summary(&model, &plan).unwrap();
     let logits = 4 * 6 * u128::from(s * v * h);
     assert_eq!(headless.model_flops, unfused.model_flops - logits);
     assert_eq!(headless.flops, headless.model_flops);
@@ -57,7 +60,7 @@ fn gradients_of_data_count_nowhere() {
     let model = Model::load_named("resnet-18").unwrap();
     let mut plan = ParallelismPlan::new();
     plan.batch = 2;
-    let found = summary(&model, &plan).unwrap();
+    let found = compute_plan_summary(&model, &plan).unwrap();
     let first = 64 * 112 * 112 * 3 * 7 * 7;
     let all = u128::from(model.multiplication_count());
     assert_eq!(found.model_flops, 2 * 2 * (3 * all - first));
@@ -67,7 +70,7 @@ fn gradients_of_data_count_nowhere() {
 
 /// Returns the number of multiplications per sample in the product of attention that a fused kernel repeats in its
 /// backward pass.
-fn repeated(model: &Model) -> u128 {
+fn count_repeated_multiplications(model: &Model) -> u128 {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let of = |work: &OperatorKind| match *work {
         OperatorKind::Attention {
@@ -82,7 +85,7 @@ fn repeated(model: &Model) -> u128 {
     operators.map(|one| u128::from(of(&one.work))).sum()
 }
 
-fn models() -> impl Strategy<Value = Model> {
+fn model_strategy() -> impl Strategy<Value = Model> {
     const SEQUENCES: [&str; 5] = [
         "gpt2-small",
         "bert-base",
@@ -97,7 +100,7 @@ fn models() -> impl Strategy<Value = Model> {
     prop_oneof![2 => sequences, 1 => prop::sample::select(&OTHERS[..]).prop_map(named)]
 }
 
-fn plans() -> impl Strategy<Value = ParallelismPlan> {
+fn plan_strategy() -> impl Strategy<Value = ParallelismPlan> {
     let degrees = (
         prop::sample::select(&[1_u32, 1, 2, 4][..]),
         prop::sample::select(&[1_u32, 2][..]),
@@ -168,15 +171,15 @@ proptest! {
     /// Hardware FLOPs are never below model FLOPs. The two are equal if nothing is recomputed, padded, or replicated in
     /// a tensor group.
     #[test]
-    fn kernels_carry_out_what_the_model_needs(model in models(), plan in plans()) {
-        let found = summary(&model, &plan);
+    fn kernels_carry_out_what_the_model_needs(model in model_strategy(), plan in plan_strategy()) {
+        let found = compute_plan_summary(&model, &plan);
         prop_assume!(found.is_ok());
         let found = found.unwrap();
         prop_assert!(found.flops >= found.model_flops, "{} below {}", found.flops, found.model_flops);
         let alone = plan.tensor == 1 && found.recompute == RecomputePolicy::None;
         let fused = plan.attention == AttentionKernel::Flash && plan.has_training();
         let again = match fused {
-            true => 2 * u128::from(plan.batch * u64::from(plan.steps)) * repeated(&model),
+            true => 2 * u128::from(plan.batch * u64::from(plan.steps)) * count_repeated_multiplications(&model),
             false => 0,
         };
         if alone {

@@ -3,29 +3,29 @@
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{data, rejection_message};
+use super::{list_dependency_names, rejection_message};
 use crate::generate::plan::{OffloadGather, OffloadedState};
 use chakram_trace::format::TensorClass;
 
 /// Number of replicas.
 const N: u64 = 4;
 
-fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
+fn build_gpt2_pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();
     WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }))
 }
 
 /// Returns the nodes of rank 1 under a plan with four replicas and ZeRO 3, after `change` has
 /// modified the plan.
-fn nodes(change: impl Fn(&mut ParallelismPlan)) -> Vec<EmittedNode> {
+fn generate_zero3_rank_nodes(change: impl Fn(&mut ParallelismPlan)) -> Vec<EmittedNode> {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero) = (N as u32, N, ZeroStage::Parameters);
     change(&mut plan);
-    record_every_rank(pattern(plan)).remove(1)
+    record_every_rank(build_gpt2_pattern(plan)).remove(1)
 }
 
 /// Returns the bytes of the load, store or collective called `name`.
-fn bytes(nodes: &[EmittedNode], name: &str) -> u64 {
+fn find_node_bytes(nodes: &[EmittedNode], name: &str) -> u64 {
     let node = nodes.iter().find(|node| node.name == name);
     let op = &node.unwrap_or_else(|| panic!("{name} is not there")).op;
     let after = op.split("bytes: ").nth(1).unwrap();
@@ -41,13 +41,13 @@ const BLOCK: u64 = 12 * 768 * 768 + 13 * 768;
 /// B of weight and the state.
 #[test]
 fn shards_are_loaded_before_gathers_and_stored_after_reductions() {
-    let all = nodes(|plan| plan.offload = OffloadedState::All);
+    let all = generate_zero3_rank_nodes(|plan| plan.offload = OffloadedState::All);
     for pass in ["fwd", "bwd"] {
         let load = format!("mb0/layer3/{pass}/load");
         let gather = format!("mb0/layer3/{pass}/gather");
-        assert_eq!(bytes(&all, &load), 2 * BLOCK / N);
-        assert_eq!(bytes(&all, &gather), 2 * BLOCK / N);
-        assert_eq!(data(&all, &gather), [load.as_str()]);
+        assert_eq!(find_node_bytes(&all, &load), 2 * BLOCK / N);
+        assert_eq!(find_node_bytes(&all, &gather), 2 * BLOCK / N);
+        assert_eq!(list_dependency_names(&all, &gather), [load.as_str()]);
     }
     let stored: Vec<_> = all
         .iter()
@@ -55,28 +55,37 @@ fn shards_are_loaded_before_gathers_and_stored_after_reductions() {
         .collect();
     for store in &stored {
         let reduced = store.name.replace("/store", "/reduce-scatter");
-        assert_eq!(bytes(&all, &store.name) * N, bytes(&all, &reduced));
-        assert_eq!(data(&all, &store.name), [reduced.as_str()]);
+        assert_eq!(
+            find_node_bytes(&all, &store.name) * N,
+            find_node_bytes(&all, &reduced)
+        );
+        assert_eq!(list_dependency_names(&all, &store.name), [reduced.as_str()]);
         assert!(store.op.contains("store: true"), "{}", store.op);
     }
     assert!(stored.len() > 1);
     let parameters = Model::load_named("gpt2-small").unwrap().parameter_count();
     let own = parameters.div_ceil(N);
-    assert_eq!(bytes(&all, "optimizer/load"), 14 * own);
-    assert_eq!(bytes(&all, "optimizer/store"), 14 * own);
-    let after = data(&all, "optimizer");
+    assert_eq!(find_node_bytes(&all, "optimizer/load"), 14 * own);
+    assert_eq!(find_node_bytes(&all, "optimizer/store"), 14 * own);
+    let after = list_dependency_names(&all, "optimizer");
     assert_eq!(after, ["optimizer/load"]);
 }
 
 /// ZeRO-Offload keeps only the optimizer state in remote memory: 12 B per parameter.
 #[test]
 fn an_optimizer_streams_its_state() {
-    let own = nodes(|plan| {
+    let own = generate_zero3_rank_nodes(|plan| {
         (plan.zero, plan.offload) = (ZeroStage::Optimizer, OffloadedState::Optimizer);
     });
     let parameters = Model::load_named("gpt2-small").unwrap().parameter_count();
-    assert_eq!(bytes(&own, "optimizer/load"), 12 * parameters.div_ceil(N));
-    assert_eq!(bytes(&own, "optimizer/store"), 12 * parameters.div_ceil(N));
+    assert_eq!(
+        find_node_bytes(&own, "optimizer/load"),
+        12 * parameters.div_ceil(N)
+    );
+    assert_eq!(
+        find_node_bytes(&own, "optimizer/store"),
+        12 * parameters.div_ceil(N)
+    );
     let mut others = own.iter().filter(|node| node.op.contains("Memory"));
     assert!(others.all(|node| node.name.starts_with("optimizer/")));
 }
@@ -121,7 +130,7 @@ fn offloaded_state_is_not_in_the_npu() {
 /// gradients need no collectives.
 #[test]
 fn switches_gather_loads_and_reduce_stores() {
-    let all = nodes(|plan| {
+    let all = generate_zero3_rank_nodes(|plan| {
         plan.offload = OffloadedState::All;
         plan.offload_gather = OffloadGather::InSwitch;
     });
@@ -133,8 +142,8 @@ fn switches_gather_loads_and_reduce_stores() {
     let names: Vec<_> = accesses.map(|node| &node.name[..]).collect();
     assert!(names.contains(&"mb0/layer3/fwd/load"), "{names:?}");
     assert!(names.iter().any(|name| name.ends_with("/gradients/store")));
-    assert_eq!(bytes(&all, "mb0/layer3/bwd/load"), 2 * BLOCK / N);
-    assert!(data(&all, "mb0/layer3/fwd/norm1").contains(&"mb0/layer3/fwd/load"));
+    assert_eq!(find_node_bytes(&all, "mb0/layer3/bwd/load"), 2 * BLOCK / N);
+    assert!(list_dependency_names(&all, "mb0/layer3/fwd/norm1").contains(&"mb0/layer3/fwd/load"));
 }
 
 #[test]
@@ -143,7 +152,7 @@ fn offloading_is_refused_where_it_has_no_rule() {
         let mut plan = ParallelismPlan::new();
         (plan.data, plan.batch) = (4, 4);
         change(&mut plan);
-        let found = rejection_message(pattern(plan));
+        let found = rejection_message(build_gpt2_pattern(plan));
         assert!(found.contains(why), "{found}");
     };
     refused(

@@ -1,7 +1,9 @@
 //! Encodes attributes of schema 0.0.2 and of both variants of schema 0.0.3. The attributes distinguish these three
 //! generations.
 
-use super::{TYPES, attribute, decoded, encode_file, head, upgraded};
+use super::{
+    TYPES, build_attribute, build_node_head, decode_trace, encode_file, upgrade_and_check_trace,
+};
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use testkit::wire::WireMessage;
@@ -54,7 +56,7 @@ impl SchemaGenerationAttributeEncoding {
                     let wire = wire(self.named(name, field).with_bytes(3, "doc"), field);
                     let attribute = AttributeProto {
                         doc_string: "doc".to_owned(),
-                        ..attribute(name, value)
+                        ..build_attribute(name, value)
                     };
                     all.push((wire, attribute));
                 }
@@ -156,13 +158,18 @@ fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
         let texts = [(5, "v"), (6, "s"), (7, "t"), (8, "w"), (10, "u")];
         let node = texts
             .iter()
-            .fold(head(9, "n", 3, &[8, 8]), |w, (f, t)| w.with_bytes(*f, t));
+            .fold(build_node_head(9, "n", 3, &[8, 8]), |w, (f, t)| {
+                w.with_bytes(*f, t)
+            });
         let unset = WireMessage::default()
             .with_bytes(1, "unset")
             .with_number(2, 0);
         let attributes = pairs.iter().map(|(wire, _)| wire.clone()).chain([unset]);
         let node = attributes.fold(node, |node, wire| node.with_message(11, wire));
-        let (_, nodes) = decoded(&upgraded(&encode_file([node]), of.generation));
+        let (_, nodes) = decode_trace(&upgrade_and_check_trace(
+            &encode_file([node]),
+            of.generation,
+        ));
         let io = |values: &str, shapes: &str, types: &str| {
             Some(IoInfo {
                 values: values.to_owned(),
@@ -193,10 +200,14 @@ fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
 }
 
 /// Returns a node that is valid only in the generation of `of`.
-pub fn telling(of: &SchemaGenerationAttributeEncoding, id: u64, kind: u64) -> WireMessage {
+pub fn build_generation_node(
+    of: &SchemaGenerationAttributeEncoding,
+    id: u64,
+    kind: u64,
+) -> WireMessage {
     let float = of.fields[1].expect("all have it");
     let text = of.fields[4].expect("all have it");
-    head(id, "n", kind, &[])
+    build_node_head(id, "n", kind, &[])
         .with_message(11, of.named("x", float).with_float(float, 1.0))
         .with_message(11, of.named("y", text).with_bytes(text, "z"))
 }
@@ -208,17 +219,26 @@ fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
             SchemaGeneration::V002 => &TYPES,
             _ => &[0, 1, 2, 3, 4, 5, 6, 7],
         };
-        let contents = encode_file((0..types.len() as u64).map(|kind| telling(of, kind, kind)));
-        let (_, nodes) = decoded(&upgraded(&contents, of.generation));
+        let contents =
+            encode_file((0..types.len() as u64).map(|kind| build_generation_node(of, kind, kind)));
+        let (_, nodes) = decode_trace(&upgrade_and_check_trace(&contents, of.generation));
         let found: Vec<i32> = nodes.iter().map(|node| node.r#type).collect();
         assert_eq!(found, types, "{}", of.generation);
 
         let collective = types.len() as u64 - 1;
-        let call = |kind| telling(of, kind, collective).with_message(11, of.int("comm_type", kind));
-        let (_, nodes) = decoded(&upgraded(&encode_file((0..5).map(call)), of.generation));
+        let call = |kind| {
+            build_generation_node(of, kind, collective).with_message(11, of.int("comm_type", kind))
+        };
+        let (_, nodes) = decode_trace(&upgrade_and_check_trace(
+            &encode_file((0..5).map(call)),
+            of.generation,
+        ));
         // The kinds are all-reduce, all-to-all, all-gather, reduce-scatter and broadcast.
         for (node, kind) in nodes.iter().zip([0, 6, 2, 7, 5]) {
-            assert_eq!(node.attr[2], attribute("comm_type", Value::Int64Val(kind)));
+            assert_eq!(
+                node.attr[2],
+                build_attribute("comm_type", Value::Int64Val(kind))
+            );
         }
         let error = upgrade_contents(&encode_file([call(0), call(5)]), None)
             .unwrap_err()
@@ -233,10 +253,13 @@ fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
 #[test]
 fn names_of_the_time_become_those_of_today() {
     for of in &ATTRIBUTES {
-        let node = telling(of, 1, 4)
+        let node = build_generation_node(of, 1, 4)
             .with_message(11, of.int("runtime", 318))
             .with_message(11, of.int("is_host_op", 1));
-        let (_, nodes) = decoded(&upgraded(&encode_file([node]), of.generation));
+        let (_, nodes) = decode_trace(&upgrade_and_check_trace(
+            &encode_file([node]),
+            of.generation,
+        ));
         assert_eq!(nodes[0].duration_micros, 318);
         let names: Vec<_> = nodes[0].attr.iter().map(|a| a.name.as_str()).collect();
         assert_eq!(names, ["x", "y", "is_cpu_op"]);

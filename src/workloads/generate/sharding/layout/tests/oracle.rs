@@ -23,13 +23,13 @@ impl ElementBitSet {
 }
 
 /// Returns all ordered factorizations of `members` into factors greater than 1.
-pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
+pub(super) fn list_factorizations(members: u32) -> Vec<Vec<u32>> {
     if members == 1 {
         return vec![vec![]];
     }
     let mut all = Vec::new();
     for first in (2..=members).filter(|&first| members.is_multiple_of(first)) {
-        for mut rest in radices(members / first) {
+        for mut rest in list_factorizations(members / first) {
             rest.push(first);
             all.push(rest);
         }
@@ -39,9 +39,9 @@ pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
 
 /// Returns all layouts: every choice of digits from every mixed-radix grid, assigned to the axes in
 /// every way.
-pub(super) fn layouts(members: u32) -> Vec<SampleRowColumnSharding> {
+pub(super) fn list_layouts(members: u32) -> Vec<SampleRowColumnSharding> {
     let mut all = BTreeSet::new();
-    for radices in radices(members) {
+    for radices in list_factorizations(members) {
         let mut places = vec![MemberNumberDigit::WHOLE];
         let mut stride = 1;
         for parts in radices {
@@ -68,7 +68,7 @@ pub(super) fn layouts(members: u32) -> Vec<SampleRowColumnSharding> {
 }
 
 /// Returns the elements of each member under both layouts, and the total number of elements.
-pub(super) fn sets(
+pub(super) fn list_elements_per_member(
     from: &SampleRowColumnSharding,
     to: &SampleRowColumnSharding,
     members: u32,
@@ -119,7 +119,7 @@ pub(super) fn check_partition(among: &EqualSizedMemberGroups, members: u32) {
 
 /// Returns each member's elements after its group has exchanged all needed ones, and the fragment size. Checks that
 /// fragments have equal sizes, and that no member receives an element twice.
-fn take(
+fn exchange_within_groups(
     among: &EqualSizedMemberGroups,
     own: &[ElementBitSet],
     needed: &[ElementBitSet],
@@ -179,7 +179,7 @@ fn all_equal(own: &[ElementBitSet], needed: &[ElementBitSet]) -> bool {
 
 /// Executes messages, and returns the number of elements sent. Checks that each message comes from
 /// the nearest member that has the elements.
-fn send(
+fn execute_messages(
     messages: &[ShardMessage],
     piece: u64,
     own: &[ElementBitSet],
@@ -208,14 +208,14 @@ fn send(
 fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     let mut kinds = [0; 4];
     for members in 1..=12 {
-        let layouts = layouts(members);
+        let layouts = list_layouts(members);
         // Axes are interchangeable, so only one order of axes is tested for more than 9 members.
         let ordered = |from: &&SampleRowColumnSharding| {
             from.samples >= from.rows && from.rows >= from.columns
         };
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {
-                let ([own, needed], elements) = sets(from, to, members);
+                let ([own, needed], elements) = list_elements_per_member(from, to, members);
                 let least = |(own, &needed): (&ElementBitSet, &ElementBitSet)| {
                     needed.count() - own.and(needed).count()
                 };
@@ -223,7 +223,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                 let change = plan_redistribution(from, to, members);
                 let what = || format!("{from:?} {to:?} {members}: {change:?}");
                 let collective = |among: &EqualSizedMemberGroups, share: u64| {
-                    let (after, piece) = take(among, &own, &needed);
+                    let (after, piece) = exchange_within_groups(among, &own, &needed);
                     assert_eq!(after, needed, "{}", what());
                     assert!(among.group_size() > 1, "{}", what());
                     assert_eq!(
@@ -258,7 +258,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                     }
                     Redistribution::Messages { messages, of } => {
                         assert_eq!(elements % of, 0, "{}", what());
-                        let sent = send(messages, elements / of, &own, &needed);
+                        let sent = execute_messages(messages, elements / of, &own, &needed);
                         assert_eq!(sent, least, "{}", what());
                         assert!(!all_equal(&own, &needed), "{}", what());
                         3

@@ -1,14 +1,16 @@
 //! Tests reduce-scatters on all small grids, for all groups of members and sums within groups.
 
-use super::oracle::{ElementBitSet, check_partition, layouts, radices, sets};
+use super::oracle::{
+    ElementBitSet, check_partition, list_elements_per_member, list_factorizations, list_layouts,
+};
 use super::*;
 use std::collections::BTreeSet;
 
 /// For every grid and every choice of its digits, returns the chosen digits. For each member, also returns its digits
 /// at all other positions.
-fn choices(members: u32) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec<u32>>)> {
+fn list_digit_choices(members: u32) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec<u32>>)> {
     let mut all = BTreeSet::new();
-    for radices in radices(members) {
+    for radices in list_factorizations(members) {
         for chosen in 0..1_u32 << radices.len() {
             let is_chosen = |place: usize| chosen >> place & 1 == 1;
             let digits = (0..radices.len())
@@ -36,7 +38,7 @@ fn choices(members: u32) -> BTreeSet<(Vec<MemberNumberDigit>, Vec<Vec<u32>>)> {
 #[test]
 fn groups_differ_in_the_chosen_digits_only() {
     for members in 1..=24 {
-        for (digits, others) in choices(members) {
+        for (digits, others) in list_digit_choices(members) {
             let among = EqualSizedMemberGroups::from_differing_axes(&digits, members);
             check_partition(&among, members);
             for one in 0..members {
@@ -79,10 +81,10 @@ fn shared_out(own: &[ElementBitSet], needed: &[ElementBitSet], others: &[Vec<u32
 fn a_sum_is_scattered_if_each_keeps_a_share_of_it() {
     let mut times = [0; 2];
     for members in 1..=8 {
-        let (layouts, choices) = (layouts(members), choices(members));
+        let (layouts, choices) = (list_layouts(members), list_digit_choices(members));
         for from in &layouts {
             for to in &layouts {
-                let ([own, needed], _) = sets(from, to, members);
+                let ([own, needed], _) = list_elements_per_member(from, to, members);
                 for (over, others) in &choices {
                     let expected = shared_out(&own, &needed, others);
                     let among = reduce_scatter_groups(from, over, to, members);

@@ -1,6 +1,9 @@
 //! Checks padded heads, and Megatron-LM's split (derived for models without a split), against expected numbers.
 
-use super::{IMAGES, chain, degrees, moved, pattern, plan};
+use super::{
+    IMAGES, build_operator_degrees, build_tensor_plan, build_training_pattern,
+    format_communication_nodes, parse_layers_model,
+};
 use crate::generate::testing::{record_every_rank, rejection_message};
 use crate::generate::{ModelAndParallelismPlan, ParallelismPlan};
 use crate::model::Model;
@@ -14,8 +17,8 @@ fn convolutions_are_cut_in_pairs() {
     // classes. In the backward pass, the gradient of the product's 16 x 4 x 4 inputs is summed: 1024 B. The gradient of
     // the input of `second` already has the layout that `first` needs, and the image needs no gradient. No weight
     // gradients are summed.
-    let model = chain(IMAGES);
-    let plan = plan(2, 2, Vec::new());
+    let model = parse_layers_model(IMAGES);
+    let plan = build_tensor_plan(2, 2, Vec::new());
     let expected = [
         "a/fwd/second.all-reduce 4096 B in all",
         "b/fwd/loss.maximum 8 B in all",
@@ -23,8 +26,8 @@ fn convolutions_are_cut_in_pairs() {
         "b/fwd/loss.logit 8 B in all",
         "b/bwd/linear.all-reduce 1024 B in all",
     ];
-    for nodes in record_every_rank(pattern(&model, &plan)) {
-        assert_eq!(moved(&nodes), expected);
+    for nodes in record_every_rank(build_training_pattern(&model, &plan)) {
+        assert_eq!(format_communication_nodes(&nodes), expected);
     }
     // A member holds 4 of the first layer's 8 filters (4 x 4 x 9 weights, and halves of gains and biases), 16 x 4 x 9
     // weights of the second layer, and 5 columns with 256 weights each and their biases.
@@ -68,15 +71,15 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
     // The second summand is still sharded by channels, so each member sends 256 B in a gather. In the backward pass,
     // every member already has the summand's whole gradient. The gradient of the input of `two` is summed, which moves
     // 256 B.
-    let plan = plan(2, 2, Vec::new());
+    let plan = build_tensor_plan(2, 2, Vec::new());
     let expected = [
         "b/fwd/one.all-reduce 256 B in all",
         "b/fwd/three.all-reduce 512 B in all",
         "b/fwd/residual.all-gather 256 B in all",
         "b/bwd/two.all-reduce 256 B in all",
     ];
-    for nodes in record_every_rank(pattern(&chain(SKIP), &plan)) {
-        assert_eq!(moved(&nodes), expected);
+    for nodes in record_every_rank(build_training_pattern(&parse_layers_model(SKIP), &plan)) {
+        assert_eq!(format_communication_nodes(&nodes), expected);
     }
 }
 
@@ -88,7 +91,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     // columns: a quarter of 8 x 64 x 2 B, and a quarter of 26 x 8 x 64 x 2 B. In the backward pass, products split by
     // outputs sum their inputs' gradients: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
     let model = Model::load_named("dlrm").unwrap();
-    let plan = plan(4, 8, Vec::new());
+    let plan = build_tensor_plan(4, 8, Vec::new());
     let expected = [
         "features/fwd/bottom1.all-reduce 4096 B in all",
         "features/fwd/interaction.all-gather 256 B in all",
@@ -99,8 +102,8 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
         "top0/bwd/linear.all-reduce 6640 B in all",
         "features/bwd/bottom2.all-reduce 4096 B in all",
     ];
-    for nodes in record_every_rank(pattern(&model, &plan)) {
-        assert_eq!(moved(&nodes), expected);
+    for nodes in record_every_rank(build_training_pattern(&model, &plan)) {
+        assert_eq!(format_communication_nodes(&nodes), expected);
     }
     // Biases added after a sum are replicated: every member has all of them.
     let quarter = |weights: u64| weights / 4;
@@ -119,23 +122,35 @@ fn sizes_that_do_not_divide_are_left_whole() {
     // outputs, and uses these shards; its sum has 2 x 8 x 64 x 2 B. The last product is replicated,
     // because 3 divides neither 10 classes nor 8 channels.
     let text = IMAGES.replace("outputs = 8", "outputs = 6");
-    let model = chain(&text.replace("outputs = 16", "outputs = 8"));
-    for nodes in record_every_rank(pattern(&model, &plan(3, 2, Vec::new()))) {
-        assert_eq!(moved(&nodes), ["a/fwd/second.all-reduce 2048 B in all"]);
+    let model = parse_layers_model(&text.replace("outputs = 16", "outputs = 8"));
+    for nodes in record_every_rank(build_training_pattern(
+        &model,
+        &build_tensor_plan(3, 2, Vec::new()),
+    )) {
+        assert_eq!(
+            format_communication_nodes(&nodes),
+            ["a/fwd/second.all-reduce 2048 B in all"]
+        );
     }
-    let model = chain(IMAGES);
+    let model = parse_layers_model(IMAGES);
     assert_eq!(
-        rejection_message(pattern(&model, &plan(7, 2, Vec::new()))),
+        rejection_message(build_training_pattern(
+            &model,
+            &build_tensor_plan(7, 2, Vec::new())
+        )),
         "`tensor` is 7; expected a number that divides sizes of operators of chain"
     );
-    let mut scattered = plan(2, 2, Vec::new());
+    let mut scattered = build_tensor_plan(2, 2, Vec::new());
     scattered.scatter_gather = true;
-    assert!(rejection_message(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
+    assert!(
+        rejection_message(build_training_pattern(&model, &scattered))
+            .starts_with("`scatter_gather` is true")
+    );
 }
 
 /// Returns the FLOPs of the first kernel called `name`.
 fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
-    let ranks = record_every_rank(pattern(model, plan));
+    let ranks = record_every_rank(build_training_pattern(model, plan));
     let of = ranks[0].iter().find(|node| node.name == name).unwrap();
     of.kernel.unwrap().0
 }
@@ -146,10 +161,13 @@ fn heads_are_padded_on_request() {
     // attention then have 3 x 7 x 64 outputs, and the product after attention has 7 x 64 inputs.
     // There are 1024 tokens.
     let model = Model::load_named("gpt2-xl").unwrap();
-    let mut plan = plan(4, 1, Vec::new());
+    let mut plan = build_tensor_plan(4, 1, Vec::new());
     let expected =
         "`tensor` is 4; expected a divisor of the 25 heads of attention.core; or pad_heads = true";
-    assert_eq!(rejection_message(pattern(&model, &plan)), expected);
+    assert_eq!(
+        rejection_message(build_training_pattern(&model, &plan)),
+        expected
+    );
     plan.pad_heads = true;
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
@@ -168,9 +186,12 @@ fn heads_are_padded_on_request() {
         model.parameter_count()
     );
     plan.tensor = 5;
-    let padded = record_every_rank(pattern(&model, &plan));
+    let padded = record_every_rank(build_training_pattern(&model, &plan));
     plan.pad_heads = false;
-    assert_eq!(padded, record_every_rank(pattern(&model, &plan)));
+    assert_eq!(
+        padded,
+        record_every_rank(build_training_pattern(&model, &plan))
+    );
 }
 
 #[test]
@@ -179,13 +200,16 @@ fn heads_of_keys_and_values_are_padded_too() {
     // padded to 16 and the 32 heads stay 32. Each member therefore has two query heads, one key head and one value
     // head, even if the plan has degrees for individual operators.
     let model = Model::load_with_token_count("llama3-8b", 256).unwrap();
-    for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
-        let mut plan = plan(16, 1, operators);
+    for operators in [
+        Vec::new(),
+        vec![build_operator_degrees("attention.core", [1, 1, 16, 1])],
+    ] {
+        let mut plan = build_tensor_plan(16, 1, operators);
         plan.pad_heads = true;
         let flops = flops_of(&model, &plan, "mb0/layer0/fwd/attention.qkv");
         assert_eq!(flops, 2 * 256 * 4096 * 4 * 128);
     }
-    let mut alone = plan(2, 1, Vec::new());
+    let mut alone = build_tensor_plan(2, 1, Vec::new());
     alone.pad_heads = true;
     let text = r#"
 input = { tokens = 8 }
@@ -197,7 +221,7 @@ operators = [
   { op = "attention", heads = 3, cut = "between" },
 ]
 "#;
-    let refused = rejection_message(pattern(&chain(text), &alone));
+    let refused = rejection_message(build_training_pattern(&parse_layers_model(text), &alone));
     let expected = "`pad_heads` is true; expected false, because attention of a has no linear";
     assert!(refused.starts_with(expected), "{refused}");
 }

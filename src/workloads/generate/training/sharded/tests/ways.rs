@@ -1,6 +1,9 @@
 //! Tests skip connections, omitted effects, and weights that two operators share.
 
-use super::{chain, degrees, moved, pattern, plan};
+use super::{
+    build_operator_degrees, build_tensor_plan, build_training_pattern, format_communication_nodes,
+    parse_layers_model,
+};
 use crate::generate::plan::AblationEffect;
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::testing::{record_every_rank, rejection_message};
@@ -30,24 +33,24 @@ fn norms_behind_a_sum_are_what_goes_around() {
     // result, so both inputs of `sum2` arrive in the needed layout. In the backward pass, only the gradient of `sum1`
     // is gathered: 4 samples of 8 values with 2 B each. Each member sends half of this gradient. The weight gradients
     // of the norm (16 B) and of `down` (64 B) are summed.
-    let model = chain(BEHIND);
-    let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
-    for nodes in record_every_rank(pattern(&model, &plan)) {
+    let model = parse_layers_model(BEHIND);
+    let plan = build_tensor_plan(2, 4, vec![build_operator_degrees("norm1", [2, 1, 1, 1])]);
+    for nodes in record_every_rank(build_training_pattern(&model, &plan)) {
         let expected = [
             "b/bwd/sum1.all-gather 32 B in all".to_owned(),
             format!("operators/all-reduce {} B in all", 2 * (16 + 64)),
         ];
-        assert_eq!(moved(&nodes), expected);
+        assert_eq!(format_communication_nodes(&nodes), expected);
     }
 }
 
 #[test]
 fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
     let model = Model::load_named("gpt2-small").unwrap();
-    let mut plan = plan(4, 1, vec![degrees("mlp.down", [1, 1, 1, 4])]);
+    let mut plan = build_tensor_plan(4, 1, vec![build_operator_degrees("mlp.down", [1, 1, 1, 4])]);
     let told = |plan: &_| {
-        let nodes = record_every_rank(pattern(&model, plan)).swap_remove(0);
-        let mut all = moved(&nodes);
+        let nodes = record_every_rank(build_training_pattern(&model, plan)).swap_remove(0);
+        let mut all = format_communication_nodes(&nodes);
         all.sort();
         all
     };
@@ -69,25 +72,29 @@ fn logits_are_summed_though_no_loss_takes_them() {
     // value.
     let model = Model::load_named("gpt2-small").unwrap();
     let operators = vec![
-        degrees("tokens", [1, 1, 4, 1]),
-        degrees("logits", [1, 1, 1, 4]),
+        build_operator_degrees("tokens", [1, 1, 4, 1]),
+        build_operator_degrees("logits", [1, 1, 1, 4]),
     ];
-    let mut plan = plan(4, 2, operators);
+    let mut plan = build_tensor_plan(4, 2, operators);
     plan.schedule = PipelineSchedule::Inference;
     let sum = format!(
         "head/fwd/logits.all-reduce {} B in all",
         2 * 1024 * 50257 * 2_u64
     );
-    let nodes = record_every_rank(pattern(&model, &plan));
-    assert!(nodes.iter().all(|rank| moved(rank).last() == Some(&sum)));
+    let nodes = record_every_rank(build_training_pattern(&model, &plan));
+    assert!(
+        nodes
+            .iter()
+            .all(|rank| format_communication_nodes(rank).last() == Some(&sum))
+    );
 }
 
 #[test]
 fn weights_of_two_operators_are_cut_alike() {
     let model = Model::load_named("gpt2-small").unwrap();
-    let found = rejection_message(pattern(
+    let found = rejection_message(build_training_pattern(
         &model,
-        &plan(2, 2, vec![degrees("logits", [2, 1, 1, 1])]),
+        &build_tensor_plan(2, 2, vec![build_operator_degrees("logits", [2, 1, 1, 1])]),
     ));
     let expected = "`operator` is n = 1, k = 1; expected equal shards of head/logits and of \
                     embedding/tokens, whose weights it shares: the degree of n of one is the degree of k \
@@ -96,14 +103,14 @@ fn weights_of_two_operators_are_cut_alike() {
     // On one stage, the two operators share a gradient, which is summed once. On two stages, each operator sums its own
     // gradient.
     let operators = vec![
-        degrees("tokens", [2, 1, 1, 1]),
-        degrees("logits", [2, 1, 1, 1]),
-        degrees("loss", [2, 1, 1, 1]),
+        build_operator_degrees("tokens", [2, 1, 1, 1]),
+        build_operator_degrees("logits", [2, 1, 1, 1]),
+        build_operator_degrees("loss", [2, 1, 1, 1]),
     ];
-    let mut plan = plan(2, 2, operators);
+    let mut plan = build_tensor_plan(2, 2, operators);
     let summed = |plan: &_, rank: usize| {
-        let nodes = record_every_rank(pattern(&model, plan)).swap_remove(rank);
-        let mut lines = moved(&nodes).into_iter();
+        let nodes = record_every_rank(build_training_pattern(&model, plan)).swap_remove(rank);
+        let mut lines = format_communication_nodes(&nodes).into_iter();
         let line = lines.find(|line| line.starts_with("operators/"))?;
         let bytes = line.split(' ').nth(1)?;
         bytes.parse::<u64>().ok()
@@ -120,8 +127,12 @@ fn weights_of_two_operators_are_cut_alike() {
 
 #[test]
 fn absurd_groups_are_refused_at_once() {
-    let mut plan = plan(1 << 20, 1 << 20, vec![degrees("*", [1 << 20, 1, 1, 1])]);
+    let mut plan = build_tensor_plan(
+        1 << 20,
+        1 << 20,
+        vec![build_operator_degrees("*", [1 << 20, 1, 1, 1])],
+    );
     plan.micro_batch = plan.batch;
-    let found = rejection_message(pattern(&chain(BEHIND), &plan));
+    let found = rejection_message(build_training_pattern(&parse_layers_model(BEHIND), &plan));
     assert!(found.contains("members of a tensor group"), "{found}");
 }

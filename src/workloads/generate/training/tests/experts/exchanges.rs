@@ -6,16 +6,17 @@ use super::*;
 fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.sequence_parallel) = (2, true);
-    let nodes = &ranks(plan)[0];
-    let data = |name: &str| super::super::data(nodes, &format!("mb0/layer1/{name}"));
+    let nodes = &generate_all_ranks(plan)[0];
+    let data =
+        |name: &str| super::super::list_dependency_names(nodes, &format!("mb0/layer1/{name}"));
     // Each member of the group routes its own tokens. Each member holds some columns of every expert. For these
     // columns, it gathers the copies of all members. Afterwards, it receives only the results of its own copies.
     assert_eq!(
-        kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
+        find_kernel_flops_and_bytes(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X
     );
     assert_eq!(
-        kernel(nodes, "mb0/layer1/fwd/experts.up")[0],
+        find_kernel_flops_and_bytes(nodes, "mb0/layer1/fwd/experts.up")[0],
         2 * C * T * H * F
     );
     assert_eq!(
@@ -42,8 +43,9 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
 #[test]
 fn members_send_copies_of_their_own_tokens_to_whole_experts() {
     // Each of the two members has 6 tokens (12 copies), and one whole expert out of four.
-    let nodes = &ranks(spread(2, 2, 4, 1))[1];
-    let data = |name: &str| super::super::data(nodes, &format!("mb0/layer1/{name}"));
+    let nodes = &generate_all_ranks(build_sharded_expert_plan(2, 2, 4, 1))[1];
+    let data =
+        |name: &str| super::super::list_dependency_names(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, 2 * F);
     for (name, expected) in [
         (
@@ -57,7 +59,7 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
         ("fwd/experts.combine", [0, 2 * (copies * H + T / 2 * H)]),
     ] {
         assert_eq!(
-            kernel(nodes, &format!("mb0/layer1/{name}")),
+            find_kernel_flops_and_bytes(nodes, &format!("mb0/layer1/{name}")),
             expected,
             "{name}"
         );
@@ -83,21 +85,28 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
         assert!(node.op.contains("group: World"), "{}", node.op);
     }
     // However the experts are distributed, the FLOPs of all ranks add up to the model's FLOPs.
-    let mut cut = spread(2, 2, 2, 2);
-    assert_eq!(summary(&cut).flops, summary(&spread(2, 2, 4, 1)).flops);
+    let mut cut = build_sharded_expert_plan(2, 2, 2, 2);
+    assert_eq!(
+        compute_plan_summary(&cut).flops,
+        compute_plan_summary(&build_sharded_expert_plan(2, 2, 4, 1)).flops
+    );
     cut.expert_tensor = None;
-    assert_eq!(summary(&cut).flops, summary(&spread(2, 2, 1, 1)).flops);
+    assert_eq!(
+        compute_plan_summary(&cut).flops,
+        compute_plan_summary(&build_sharded_expert_plan(2, 2, 1, 1)).flops
+    );
 }
 
 #[test]
 fn members_that_cut_an_expert_gather_their_copies() {
     // Each of the four members has 3 tokens, and therefore 6 copies. A pair of members multiplies its 12 copies by its
     // halves of two experts (out of four).
-    let nodes = &ranks(spread(4, 1, 2, 2))[0];
-    let data = |name: &str| super::super::data(nodes, &format!("mb0/layer1/{name}"));
+    let nodes = &generate_all_ranks(build_sharded_expert_plan(4, 1, 2, 2))[0];
+    let data =
+        |name: &str| super::super::list_dependency_names(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, F);
     assert_eq!(
-        kernel(nodes, "mb0/layer1/fwd/experts.up"),
+        find_kernel_flops_and_bytes(nodes, "mb0/layer1/fwd/experts.up"),
         [
             2 * copies * H * up,
             2 * (copies * H + 2 * H * up + copies * up)
@@ -125,8 +134,9 @@ fn members_that_cut_an_expert_gather_their_copies() {
 
 #[test]
 fn copies_of_tokens_go_to_their_experts_and_back() {
-    let nodes = &ranks(shared())[2];
-    let data = |name: &str| super::super::data(nodes, &format!("mb0/layer1/{name}"));
+    let nodes = &generate_all_ranks(build_expert_parallel_plan())[2];
+    let data =
+        |name: &str| super::super::list_dependency_names(nodes, &format!("mb0/layer1/{name}"));
     let at = |name: &str| vec![format!("mb0/layer1/{name}")];
     for (name, after) in [
         (
@@ -184,13 +194,16 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
         2 * C * T * H * up,
         2 * (C * T * H + X / 2 * H * up + C * T * up),
     ];
-    assert_eq!(kernel(nodes, "mb0/layer1/fwd/experts.up"), expected);
-    let mut silent = shared();
+    assert_eq!(
+        find_kernel_flops_and_bytes(nodes, "mb0/layer1/fwd/experts.up"),
+        expected
+    );
+    let mut silent = build_expert_parallel_plan();
     silent
         .without
         .add_effect(AblationEffect::ExpertCommunication);
     assert!(
-        ranks(silent)[0]
+        generate_all_ranks(silent)[0]
             .iter()
             .all(|node| !node.op.contains("AllToAll"))
     );
@@ -198,11 +211,11 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
 
 #[test]
 fn full_recomputation_exchanges_tokens_again() {
-    let mut plan = shared();
+    let mut plan = build_expert_parallel_plan();
     plan.recompute = RecomputePolicy::Full;
-    let nodes = &ranks(plan)[0];
+    let nodes = &generate_all_ranks(plan)[0];
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     assert_eq!(exchanges.count(), 2 * 2 * 6);
-    let again = super::super::data(nodes, "mb1/layer0/again/experts.up");
+    let again = super::super::list_dependency_names(nodes, "mb1/layer0/again/experts.up");
     assert_eq!(again, ["mb1/layer0/again/experts.dispatch.sort"]);
 }

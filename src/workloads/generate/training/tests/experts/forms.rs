@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns the collectives of `nodes` whose names end in `name`.
-fn sent(nodes: &[EmittedNode], name: &str) -> Vec<String> {
+fn list_collectives_by_suffix(nodes: &[EmittedNode], name: &str) -> Vec<String> {
     let own = nodes.iter().filter(|node| node.name.ends_with(name));
     own.map(|node| node.op.clone()).collect()
 }
@@ -12,7 +12,7 @@ fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (2, 2, 2);
     change(&mut plan);
-    ranks(plan)
+    generate_all_ranks(plan)
 }
 
 /// Each rank has T tokens with H values of 2 B. There are three forms of exchange. A rank sends C copies of each token;
@@ -22,7 +22,7 @@ fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
 fn tokens_are_sent_in_the_chosen_form() {
     use crate::generate::plan::ExpertExchangeForm as Form;
     let bytes = |nodes: &[EmittedNode], name: &str| {
-        let found = sent(nodes, name);
+        let found = list_collectives_by_suffix(nodes, name);
         assert!(!found.is_empty(), "{name}");
         assert!(found.iter().all(|one| *one == found[0]), "{found:?}");
         let digits: String = found[0].chars().filter(char::is_ascii_digit).collect();
@@ -77,14 +77,14 @@ fn tokens_are_sent_over_nodes_and_then_within_them() {
     (plan.data, plan.expert, plan.batch) = (4, 4, 4);
     plan.expert_exchange = ExpertExchangeForm::Nodes;
     plan.expert_node = Some(2);
-    let groups = summary(&plan).groups;
+    let groups = compute_plan_summary(&plan).groups;
     let of = |family: &str| {
         let found = groups.iter().find(|one| one.family == family);
         found.map(|one| one.all.clone()).unwrap_or_default()
     };
     assert_eq!(of("expert-node"), [[0, 1], [2, 3]]);
     assert_eq!(of("expert-across"), [[0, 2], [1, 3]]);
-    let nodes = &ranks(plan)[2];
+    let nodes = &generate_all_ranks(plan)[2];
     let own = nodes
         .iter()
         .filter(|node| node.name.contains("/layer1/") && node.op.contains("AllToAll"));
@@ -174,7 +174,7 @@ fn products_of_experts_are_one_many_or_fused() {
 #[test]
 fn all_ranks_have_the_rows_of_the_fullest() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
-        kernel(&nodes[0], &format!("mb0/layer1/{name}"))[0]
+        find_kernel_flops_and_bytes(&nodes[0], &format!("mb0/layer1/{name}"))[0]
     };
     let even = on_two(|_| ());
     let counted = on_two(|plan| plan.expert_counts = vec![30, 10, 0, 0]);
@@ -187,7 +187,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         flops(&counted, "fwd/attention.qkv"),
         flops(&even, "fwd/attention.qkv")
     );
-    let op = &sent(&counted[0], "layer1/fwd/experts.dispatch.all-to-all")[0];
+    let op = &list_collectives_by_suffix(&counted[0], "layer1/fwd/experts.dispatch.all-to-all")[0];
     assert!(op.contains(&(2 * 2 * C * T * H).to_string()), "{op}");
     let skewed = |seed| {
         on_two(move |plan| {
@@ -198,7 +198,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
     let refusal = |change: &dyn Fn(&mut ParallelismPlan)| {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
-        let model = model();
+        let model = build_expert_model();
         rejection_message(WorkloadPattern::Training(Box::new(
             ModelAndParallelismPlan { model, plan },
         )))
@@ -268,7 +268,7 @@ fn ranks_with_several_experts_order_their_copies() {
             "bwd/experts.dispatch.sort",
         ),
     ] {
-        let found = super::super::data(copies, &format!("mb0/layer1/{name}"));
+        let found = super::super::list_dependency_names(copies, &format!("mb0/layer1/{name}"));
         assert_eq!(found, [format!("mb0/layer1/{after}")]);
     }
     // The host must read 8 B per expert before it launches the exchange.
@@ -311,7 +311,7 @@ fn biases_and_limits_of_single_experts_have_their_own_kernels() {
     let with = |products: Products| {
         let mut plan = ParallelismPlan::new();
         plan.expert_products = products;
-        let mut model = model();
+        let mut model = build_expert_model();
         for layer in &mut model.layers {
             for operator in &mut layer.operators {
                 match &mut operator.work {
@@ -374,7 +374,8 @@ fn redundant_experts_take_memory_and_even_out_ranks() {
     };
     let [alone, copied] = [0, 2].map(inference);
     let name = "mb0/layer0/fwd/experts.up";
-    let [flops, more] = [&alone, &copied].map(|ranks| kernel(&ranks[0], name)[0]);
+    let [flops, more] =
+        [&alone, &copied].map(|ranks| find_kernel_flops_and_bytes(&ranks[0], name)[0]);
     // The mean is 24 copies, and 1.6 times the mean is 38.4.
     assert_eq!(flops * 24, more * 38);
     let weights = |ranks: &[Vec<EmittedNode>]| {
@@ -389,7 +390,7 @@ fn redundant_experts_take_memory_and_even_out_ranks() {
         (plan.data, plan.expert, plan.batch) = (2, 2, 2);
         plan.redundant_experts = 2;
         change(&mut plan);
-        let model = model();
+        let model = build_expert_model();
         rejection_message(WorkloadPattern::Training(Box::new(
             ModelAndParallelismPlan { model, plan },
         )))

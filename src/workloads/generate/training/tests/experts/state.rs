@@ -4,9 +4,9 @@ use super::*;
 
 #[test]
 fn neighbouring_replicas_have_experts_between_them() {
-    let mut plan = shared();
+    let mut plan = build_expert_parallel_plan();
     (plan.tensor, plan.clip) = (2, true);
-    let groups = summary(&plan).groups;
+    let groups = compute_plan_summary(&plan).groups;
     let of = |family: &str| {
         let found = groups.iter().find(|one| one.family == family);
         found.map(|one| one.all.clone()).unwrap_or_default()
@@ -18,16 +18,16 @@ fn neighbouring_replicas_have_experts_between_them() {
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     // Each of the four replicas has different experts.
     plan.expert = 4;
-    let groups = summary(&plan).groups;
+    let groups = compute_plan_summary(&plan).groups;
     assert!(groups.iter().all(|one| one.family != "expert-data"));
 }
 
 /// With ZeRO 3, fewer ranks gather experts' weights than other weights.
 #[test]
 fn parameters_of_experts_are_gathered_among_their_replicas() {
-    let mut plan = shared();
+    let mut plan = build_expert_parallel_plan();
     plan.zero = ZeroStage::Parameters;
-    let nodes = &ranks(plan.clone())[1];
+    let nodes = &generate_all_ranks(plan.clone())[1];
     let gathered = |name: &str| {
         let node = nodes.iter().find(|node| node.name == name);
         let node = node.unwrap_or_else(|| panic!("{name} is not there"));
@@ -46,12 +46,12 @@ fn parameters_of_experts_are_gathered_among_their_replicas() {
         let name = format!("mb0/layer1/{pass}/experts/gather");
         assert_eq!(gathered(&name), (2 * own / 2, 2 * own));
     }
-    let after = super::super::data(nodes, "mb0/layer1/fwd/norm1");
+    let after = super::super::list_dependency_names(nodes, "mb0/layer1/fwd/norm1");
     assert!(
         after.contains(&"mb0/layer1/fwd/experts/gather"),
         "{after:?}"
     );
-    let stage = &summary(&plan).stages[0];
+    let stage = &compute_plan_summary(&plan).stages[0];
     let [common, experts] = [2 * OF_BLOCK + OF_ENDS, 2 * own];
     for (class, bytes) in [
         (TensorClass::Weights, 2),
@@ -75,7 +75,7 @@ fn parameters_of_experts_are_gathered_among_their_replicas() {
     );
     // If no other rank has the same experts, their weights are not gathered.
     plan.expert = 4;
-    let nodes = &ranks(plan)[0];
+    let nodes = &generate_all_ranks(plan)[0];
     assert!(
         nodes
             .iter()
@@ -93,13 +93,13 @@ fn parameters_of_experts_are_gathered_among_their_replicas() {
 #[test]
 fn members_of_tensor_groups_have_experts_between_them() {
     let of = |plan: &ParallelismPlan, family: &str| {
-        let groups = summary(plan).groups;
+        let groups = compute_plan_summary(plan).groups;
         let found = groups.into_iter().find(|one| one.family == family);
         found.map(|one| one.all).unwrap_or_default()
     };
     // Rank `2 replica + member` has whole experts, and four neighbouring ranks together have all of them. Ranks at a
     // distance of 4 from each other therefore have the same experts.
-    let plan = spread(2, 4, 4, 1);
+    let plan = build_sharded_expert_plan(2, 4, 4, 1);
     assert_eq!(of(&plan, "expert"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     assert_eq!(of(&plan, "data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
@@ -107,14 +107,14 @@ fn members_of_tensor_groups_have_experts_between_them() {
     assert!(of(&plan, "expert-tensor").is_empty());
     // Two of the four members shard an expert: rank `4 replica + member` has shard `rank % 2` of
     // the experts in block `rank / 2`. Two neighbouring blocks together have all experts.
-    let plan = spread(4, 2, 2, 2);
+    let plan = build_sharded_expert_plan(4, 2, 2, 2);
     assert_eq!(of(&plan, "expert"), [[0, 2], [1, 3], [4, 6], [5, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     let pairs = [[0, 1], [2, 3], [4, 5], [6, 7]];
     assert_eq!(of(&plan, "expert-tensor"), pairs);
     // For any rank order, the world size is the product expert_tensor x expert x expert-data x pipeline. The second
     // stage has its own groups.
-    let mut plan = spread(4, 2, 4, 1);
+    let mut plan = build_sharded_expert_plan(4, 2, 4, 1);
     (plan.pipeline, plan.order) = (
         2,
         [
@@ -129,11 +129,11 @@ fn members_of_tensor_groups_have_experts_between_them() {
     let pairs: Vec<[u32; 2]> = (0..8).map(|rank| [rank, rank + 8]).collect();
     assert_eq!(of(&plan, "expert-data"), pairs);
     // By default, experts have the same tensor degree as all other weights.
-    let mut usual = shared();
+    let mut usual = build_expert_parallel_plan();
     usual.tensor = 2;
     let mut same = usual.clone();
     same.expert_tensor = Some(2);
-    assert_eq!(summary(&usual), summary(&same));
+    assert_eq!(compute_plan_summary(&usual), compute_plan_summary(&same));
 }
 
 #[test]
@@ -144,10 +144,10 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
     // Four replicas with two members each run on eight ranks. Four ranks together hold all experts, so two of the eight
     // ranks hold each expert.
     let own = 2 * OF_EXPERTS / 4;
-    let mut plan = spread(2, 4, 4, 1);
+    let mut plan = build_sharded_expert_plan(2, 4, 4, 1);
     for (zero, [by, of_experts]) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
         plan.zero = zero;
-        let stage = &summary(&plan).stages[0];
+        let stage = &compute_plan_summary(&plan).stages[0];
         assert_eq!(stage.parameters, common + own);
         assert_eq!(
             stage.memory[TensorClass::Weights as usize],
@@ -162,7 +162,7 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
     }
     plan.zero = ZeroStage::None;
     let sums = |plan: &ParallelismPlan| -> Vec<(&'static str, u128)> {
-        let all = &summary(plan).stages[0].communication;
+        let all = &compute_plan_summary(plan).stages[0].communication;
         let sums = all
             .iter()
             .filter(|one| one.phase == Some(TrainingPhase::Synchronize));
@@ -182,7 +182,7 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
     );
     // Both members have all experts, so they sum their gradients, although no other replica has a copy of the other
     // weights.
-    let alone = spread(2, 1, 1, 1);
+    let alone = build_sharded_expert_plan(2, 1, 1, 1);
     assert_eq!(
         sums(&alone),
         [
@@ -191,7 +191,7 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
         ]
     );
     // Each member has one half of the experts, so experts' gradients need no sum.
-    let parted = spread(2, 1, 2, 1);
+    let parted = build_sharded_expert_plan(2, 1, 2, 1);
     assert_eq!(sums(&parted), [("tensor", bytes(of_tokens))]);
 }
 
@@ -199,12 +199,12 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
 fn ranks_keep_and_step_their_own_experts() {
     let own = OF_EXPERTS / 2;
     let all = OF_ENDS + 2 * (OF_BLOCK + OF_EXPERTS);
-    assert_eq!(model().parameter_count(), all);
+    assert_eq!(build_expert_model().parameter_count(), all);
     let common = OF_ENDS + 2 * OF_BLOCK;
     for (zero, replicas) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
-        let mut plan = shared();
+        let mut plan = build_expert_parallel_plan();
         plan.zero = zero;
-        let summary = summary(&plan);
+        let summary = compute_plan_summary(&plan);
         let stage = &summary.stages[0];
         assert_eq!(summary.parameters, all);
         assert_eq!(stage.parameters, common + 2 * own);
@@ -218,19 +218,26 @@ fn ranks_keep_and_step_their_own_experts() {
             2 * (common + 2 * own)
         );
         // Adam moves 28 B per parameter.
-        let nodes = &ranks(plan)[0];
+        let nodes = &generate_all_ranks(plan)[0];
         let moved = 28 * (common / by + 2 * own / of_experts);
-        assert_eq!(kernel(nodes, "optimizer")[1], moved, "{zero}");
+        assert_eq!(
+            find_kernel_flops_and_bytes(nodes, "optimizer")[1],
+            moved,
+            "{zero}"
+        );
     }
     // However the experts are distributed, the FLOPs of all ranks add up to the model's FLOPs.
-    let mut alone = shared();
+    let mut alone = build_expert_parallel_plan();
     alone.expert = 1;
-    assert_eq!(summary(&alone).flops, summary(&shared()).flops);
+    assert_eq!(
+        compute_plan_summary(&alone).flops,
+        compute_plan_summary(&build_expert_parallel_plan()).flops
+    );
 }
 
 /// Returns a rank's reductions, each with its group, its bytes, and one flag per node id, which is true if the
 /// reduction waits for that node.
-fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
+fn list_gradient_reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
         .iter()
@@ -256,10 +263,10 @@ fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
 fn gradients_of_experts_are_summed_by_those_that_have_them() {
     for by in [BucketPolicy::Layers, BucketPolicy::Parameters] {
         for bucket in [1, 1_500, 1 << 30] {
-            let mut plan = shared();
+            let mut plan = build_expert_parallel_plan();
             (plan.buckets, plan.bucket) = (by, bucket);
-            let nodes = &ranks(plan)[0];
-            let all = reductions(nodes);
+            let nodes = &generate_all_ranks(plan)[0];
+            let all = list_gradient_reductions(nodes);
             let bytes = |of_all: bool| {
                 let own = all
                     .iter()
@@ -296,17 +303,17 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
         }
     }
     // If each expert is on only one rank, experts' gradients need no sum.
-    let mut plan = shared();
+    let mut plan = build_expert_parallel_plan();
     plan.expert = 4;
-    let nodes = &ranks(plan.clone())[0];
+    let nodes = &generate_all_ranks(plan.clone())[0];
     assert!(
-        reductions(nodes)
+        list_gradient_reductions(nodes)
             .iter()
             .all(|(group, _, _)| group == "World")
     );
     // The norm over all gradients includes all experts' gradients.
     plan.clip = true;
-    let nodes = &ranks(plan)[0];
+    let nodes = &generate_all_ranks(plan)[0];
     assert_eq!(
         nodes
             .iter()
@@ -319,9 +326,9 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
 #[test]
 fn updated_experts_are_gathered_from_those_that_have_them() {
     for zero in [ZeroStage::Optimizer, ZeroStage::Gradients] {
-        let mut plan = shared();
+        let mut plan = build_expert_parallel_plan();
         plan.zero = zero;
-        let nodes = &ranks(plan)[0];
+        let nodes = &generate_all_ranks(plan)[0];
         let gathered = |group: &str| {
             let own = nodes
                 .iter()
