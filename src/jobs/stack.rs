@@ -20,6 +20,7 @@ const ROOT: &[&str] = &["name", "description", "plan", "npu"];
 const OF_STACKS: &[&str] = &[
     "accumulate",
     "attention",
+    "backward_prefetch",
     "bucket",
     "buckets",
     "clip",

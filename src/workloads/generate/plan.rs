@@ -471,6 +471,18 @@ words! {
 }
 
 words! {
+    /// When a backward pass issues the gather of the next layer's parameters. The names are those of PyTorch's
+    /// `BackwardPrefetch`.
+    BackwardPrefetch {
+        /// Before it computes the current layer, so that the gather overlaps the layer's kernels.
+        Pre = "pre",
+        /// After the current layer and the reduction of its gradients. The gather follows this reduction on their
+        /// communicator, so that neither overlaps a kernel, but only one layer is gathered at a time.
+        Post = "post",
+    }
+}
+
+words! {
     /// Method that chooses the scales of 8-bit numbers for matrix products.
     ScalingRecipe {
         /// Scales come from the maxima of earlier steps.

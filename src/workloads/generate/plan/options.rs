@@ -2,12 +2,12 @@
 //! help and checks.
 
 use super::{
-    AblationEffect, AdapterSums, AttentionKernel, AxisPartMapping, BranchOrder, BucketPolicy,
-    ContextExchange, CorePlacement, ElementwiseKernels, ExpertCapacityFactor, ExpertExchangeForm,
-    ExpertProducts, ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState,
-    OperatorNamePattern, OperatorPatternDegrees, Optimizer, ParallelAxis, RecomputePolicy,
-    RecomputedModule, RecomputedModules, RemovedEffectSet, ResidencyRule, ScalingRecipe,
-    ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    AblationEffect, AdapterSums, AttentionKernel, AxisPartMapping, BackwardPrefetch, BranchOrder,
+    BucketPolicy, ContextExchange, CorePlacement, ElementwiseKernels, ExpertCapacityFactor,
+    ExpertExchangeForm, ExpertProducts, ExpertRoutingBalance, LossKernel, OffloadGather,
+    OffloadedState, OperatorNamePattern, OperatorPatternDegrees, Optimizer, ParallelAxis,
+    RecomputePolicy, RecomputedModule, RecomputedModules, RemovedEffectSet, ResidencyRule,
+    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::{PipelineSchedule, StagePassOrders};
 use crate::generate::{PatternOptionError, option_refused};
@@ -638,6 +638,10 @@ plan_options! {
     };
     prefetch: u32 = 1, "Number of layers whose parameters are gathered ahead, with {zero} 3" {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
+    };
+    backward_prefetch: BackwardPrefetch = BackwardPrefetch::Pre,
+    "Whether backward passes gather parameters ahead before (pre) or after (post) the current layer ({zero} 3)" {
+        value: "WHEN", heading: MEMORY, default: "pre", is_rare: true
     };
     /// If false, parameters stay gathered until the end of the step.
     reshard: bool = true, "Free gathered parameters after each pass ({zero} 3)" {

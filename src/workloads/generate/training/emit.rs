@@ -12,7 +12,7 @@ use super::program::{
 };
 use super::residency::{SramPolicy, TensorsKeptInSram};
 use crate::generate::TraceEmitter;
-use crate::generate::plan::{ParallelGroupKind, TensorDataStageCoordinates};
+use crate::generate::plan::{BackwardPrefetch, ParallelGroupKind, TensorDataStageCoordinates};
 use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
     CollectiveKind, KernelShape, MemoryBoundKernelClass, MemoryChanges, NodeLabels, Op,
@@ -263,7 +263,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let (plan, own) = (self.plan, self.place.stage);
         let gathered = plan.gathers_parameters() && needs_weights(pass);
         let mut gathers = PassParameterGatherNodes::new(gathered, is_later, self.layers_of(pass));
-        self.emit_parameter_gathers(&mut gathers, 0, pass)?;
+        self.emit_parameter_gathers(&mut gathers, self.gathered_before(0, pass), pass)?;
         let before = (plan.plan.schedule).predecessor_of(pass, own, plan.plan.pipeline);
         if let Some(sender) = self.other_stage_of_pass(before) {
             self.emit_input_receive(pass, plan.part_of_chunk(own, pass.chunk), sender)?;
@@ -302,7 +302,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let mut loads = Vec::new();
         for (k, layer) in self.layers_of(pass).enumerate() {
             if k > 0 {
-                self.emit_parameter_gathers(&mut gathers, k, pass)?;
+                self.emit_parameter_gathers(&mut gathers, self.gathered_before(k, pass), pass)?;
             }
             self.emit_activation_loads(&mut loads, self.layers_of(pass), k + 2, pass)?;
             self.chain_tail
@@ -346,6 +346,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             });
             self.emit_layer_program(program, layer, pass, finding, freed)?;
             self.emit_activation_store(layer, pass)?;
+            self.emit_parameter_gathers(&mut gathers, self.gathered_ahead(k), pass)?;
         }
         if reduces && !plan.plan.overlap && !complete {
             self.emit_all_bucket_reductions(at, pass)?;
@@ -660,17 +661,28 @@ impl<'w, 's> RankEmitter<'w, 's> {
         })
     }
 
-    /// Emits the parameter gathers for the pass's layers up to the `k`-th, and for later layers that are gathered ahead
-    /// of use. Experts' parameters have a separate gather, because other ranks share them.
+    /// Returns the place of the last layer whose parameters are gathered while the pass's `k`-th layer runs.
+    fn gathered_ahead(&self, k: usize) -> usize {
+        k.saturating_add(self.plan.plan.prefetch as usize)
+    }
+
+    /// Returns the place of the last layer whose gather is issued before the pass's `k`-th layer.
+    fn gathered_before(&self, k: usize, pass: PipelinePass) -> usize {
+        let is_late = pass.kind != PassKind::Forward
+            && self.plan.plan.backward_prefetch == BackwardPrefetch::Post;
+        if is_late { k } else { self.gathered_ahead(k) }
+    }
+
+    /// Emits the parameter gathers that are still missing for the pass's layers up to the `last`-th. Experts'
+    /// parameters have a separate gather, because other ranks share them.
     fn emit_parameter_gathers(
         &mut self,
         gathers: &mut PassParameterGatherNodes,
-        k: usize,
+        last: usize,
         pass: PipelinePass,
     ) -> Result<(), TraceError> {
         let plan = self.plan;
-        let ahead = k.saturating_add(plan.plan.prefetch as usize);
-        while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
+        while gathers.ids.len() <= last && gathers.ids.len() < gathers.order.len() {
             let layer = gathers.order[gathers.ids.len()];
             let mut ids = Vec::new();
             if gathers.is_later && !plan.reshards_layer(layer) {

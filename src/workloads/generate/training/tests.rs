@@ -13,6 +13,7 @@ mod hybrid;
 mod latent;
 mod model_flops;
 mod offload;
+mod prefetch;
 
 fn build_gpt2_pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();

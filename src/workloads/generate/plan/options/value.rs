@@ -4,11 +4,11 @@ use super::PlanOption;
 use crate::generate::plan::AxisPartMapping;
 use crate::generate::plan::core_placement::EXAMPLE as TILES;
 use crate::generate::plan::{
-    AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
-    CorePlacement, ElementwiseKernels, ExpertCapacityFactor, ExpertExchangeForm, ExpertProducts,
-    ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState, OperatorNamePattern,
-    Optimizer, ParallelAxis, RecomputePolicy, RecomputedModule, ResidencyRule, ScalingRecipe,
-    ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    AblationEffect, AdapterSums, AttentionKernel, BackwardPrefetch, BranchOrder, BucketPolicy,
+    ContextExchange, CorePlacement, ElementwiseKernels, ExpertCapacityFactor, ExpertExchangeForm,
+    ExpertProducts, ExpertRoutingBalance, LossKernel, OffloadGather, OffloadedState,
+    OperatorNamePattern, Optimizer, ParallelAxis, RecomputePolicy, RecomputedModule, ResidencyRule,
+    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::StagePassOrders;
 use crate::generate::{PatternOptionError, option_refused};
@@ -123,6 +123,7 @@ words! {
     SoftmaxKernel: "", |field| field.read_choice(Self::ALL);
     ElementwiseKernels: "", |field| field.read_choice(Self::ALL);
     LossKernel: "", |field| field.read_choice(Self::ALL);
+    BackwardPrefetch: "", |field| field.read_choice(Self::ALL);
     ScalingRecipe: "", |field| field.read_choice(Self::ALL);
     ContextExchange: "", |field| field.read_choice(Self::ALL);
     ExpertProducts: "", |field| field.read_choice(Self::ALL);
