@@ -374,6 +374,9 @@ words! {
         /// A single fused kernel. Scores stay on chip, so the backward kernel recomputes them (Dao et al.,
         /// "FlashAttention", 2022).
         Flash = "flash",
+        /// The fused kernel for sequences of unequal lengths. Kernels before it gather the tokens of all sequences from
+        /// queries, keys and values (unpadding), and kernels after it scatter the results (`flash_attn.bert_padding`).
+        Unpadded = "unpadded",
         /// Separate kernels for the matrix product, softmax, dropout and the second product. Each of them reads and
         /// writes all scores.
         Unfused = "unfused",
@@ -417,6 +420,13 @@ words! {
         Eager = "eager",
         /// PyTorch's operations, fused within each block as `torch.compile` does.
         Compiled = "compiled",
+    }
+}
+
+impl AttentionKernel {
+    /// Returns true for a kernel that keeps the scores on the chip.
+    pub fn is_fused(self) -> bool {
+        matches!(self, Self::Flash | Self::Unpadded)
     }
 }
 

@@ -107,7 +107,7 @@ impl ModelAndParallelismPlan {
             RecomputePolicy::Selective,
             RecomputePolicy::Full,
         ];
-        if self.plan.attention == AttentionKernel::Flash {
+        if self.plan.attention.is_fused() {
             // Flash attention always recomputes its scores, so selective recomputation would change nothing.
             choices.remove(1);
         }
@@ -191,7 +191,8 @@ impl TrainingGenerator {
             number: bytes_of(plan.dtype),
             gradient: bytes_of(plan.gradients.unwrap_or(plan.dtype)),
             sums: micro_batches > 1,
-            fused: plan.attention == AttentionKernel::Flash,
+            fused: plan.attention.is_fused(),
+            unpads: plan.attention == AttentionKernel::Unpadded,
             softmax: plan.softmax,
             loss: plan.loss,
             dropout: plan.dropout && plan.has_training(),

@@ -506,8 +506,8 @@ plan_options! {
     };
     recompute: RecomputePolicy = RecomputePolicy::None, "Activation recomputation (checkpointing)" {
         value: "POLICY", heading: MEMORY, default: "none", refusals: &[
-            (|p| p.recompute == RecomputePolicy::Selective && p.attention == AttentionKernel::Flash, |p| p.recompute.to_string(),
-                "none, full or as-needed with attention = flash, which recomputes its scores by itself; or \
+            (|p| p.recompute == RecomputePolicy::Selective && p.attention.is_fused(), |p| p.recompute.to_string(),
+                "none, full or as-needed with fused attention, which recomputes its scores by itself; or \
                  attention = unfused"),
             (|p| p.recompute == RecomputePolicy::AsNeeded && p.capacity.is_none(), |p| p.recompute.to_string(),
                 "beside a capacity, or a machine that has one"),
@@ -755,7 +755,7 @@ plan_options! {
     "Kernels other than products: fused (one per operator), megatron (like Megatron-LM), eager or compiled (like PyTorch)" {
         value: "KERNELS", heading: NUMERICS, default: "fused", is_rare: true
     };
-    attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel" {
+    attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel: flash, unpadded (flash after a gather of tokens, and a scatter after it), or unfused" {
         value: "KERNEL", heading: NUMERICS, default: "flash"
     };
     softmax: SoftmaxKernel = SoftmaxKernel::Fused,

@@ -12,8 +12,8 @@ use super::sharded::check_recomputed_modules;
 use super::stage_cuts::first_layers_of_parts;
 use super::tensor_cut;
 use crate::generate::plan::{
-    AdapterSums, AttentionKernel, ContextExchange, ExpertProducts, ParallelAxis, ParallelismPlan,
-    ResidencyRule, SplitUnit,
+    AdapterSums, ContextExchange, ExpertProducts, ParallelAxis, ParallelismPlan, ResidencyRule,
+    SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{MOST_NODES, MOST_WORK, PatternOptionError, check_limit, option_refused};
@@ -209,10 +209,7 @@ fn check_no_overflow(model: &Model, plan: &ParallelismPlan) -> Result<(), Patter
         MOST_WORK / 8,
         "fewer samples or steps",
     )?;
-    let (number, fused) = (
-        bytes_of(plan.dtype),
-        plan.attention == AttentionKernel::Flash,
-    );
+    let (number, fused) = (bytes_of(plan.dtype), plan.attention.is_fused());
     let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
     let operators = model.equal_layer_runs().flat_map(|run| {
         let works = run[0].operators.iter().map(|operator| &operator.work);

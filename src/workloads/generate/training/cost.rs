@@ -53,6 +53,8 @@ pub(super) struct KernelCostParameters {
     pub sums: bool,
     /// True for one fused kernel of attention, false for several kernels.
     pub fused: bool,
+    /// True if kernels gather the tokens of sequences for the fused kernel, and scatter its results.
+    pub unpads: bool,
     /// Implementation of the softmax in unfused attention.
     pub softmax: SoftmaxKernel,
     /// Implementation of the cross-entropy loss.

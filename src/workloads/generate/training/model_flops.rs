@@ -20,7 +20,6 @@
 
 use super::TrainingGenerator;
 use super::frozen_weights::adapter_products;
-use crate::generate::plan::AttentionKernel;
 use crate::model::{LayerOperator, TrainedOperatorWeights};
 use chakram_trace::format::work_amounts::CountedAttention;
 
@@ -85,7 +84,7 @@ impl TrainingGenerator {
             .filter(|one| one.work.to_axes_and_tensors().is_attention())
             .peekable();
         attention.peek()?;
-        let fused = self.plan.attention == AttentionKernel::Flash;
+        let fused = self.plan.attention.is_fused();
         let skips = attention.any(|one| one.work.causally_skipped_multiplications() > 0);
         Some(match fused && skips {
             true => CountedAttention::Causal,

@@ -14,6 +14,7 @@ mod latent;
 mod model_flops;
 mod offload;
 mod prefetch;
+mod unpadded;
 
 fn build_gpt2_pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();

@@ -15,6 +15,7 @@
 //! | … norms of heads of queries and keys | | `2d n (a + v) w` | | `3d n (a + v) w` | queries and keys before the norms |
 //! | … the same, unfused | | as RMSNorm (`model/spec/kernels.rs`) | | the same | the same |
 //! | … rotary positions, unfused | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
+//! | … unpadded: `unpad`, `pad.clear`, `pad` | | `2d n (aw + 2vw)`; `d naw`; `2d naw` | | `2d naw`; `d n (aw + 2vw)`; `2d n (aw + 2vw)` | |
 //! | … PyTorch repeats heads of keys and values if `v < a` | | `2d n (a + v) w` | | as forward | |
 //!
 //! With a causal mask, a fused kernel skips the scores above the diagonal, so `(s + 1) / 2`
@@ -97,11 +98,16 @@ impl KernelCostParameters {
             let (inputs, outputs) = ([&q[..], &out, &kv, &values, &out], [&q[..], &kv, &values]);
             let backward = 3 * product(w) + 2 * product(u);
             let backward = build_kernel("", backward, back, &inputs, &outputs)?;
-            OperatorKernels {
+            let mut kernels = OperatorKernels {
                 forward: vec![forward.with_kernel_shape(shape(false))],
                 backward: vec![backward.with_kernel_shape(shape(true))],
                 ..OperatorKernels::default()
+            };
+            if self.unpads {
+                let inputs = n * a * w + b * s * v * (w + u);
+                self.add_unpadding_kernels(&mut kernels, [1, inputs], [n, a * u])?;
             }
+            kernels
         } else {
             // The mean width gives the same FLOPs as the two different widths.
             let w = (w + u).div_ceil(2);
@@ -154,6 +160,33 @@ impl KernelCostParameters {
             false => kernels.forward = kernel,
         }
         Ok(kernels)
+    }
+
+    /// Adds the gathers of tokens before the kernel in `kernels`, and the scatter of its results after it. A scatter
+    /// follows a kernel that clears its result. `inputs` is the size of queries, keys and values together, and
+    /// `results` that of the kernel's results.
+    fn add_unpadding_kernels(
+        &self,
+        kernels: &mut OperatorKernels,
+        inputs: [u128; 2],
+        results: [u128; 2],
+    ) -> Result<(), PatternOptionError> {
+        let d = u128::from(self.number);
+        let (lookup, element) = (
+            MemoryBoundKernelClass::Embedding,
+            MemoryBoundKernelClass::ElementWise,
+        );
+        let gather = (".unpad", lookup, 2 * d);
+        let scatter = [(".pad.clear", element, d), (".pad", lookup, 2 * d)];
+        kernels
+            .forward
+            .splice(..0, kernel_chain(inputs, &[gather])?);
+        kernels.forward.extend(kernel_chain(results, &scatter)?);
+        kernels
+            .backward
+            .splice(..0, kernel_chain(results, &[gather])?);
+        kernels.backward.extend(kernel_chain(inputs, &scatter)?);
+        Ok(())
     }
 
     /// Adds the norms of query and key heads before all other forward kernels, and the norms'
