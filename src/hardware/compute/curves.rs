@@ -27,8 +27,10 @@ pub struct MemoryBoundCurve {
 pub enum CorrelatedErrorClass {
     /// Kernels measured by name.
     Measured,
-    /// Matrix multiplications.
+    /// Matrix multiplications. Errors of different sizes partly cancel.
     Gemm,
+    /// Matrix multiplications with a curve of other makers' NPUs. All sizes have the same error.
+    CarriedOverGemm,
     /// Attention that runs as one kernel.
     Attention,
     /// Memory-bound kernels.
@@ -37,7 +39,7 @@ pub enum CorrelatedErrorClass {
 
 impl CorrelatedErrorClass {
     /// Number of curve classes.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
 }
 
 /// The duration that a curve gives for a kernel.
@@ -136,8 +138,12 @@ impl KernelCurves {
                 let known = table.and_then(|table| {
                     Some((table.interpolate_factor([m, n, k], &estimate)?, table.error))
                 });
+                let class = match known.is_none() && curve.is_carried_over {
+                    true => CorrelatedErrorClass::CarriedOverGemm,
+                    false => CorrelatedErrorClass::Gemm,
+                };
                 let (factor, error) = known.unwrap_or((1.0, curve.error));
-                price(estimate.seconds * factor, error, CorrelatedErrorClass::Gemm)
+                price(estimate.seconds * factor, error, class)
             }
             KernelShape::Attention {
                 batch,

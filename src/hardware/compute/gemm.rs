@@ -47,6 +47,9 @@ pub struct GemmCurve {
     pub reduction: f64,
     /// Relative error of the curve's durations, one standard deviation.
     pub error: f64,
+    /// True if the curve is that of other makers' NPUs. The error is then that of all sizes together, and not that of a
+    /// single size.
+    pub is_carried_over: bool,
     /// Slowdown of long matrix multiplications that reach the power limit, or `None` if unknown.
     pub throttling: Option<PowerThrottling>,
 }

@@ -174,6 +174,7 @@ mod tests {
             memory: 1.0,
             reduction: 1e-6,
             error: 0.1,
+            is_carried_over: false,
             throttling: None,
         };
         let memory = Bandwidth::new(1e12).unwrap();

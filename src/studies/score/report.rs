@@ -280,25 +280,24 @@ impl ScoredRunTable<'_> {
                 format_thousands(refused.len() as u64),
                 format_thousands(all)
             ));
-            refused.iter().for_each(|row| put(&row.to_string()));
+            for (file, lines, why) in group_by_reason(refused) {
+                match lines[..] {
+                    [line] => put(&format!("{file}:{line}: {why}")),
+                    _ => put(&format!("{file}, {}: {why}", format_lines(&lines))),
+                }
+            }
         }
         for setting in &self.without_effect {
             put(&setting.to_sentence());
         }
-        let mut notes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut notes: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
         for run in &self.table.runs {
             for note in &run.notes {
-                let lines = notes.entry(note).or_default();
-                lines.push(run.line.to_string());
+                notes.entry(note).or_default().push(run.line);
             }
         }
         for (note, lines) in notes {
-            let more = match lines.len() {
-                count @ 9.. => format!(" and {} more", count - 8),
-                _ => String::new(),
-            };
-            let lines = lines[..lines.len().min(8)].join(", ");
-            put(&format!("{note} (lines {lines}{more})"));
+            put(&format!("{note} ({})", format_lines(&lines)));
         }
         text
     }
@@ -605,6 +604,31 @@ impl CorrectedTimeWithIntervalRow {
 }
 
 /// Returns two sentences that describe a correction.
+/// Groups refused rows with the same reason. Returns each group's file, lines and reason, in the order of first lines.
+fn group_by_reason(refused: &[RefusedRun]) -> Vec<(&str, Vec<u64>, &str)> {
+    let mut lines: BTreeMap<(&str, &str), Vec<u64>> = BTreeMap::new();
+    for row in refused {
+        let group = lines.entry((&row.file, &row.why)).or_default();
+        group.push(row.line);
+    }
+    let groups = lines.into_iter();
+    let mut groups: Vec<_> = groups
+        .map(|((file, why), lines)| (file, lines, why))
+        .collect();
+    groups.sort_by_key(|(_, lines, _)| lines[0]);
+    groups
+}
+
+/// Lists line numbers in text: all of them, or the first eight and the number of further ones.
+fn format_lines(lines: &[u64]) -> String {
+    let shown: Vec<String> = lines.iter().take(8).map(u64::to_string).collect();
+    let more = match lines.len() {
+        count @ 9.. => format!(" and {} more", format_thousands(count as u64 - 8)),
+        _ => String::new(),
+    };
+    format!("lines {}{more}", shown.join(", "))
+}
+
 fn correction_text(steps: &str, summary: &CorrectedAndNullScores) -> String {
     let [difference, uncertainty] =
         [summary.difference, summary.uncertainty].map(|part| 100.0 * part);

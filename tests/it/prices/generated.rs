@@ -80,11 +80,53 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     assert!((found / (late * late) - 1.0).abs() < 1e-6, "{found} {late}");
 }
 
+/// The error of a curve for one size counts 0.55 times for a step with many sizes, but wholly if the curve is that of
+/// other makers' NPUs. If `p` is the matrix multiplications' part of the time, the variance for the error `e` of a size
+/// is v + (0.55 p e)^2, and that of a carried-over curve v + (p e)^2.
+#[test]
+fn errors_of_carried_over_curves_do_not_average_out() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let preset = include_str!("../../../src/hardware/machine/presets/dgx-a100.toml");
+    let own = "reduction = \"2.1 us\"    # fitted\nerror = 0.08";
+    assert!(preset.contains(own), "the preset states other keys");
+    let variance = |keys: &str| {
+        let machine = folder.path().join("machine.toml");
+        let text = preset.replace(own, &format!("reduction = \"2.1 us\"\n{keys}"));
+        std::fs::write(&machine, text).expect("there is room");
+        let machine = machine.to_str().expect("a plain name");
+        let model = [
+            "generate",
+            "gpt2-small",
+            "--micro-batch",
+            "8",
+            "--batch",
+            "8",
+        ];
+        let output = chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let end = |key: &str| report["interval"][key].as_f64().expect("a number").ln();
+        ((end("high_ps") - end("low_ps")) / (2.0 * 1.645)).powi(2)
+    };
+    let small = variance("error = 0.08");
+    let large = variance("error = 0.4");
+    let square_of_part =
+        (large - small) / (0.55_f64.powi(2) * (0.4_f64.powi(2) - 0.08_f64.powi(2)));
+    assert!(square_of_part > 0.01, "{square_of_part}");
+    let carried = variance("error = 0.08\ncarried_over = true");
+    let expected = small + square_of_part * 0.08_f64.powi(2) * (1.0 - 0.55_f64.powi(2));
+    assert!(
+        (carried / expected - 1.0).abs() < 1e-6,
+        "{carried} {expected}"
+    );
+}
+
 /// Stragglers lengthen jobs on more than one node. Stragglers make one step in twenty longer by more
-/// than 0.15 (logarithm), in addition to errors of kernel times.
+/// than 0.05 (logarithm), in addition to errors of kernel times.
 #[test]
 fn intervals_across_nodes_reach_further_up() {
-    for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.15)] {
+    for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.05)] {
         let model = ["generate", "gpt2-small", "--data", data, "--batch", "16"];
         let output =
             run_chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());

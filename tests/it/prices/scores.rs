@@ -236,12 +236,13 @@ fn a_model_has_as_many_layers_as_its_row_says() {
 
 #[test]
 fn a_refused_row_is_named_and_the_others_are_scored() {
-    let csv = "m,l,h,n,tp,pp,z,s\ngpt2-small,,,8,1,1,,1\ngpt2-small,,,8,3,1,,1\ngpt2-small,,,8,2,1,,1\ngpt2-small,,,8,1,1,,x\n";
+    let csv = "m,l,h,n,tp,pp,z,s\ngpt2-small,,,8,1,1,,1\ngpt2-small,,,8,3,1,,1\ngpt2-small,,,8,2,1,,1\ngpt2-small,,,8,1,1,,x\ngpt2-small,,,8,3,1,,1\n";
     let (good, text) = run_score(csv, OF_MODEL, &[]);
     assert!(good, "{text}");
-    assert!(text.contains("2 of 4 rows cannot be predicted"), "{text}");
+    assert!(text.contains("3 of 5 rows cannot be predicted"), "{text}");
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let why = "runs.csv:3: `npus` is 8, expected a multiple of tensor x context x pipeline = 3";
+    let why =
+        "runs.csv, lines 3, 6: `npus` is 8, expected a multiple of tensor x context x pipeline = 3";
     assert!(
         words.contains(why) && words.contains("runs.csv:5: \"s\" is \"x\""),
         "{text}"

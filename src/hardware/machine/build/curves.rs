@@ -20,6 +20,7 @@ const GEMM: &[&str] = &[
     "memory",
     "reduction",
     "error",
+    "carried_over",
 ];
 const ATTENTION: &[&str] = &[
     "kernel", "formats", "start", "compute", "memory", "ramp", "backward", "waves", "decode",
@@ -140,6 +141,11 @@ pub(super) fn add_kernels(
             memory: parse_positive(&table, "memory", 2.0)?,
             reduction: parse_seconds(&table, "reduction")?,
             error: parse_positive(&table, "error", 10.0)?,
+            is_carried_over: table.read_or_default(
+                "carried_over",
+                false,
+                ConfigField::read_flag,
+            )?,
             throttling: kept.throttling,
         };
         for dtype in parse_formats(&table)? {
