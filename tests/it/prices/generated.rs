@@ -102,7 +102,8 @@ fn errors_of_carried_over_curves_do_not_average_out() {
             "--batch",
             "8",
         ];
-        let output = chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
+        let output =
+            run_chakram(&[&model[..], &["--machine", machine, "--format", "json"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
         let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
