@@ -82,13 +82,13 @@ def convert(
         source: Source of the inputs; detected from their contents by default.
         compress: (goal, msccl, nsys, pytorch, simai, text, xplane) Compress the traces (ASTRA-sim reads only
             uncompressed traces). ``zst``: zstd; ``gz``: gzip
-        size: (msccl) Buffer size of a rank (of its shard for all-gather and gather)
+        size: (msccl) Buffer size of a rank (for all-gather and gather, the size of its shard)
         comm_kernel: (nsys, pytorch) Treat kernels with PART in their name as collectives of this KIND, such as
             all-reduce; repeatable
         step: (pytorch) Convert only this step, which is ProfilerStep#N in the capture
         infer_ranks: (pytorch) Total number of ranks; copy each rank without a capture from captured ranks of the same
             role
-        threads: (pytorch) Ranks read at the same time; one per core by default
+        threads: (pytorch) Number of ranks that are read at the same time; one per core by default
         npus: (simai, text) Number of NPUs, each with one trace; all_gpus in the file by default
         passes: (simai, text) Number of passes: training steps, one after another
         machine: (simai) Replay on this machine: preset (`chakram machine list`) or file
@@ -135,24 +135,25 @@ def convert(
             5%,seed=7
         fail: (simai) Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid;
             repeatable
-        timeline: (simai) Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz,
-            compressed
+        timeline: (simai) Write a timeline: FILE.pftrace for ui.perfetto.dev, or FILE.json for any viewer; add .gz to
+            compress it
         timeline_ranks: (simai) Ranks in the timeline, such as 0-3,8
         timeline_from: (simai) Start of the timeline, such as 1.5ms
         timeline_to: (simai) End of the timeline
         html: (simai) Also write the report as a self-contained page with charts
         tile_map: (simai) Also draw a machine of tiles: cores by stage, links and memory ports by load
-        fit: (simai) Action if peak memory exceeds the NPU's capacity. ``report``: Warn in the report; ``require``:
+        fit: (simai) What to do if peak memory exceeds the NPU's capacity. ``report``: Warn in the report; ``require``:
             Warn, and exit with code 3
-        links: (simai) Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: (simai) Also report the gains from faster kernels, collectives, host, and machine rates and
-            latencies, and their limits
+        links: (simai) Report the bytes and load of dimensions and links; this simulates collectives message by message
+        sensitivities: (simai) Also report what faster kernels, collectives, host, and machine rates and latencies would
+            gain, and the limits of these gains
         price: (simai) Dollars per NPU hour, such as 2.50; by default from the machine's file
-        total_tokens: (simai) Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
-        all_operators: (simai) In JSON and the table of operators, list the operators of every micro-batch instead of
-            their sums, mb*/…
-        to: (trace) Output format, if the name ends with neither .et nor .jsonl (with or without .gz or .zst). ``et``:
-            Length-prefixed records, which every Chakra tool reads; ``jsonl``: JSON Lines
+        total_tokens: (simai) Also report the days, NPU hours, dollars and energy that a run of this many tokens takes,
+            such as 15T
+        all_operators: (simai) In JSON and the table of operators, list each micro-batch's operators, mb*/…, instead of
+            their sums
+        to: (trace) Output format; needed if the name ends with neither .et nor .jsonl (with or without .gz or .zst).
+            ``et``: Length-prefixed records, which every Chakra tool reads; ``jsonl``: JSON Lines
         generation: (trace) Schema generation of binary inputs that do not declare it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b,
             0.0.4
         no_verify: (trace) Accept traces that differ from their job's file, PREFIX.job.json
@@ -160,7 +161,7 @@ def convert(
         keep_dangling: (trace) With ``salvage``, keep dependencies on missing nodes
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
-        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+        max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
             (default: 200)
 
     Raises:
@@ -412,7 +413,7 @@ def replay(
         traces: Folder of traces, prefix of files named PREFIX.RANK.et, or files
         machine: Preset (`chakram machine list`) or file; by default machine.toml in the folder of the traces; several
             are compared
-        threads: Machines replayed at the same time; one per core by default
+        threads: How many machines to replay at the same time; one per core by default
         no_verify: Accept traces that differ from their job's file, PREFIX.job.json
         groups: Process groups as JSON, replacing the job's: {"1": [0, 1], …}
         deps: Which dependencies to enforce (default: auto). ``auto``: Data and control; only data, with a warning, if
@@ -426,8 +427,8 @@ def replay(
         delay: Start a rank late, to find the ranks that wait for a straggler: 3=10ms; repeatable
         edit: Change the job first: batch=2x, layers=+4, … (`chakram help edit`), or a file of `edits`; repeatable
         repeat: Replay the traces N times in a row; each rank begins a step when its previous step ends
-        starts: Replay the traces at each time in this file, with one time per line, such as 10 ms; a rank that is still
-            busy begins when its previous launch ends
+        starts: Replay the traces at each time in this file, which has one time per line, such as 10 ms; a rank that is
+            still busy begins when its previous launch ends
         with_: Also replay this job once on the same machine; repeatable
         on: NPUs of ranks 0, 1, … of the ``with`` job, such as 4-7; once per ``with``
         compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
@@ -470,22 +471,24 @@ def replay(
         slow: Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
         jitter: Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7
         fail: Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable
-        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
+        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, or FILE.json for any viewer; add .gz to compress
+            it
         timeline_ranks: Ranks in the timeline, such as 0-3,8
         timeline_from: Start of the timeline, such as 1.5ms
         timeline_to: End of the timeline
-        fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
+        fit: What to do if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
-        links: Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: Also report the gains from faster kernels, collectives, host, and machine rates and latencies,
-            and their limits
+        links: Report the bytes and load of dimensions and links; this simulates collectives message by message
+        sensitivities: Also report what faster kernels, collectives, host, and machine rates and latencies would gain,
+            and the limits of these gains
         price: Dollars per NPU hour, such as 2.50; by default from the machine's file
-        total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
-        all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
-            sums, mb*/…
+        total_tokens: Also report the days, NPU hours, dollars and energy that a run of this many tokens takes, such as
+            15T
+        all_operators: In JSON and the table of operators, list each micro-batch's operators, mb*/…, instead of their
+            sums
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
-        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+        max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
             (default: 200)
         keep_nodes: Keep a row for each node, for ``Report.node_table()``; otherwise the table is made on demand.
 
@@ -639,6 +642,7 @@ def generate(
     lora_targets: Optional[Union[str, Sequence[str]]] = None,
     frozen: Optional[Union[str, Sequence[str]]] = None,
     prefetch: Optional[int] = None,
+    backward_prefetch: Optional[Literal['pre', 'post']] = None,
     reshard: Optional[bool] = None,
     reshard_blocks: Optional[int] = None,
     accumulate: Optional[bool] = None,
@@ -661,7 +665,7 @@ def generate(
     linears: Optional[Literal['fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'fp4', 'int8']] = None,
     scaling: Optional[Literal['delayed', 'current', 'block']] = None,
     elementwise: Optional[Literal['fused', 'megatron', 'eager', 'compiled']] = None,
-    attention: Optional[Literal['flash', 'unfused']] = None,
+    attention: Optional[Literal['flash', 'unpadded', 'unfused']] = None,
     softmax: Optional[Literal['fused', 'unfused', 'megatron']] = None,
     loss: Optional[Literal['composite', 'fused']] = None,
     dropout: Optional[bool] = None,
@@ -726,19 +730,21 @@ def generate(
         slow: Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
         jitter: Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7
         fail: Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable
-        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
+        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, or FILE.json for any viewer; add .gz to compress
+            it
         timeline_ranks: Ranks in the timeline, such as 0-3,8
         timeline_from: Start of the timeline, such as 1.5ms
         timeline_to: End of the timeline
-        fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
+        fit: What to do if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
-        links: Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: Also report the gains from faster kernels, collectives, host, and machine rates and latencies,
-            and their limits
+        links: Report the bytes and load of dimensions and links; this simulates collectives message by message
+        sensitivities: Also report what faster kernels, collectives, host, and machine rates and latencies would gain,
+            and the limits of these gains
         price: Dollars per NPU hour, such as 2.50; by default from the machine's file
-        total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
-        all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
-            sums, mb*/…
+        total_tokens: Also report the days, NPU hours, dollars and energy that a run of this many tokens takes, such as
+            15T
+        all_operators: In JSON and the table of operators, list each micro-batch's operators, mb*/…, instead of their
+            sums
         plan: Read the plan from this file; options override it
         pass_orders: Read the order of passes from this file, with a line per stage in PyTorch's form: 0F0,0F1,0B0,…
         data: Data-parallel degree [default: 1]
@@ -796,6 +802,8 @@ def generate(
         lora_targets: Products with adapters, with ``lora``; by default all of blocks: attention.qkv,mlp.*
         frozen: Operators whose weights are not trained: tokens,layer0/*
         prefetch: Number of layers whose parameters are gathered ahead, with ``zero`` 3 [default: 1]
+        backward_prefetch: Whether backward passes gather parameters ahead before (pre) or after (post) the current
+            layer (``zero`` 3) [default: pre]
         reshard: Free gathered parameters after each pass (``zero`` 3) [default: true]
         reshard_blocks: Free gathered parameters only of the first N blocks of each stage and chunk
         accumulate: Reduce gradients once per step, with ``zero`` 2 or 3 [default: false]
@@ -820,7 +828,8 @@ def generate(
         scaling: Scaling of 8-bit operands (block is MXFP8) [default: delayed]
         elementwise: Kernels other than products: fused (one per operator), megatron (like Megatron-LM), eager or
             compiled (like PyTorch) [default: fused]
-        attention: Attention kernel [default: flash]
+        attention: Attention kernel: flash, unpadded (flash after a gather of tokens, and a scatter after it), or
+            unfused [default: flash]
         softmax: Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused when Megatron-LM
             fuses it) [default: fused]
         loss: Cross entropy of logits: composite (kernel by kernel) or fused [default: composite]
@@ -829,7 +838,7 @@ def generate(
         without: Ablation: effects to leave out; comma-separated, repeatable
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
-        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+        max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
             (default: 200)
         keep_nodes: Keep a row for each node, for ``Report.node_table()``; otherwise the table is made on demand.
 
@@ -925,6 +934,7 @@ def generate(
             ("--lora-targets", lora_targets, "list"),
             ("--frozen", frozen, "list"),
             ("--prefetch", prefetch, "value"),
+            ("--backward-prefetch", backward_prefetch, "value"),
             ("--reshard", reshard, "value"),
             ("--reshard-blocks", reshard_blocks, "value"),
             ("--accumulate", accumulate, "value"),
@@ -993,15 +1003,15 @@ def diff(
             nodes; in reports, any time; ``bytes``: Bytes and FLOPs of nodes; in reports, the buffers of collectives;
             ``any``: Any of these
         tolerance: Ignore changes of a node's times up to this limit, such as 2% or 5us (default: 0ps)
-        show: Maximum lines per list, or `all`; by default 10 in text and all in other formats
+        show: Maximum number of lines per list, or `all`; by default 10 in text and all in other formats
         salvage: Compare the intact records of damaged traces, and report the losses
-        threads: Ranks compared at the same time; one per core by default
+        threads: Number of ranks that are compared at the same time; one per core by default
         no_verify: Accept traces that differ from their job's file, PREFIX.job.json
         step: Use only this profiled step, like `chakram slice`
         html: Also write the differences of reports as a self-contained page with charts
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
-        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+        max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
             (default: 200)
 
     Raises:
@@ -1045,14 +1055,14 @@ def sweep(
     Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
-        study: The study: common settings of all points, axes, limits, objectives and strategies
+        study: The study: settings that all points share, axes, limits, objectives and strategies
         output: Write the journal, the result rows, the Pareto front and an HTML page into this folder
         resume: Continue the study in the output folder
         shard: Only compute the points whose number has remainder I when divided by N
-        threads: Points computed at the same time; one per core by default
+        threads: How many points to compute at the same time; one per core by default
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
-        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+        max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
             (default: 200)
 
     Raises:
@@ -1091,7 +1101,7 @@ def merge_sweep(
         output: Write the rows, the front and the page into this folder
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
-        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+        max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
             (default: 200)
 
     Raises:
@@ -1141,30 +1151,31 @@ def serve(
 
     Arguments:
         scenario: A scenario file (models, arrivals, end of the run and policy), or a language model: a preset or a file
-        machine: Platform to serve on: a preset of `chakram platform list`, a machine for traces, or a file; several are
-            compared
+        machine: Platform to serve on: a preset from `chakram platform list`, a machine for traces, or a file; several
+            are compared
         seed: Seed of all random numbers, overriding the scenario
         rate: Arrivals per second, overriding the scenario
         requests: Number of requests, overriding the scenario
-        rates: Run at each of these arrivals per second, and show latency against load
+        rates: Run at each of these arrival rates, in requests per second, and show latency against load
         find_capacity: Find the highest arrival rate at which enough requests meet their limit
-        attain: Share of requests that must meet their limits for ``find_capacity`` and ``plan`` (default: 0.99)
-        slo: Limit on serve times, for goodput and capacity; the models' deadlines by default; for a language model
-            ttft=TIME,tpot=TIME,e2e=TIME
+        attain: Share of requests that must meet their limits, for ``find_capacity`` and ``plan`` (default: 0.99)
+        slo: Limit on serve times, for goodput and capacity; the default is the models' deadlines; for a language model,
+            give ttft=TIME,tpot=TIME,e2e=TIME
         timeline: Write a timeline of requests and jobs to this file, for Perfetto or chrome://tracing
         input: Tokens per prompt, if SCENARIO is a language model: 1024, 512..1024 or 'lognormal 1024 0.6'; ``output``
             gives the tokens per answer
-        users: Number of users, who send a new request after each answer, instead of ``rate``
-        arrivals: File of requests, instead of ``rate``, ``input`` and ``output``: CSV of Azure or BurstGPT, JSON lines
-            of Mooncake
-        tensor: NPUs that share the layers of an engine; by default the fewest into whose memory the model fits
+        users: Number of users, each of whom sends a new request after each answer; instead of ``rate``
+        arrivals: File of requests, instead of ``rate``, ``input`` and ``output``: CSV from Azure or BurstGPT, or JSON
+            lines from Mooncake
+        tensor: NPUs that share an engine's layers; by default the fewest whose memory can hold the model
         replicas: Number of engines
         weights: Number format of weights: bf16, fp16, fp8 or fp4
-        engine: Set a key of [engine]: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix, rules=static
-        plan: Find the fewest NPUs on which enough requests meet the limits of ``slo``, and their highest rate
+        engine: Set a key of [engine], such as max_num_seqs=256, kv=fp8, router=longest-prefix or rules=static
+        plan: Find the fewest NPUs on which enough requests meet the limits of ``slo``, and the highest request rate of
+            these NPUs
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
-        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+        max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
             (default: 200)
 
     Raises:
@@ -1229,19 +1240,20 @@ def score(
 
     Arguments:
         runs: Measured runs: CSV with a line of headings and a run in each row; several tables are scored together
-        columns: File that maps columns to options of `chakram generate` and to measured values; one per table
-        scenarios: Serve language models instead: this file makes a scenario of each row of RUNS.csv, and names the
+        columns: File that maps columns to options of `chakram generate` and to measured values; give one per table
+        scenarios: Serve language models instead: this file turns each row of RUNS.csv into a scenario, and names the
             columns of measured times
         pairs: Score changes of captured jobs instead; each pair has traces, edits, and the measured step
-        machine: Replay the runs on this machine instead of the machine in the file of columns
-        stack: Software stack of all runs instead of the stack in the file of columns: preset or file
-        set: Set an option of all runs instead of its value in the file of columns; repeatable
+        machine: Replay the runs on this machine instead of the machine that the file of columns names
+        stack: Software stack for all runs instead of the stack that the file of columns names: preset or file
+        set: Set an option for all runs, overriding the file of columns; repeatable
         by: Also score the runs separately for each value of this option, or, with ``scenarios``, of this column
-        fit: Fit these constants of the machine to the runs, in folds: a run is predicted with constants fitted to runs
-            that differ from it in the options `folds`. The constants are launch, backward, collective, message, memory,
-            softmax and cross-entropy
+        fit: Fit these constants of the machine to the runs, in folds: each run is predicted with constants fitted to
+            runs that differ from it in the options `folds`. The constants are launch, backward, collective, message,
+            memory, softmax and cross-entropy
         folds: Number of folds (default: 5)
-        signs: Also count pairs of runs that differ in one option, and pairs that are predicted in the measured order
+        signs: Also count pairs of runs that differ in one option, and how many of these pairs are predicted in the
+            measured order
         leave_out: Also correct each run with the errors of runs that have other values of this option, such as model
         steps: Also correct all runs with these measured steps, a table with the same columns
         compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
@@ -1261,7 +1273,7 @@ def score(
         scatter: Draw predicted against measured times, as SVG
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
-        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+        max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
             (default: 200)
 
     Raises:
@@ -1380,7 +1392,7 @@ def generate_pattern(
         pattern: The pattern.
         kind: Operation of ``collective``, such as ``all-reduce``; traffic of ``p2p``; model of ``palm``.
         keep_nodes: Keep a row for each node, for ``Report.node_table()``; otherwise the table is made on demand.
-        size: (collective, p2p) Buffer size of a rank (of its shard for all-gather and gather); 0 for barrier
+        size: (collective, p2p) Buffer size of a rank (for all-gather and gather, the size of its shard); 0 for barrier
         ranks: (collective, p2p, chain, memory, data-parallel) Number of ranks
         group: (collective) Members of the process group in order, such as 0,2,4; all ranks by default
         count: (collective, p2p) Number of calls
@@ -1431,19 +1443,21 @@ def generate_pattern(
         slow: Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
         jitter: Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7
         fail: Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable
-        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
+        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, or FILE.json for any viewer; add .gz to compress
+            it
         timeline_ranks: Ranks in the timeline, such as 0-3,8
         timeline_from: Start of the timeline, such as 1.5ms
         timeline_to: End of the timeline
-        fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
+        fit: What to do if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
-        links: Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: Also report the gains from faster kernels, collectives, host, and machine rates and latencies,
-            and their limits
+        links: Report the bytes and load of dimensions and links; this simulates collectives message by message
+        sensitivities: Also report what faster kernels, collectives, host, and machine rates and latencies would gain,
+            and the limits of these gains
         price: Dollars per NPU hour, such as 2.50; by default from the machine's file
-        total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
-        all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
-            sums, mb*/…
+        total_tokens: Also report the days, NPU hours, dollars and energy that a run of this many tokens takes, such as
+            15T
+        all_operators: In JSON and the table of operators, list each micro-batch's operators, mb*/…, instead of their
+            sums
         stride: (p2p) Distance for `stride`: rank r sends to rank r + N
         seed: (p2p) Seed of the permutation for `random`
         nodes: (chain) Kernels per rank
@@ -1469,7 +1483,7 @@ def generate_pattern(
         micro_batch: (palm) Samples per micro-batch, summed over all replicas; 1/20 of the batch by default
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
-        max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+        max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
             (default: 200)
 
     Raises:
@@ -1577,7 +1591,7 @@ class ArchiveCommands:
             folder: Create a folder instead of a file
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container
-            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
                 (default: 200)
 
         Raises:
@@ -1622,7 +1636,7 @@ class ArchiveCommands:
             replace: Replace the workload of this name, but keep its recorded predictions
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container
-            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
                 (default: 200)
 
         Raises:
@@ -1660,7 +1674,7 @@ class ArchiveCommands:
             where: Select only workloads that satisfy this condition
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container
-            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
                 (default: 200)
 
         Raises:
@@ -1696,10 +1710,10 @@ class ArchiveCommands:
                 repeatable
             reason: Reason why these predictions are right; stored in the archive
             where: Select only workloads that satisfy this condition, as for `archive list`
-            threads: Replays that run at the same time; one per core by default
+            threads: Number of replays that run at the same time; one per core by default
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container
-            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
                 (default: 200)
 
         Raises:
@@ -1737,18 +1751,18 @@ class ArchiveCommands:
         Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
-            threshold: Fail if a prediction changes by more than this, in either direction (default: 1%)
+            threshold: Fail if a prediction changes by more than this percentage, up or down (default: 1%)
             machine: Use another file for a machine of the baselines, such as dgx-h100=new.toml; repeatable
             where: Select only workloads that satisfy this condition, as for `archive list`
             budget: Check only a selection that takes about this long and covers operators, groups, sizes, schemas and
                 machines; the output lists the rest
-            threads: Replays that run at the same time; one per core by default
+            threads: Number of replays that run at the same time; one per core by default
             junit: Also write the verdict as JUnit XML
-            html: Also write an HTML page: for each changed prediction, its times before and now, the cause, and earlier
-                baselines
+            html: Also write an HTML page that shows, for each changed prediction, its times before and now, the cause, and
+                earlier baselines
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container
-            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
                 (default: 200)
 
         Raises:
@@ -1784,7 +1798,7 @@ class ArchiveCommands:
         Arguments:
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container
-            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
                 (default: 200)
 
         Raises:
@@ -1819,7 +1833,7 @@ class ArchiveCommands:
             dry_run: Only print what would be dropped, and change nothing
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container
-            max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
+            max_ratio: Reject a compressed input that unpacks to more than 16 MiB and to more than this many times its size
                 (default: 200)
 
         Raises:
