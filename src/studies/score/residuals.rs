@@ -20,7 +20,8 @@
 //! Learning", 2006, equations 2.25 and 2.26).
 //!
 //! A job whose products were not measured gets only a fraction of this correction. The fraction minimises the error of
-//! predicting steps from steps with other products.
+//! predicting steps from steps with other products. It is zero if the correction gains less than one standard error
+//! (Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3).
 
 use super::columns::MODEL;
 use super::folds::solve_linear;
@@ -338,7 +339,7 @@ impl MeasuredStepCorrectionModel {
 }
 
 /// Returns the fraction of the correction whose mean error is smallest. Each entry of `groups` has the predicted and
-/// the actual logarithm of each step.
+/// the actual logarithm of each step. Zero if this gains less than one standard error.
 fn best_correction_fraction(groups: &[Vec<[f64; 2]>]) -> f64 {
     if groups.len() < LEAST_GROUPS {
         return 1.0;
@@ -349,7 +350,22 @@ fn best_correction_fraction(groups: &[Vec<[f64; 2]>]) -> f64 {
     let best = PARTS
         .into_iter()
         .min_by(|a, b| total(*a).total_cmp(&total(*b)));
-    best.unwrap_or_default()
+    let best = best.unwrap_or_default();
+    let gains: Vec<f64> = (groups.iter())
+        .map(|group| {
+            let gains = group
+                .iter()
+                .map(|pair| error(0.0, pair) - error(best, pair));
+            gains.sum::<f64>() / group.len() as f64
+        })
+        .collect();
+    let count = gains.len() as f64;
+    let gain = gains.iter().sum::<f64>() / count;
+    let squares: f64 = gains.iter().map(|own| (own - gain) * (own - gain)).sum();
+    match gain < (squares / (count - 1.0) / count).sqrt() {
+        true => 0.0,
+        false => best,
+    }
 }
 
 fn dot_product(a: &[f64], b: &[f64]) -> f64 {
@@ -573,5 +589,13 @@ mod tests {
         // Three quarters of 0.12 are 0.09, the mean of the actual logarithms.
         let less = vec![vec![[0.12, 0.09]], vec![[0.12, 0.09]], vec![[0.12, 0.09]]];
         assert_eq!(best_correction_fraction(&less), 0.75);
+        // A gain in a single group does not show that other groups would gain, so the chosen fraction is zero.
+        let one = vec![
+            vec![[0.1, 0.3]],
+            vec![[0.01, 0.0]],
+            vec![[0.01, 0.0]],
+            vec![[0.01, 0.0]],
+        ];
+        assert_eq!(best_correction_fraction(&one), 0.0);
     }
 }

@@ -87,7 +87,7 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
 fn errors_of_carried_over_curves_do_not_average_out() {
     let folder = tempfile::tempdir().expect("there is room");
     let preset = include_str!("../../../src/hardware/machine/presets/dgx-a100.toml");
-    let own = "reduction = \"2.1 us\"    # fitted\nerror = 0.08";
+    let own = "reduction = \"2.1 us\"      # fitted\nerror = 0.08";
     assert!(preset.contains(own), "the preset states other keys");
     let variance = |keys: &str| {
         let machine = folder.path().join("machine.toml");
