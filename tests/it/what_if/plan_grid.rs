@@ -466,6 +466,16 @@ fn generate_of_width(jobs: &Jobs, name: &str, point: JobDegreesAndSchedule, hidd
     jobs.path(name)
 }
 
+/// Returns the FLOPs of all kernels of a job.
+fn sum_flops(job: &str) -> u64 {
+    let report = replay_for_json(job, &["-m", "dgx-h100x8", "--no-verify", "--all-operators"]);
+    let rows = report["operators"].as_array().expect("operators");
+    let flops = rows.iter().filter_map(|row| row["flops"].as_u64());
+    let sum = flops.sum();
+    assert_ne!(sum, 0, "{job}");
+    sum
+}
+
 /// Checks a model 1.5 times as wide, given by a factor and by its hidden size.
 fn check_widths(points: &[JobDegreesAndSchedule]) {
     let jobs = Jobs::new();
@@ -475,6 +485,9 @@ fn check_widths(points: &[JobDegreesAndSchedule]) {
         for edit in ["hidden=1.5x", "hidden=384"] {
             let edited = jobs.edit(&base, "edited", &[edit]);
             assert_same_job(&edited, &generated, &format!("{edit} of {point:?}"));
+            // Curves use the sizes of multiplications, other models of kernel times their FLOPs.
+            let [own, expected] = [&edited, &generated].map(|job| sum_flops(job));
+            assert_eq!(own, expected, "{edit} of {point:?}");
             std::fs::remove_dir_all(edited).expect("it is there");
         }
         for folder in [base, generated] {

@@ -817,15 +817,19 @@ fn tensor_shapes_of_kernel(
     (parse_shapes(facts.inputs), parse_shapes(facts.outputs))
 }
 
+/// Returns true if a kernel multiplies queries, keys and values, or works on their products.
 fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
+    match program.view_of_node(node).kernel {
+        Some(KernelShape::Attention { .. }) => return true,
+        // A multiplication without a batch multiplies by a weight, also in a module called attention.
+        Some(KernelShape::Gemm { batch: 1, .. }) => return false,
+        _ => {}
+    }
     let mut names = program
         .callers_of(node)
         .take(3)
         .map(|caller| program.view_of_node(caller).name);
-    matches!(
-        program.view_of_node(node).kernel,
-        Some(KernelShape::Attention { .. })
-    ) || names.any(|name| name.contains("attention") || name.contains("flash_attn"))
+    names.any(|name| name.contains("attention") || name.contains("flash_attn"))
 }
 
 /// Returns the work and time that a kernel had before all edits.
