@@ -376,6 +376,12 @@ fn jobs_that_exchange_nothing_are_not_scaled_in_silence() {
     let found = expect_cli_error(&scale);
     assert!(found.contains("exchange nothing"), "{found}");
     run_for_stdout(&[&scale[..], &["--side-by-side"]].concat());
+    // The model is 256 wide, with 4 heads of 64: 1/256 of these are no heads of a whole width.
+    let narrow = expect_cli_error(&["replay", &job, "-m", "dgx-h100", "--edit", "hidden=1"]);
+    assert!(
+        narrow.contains("a width of 64 would become 0.25, which is no whole number"),
+        "{narrow}"
+    );
     let inserted = expect_cli_error(&["replay", &job, "-m", "dgx-h100", "--edit", "data=8"]);
     assert!(
         inserted.contains("no hook of a parameter is captured"),

@@ -572,6 +572,7 @@ fn scale_program_sizes(
             .ok_or_else(too_large)?,
     };
     let scaler = KernelWorkAndTimeScaler::new(program);
+    scaler.model_widths().check_whole_widths(all.hidden)?;
     let found = scaler.scale_items(program, all, &|_| true);
     let earlier_words = program.earlier.clone().unwrap_or_default();
     let others = earlier_words.split_ascii_whitespace().filter(|word| {

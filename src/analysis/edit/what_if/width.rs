@@ -28,6 +28,7 @@ pub(super) struct ModelWidths {
     vocabulary: BTreeSet<u64>,
     heads: BTreeSet<u64>,
     kv_heads: BTreeSet<u64>,
+    head_widths: BTreeSet<u64>,
     /// Sizes that count samples or tokens: number of samples, number of tokens per sequence, and row counts of matrix
     /// multiplications.
     leading: BTreeSet<u64>,
@@ -63,10 +64,14 @@ impl ModelWidths {
             }
             match view.kernel {
                 Some(KernelShape::Attention {
-                    heads, kv_heads, ..
+                    heads,
+                    kv_heads,
+                    width,
+                    ..
                 }) => {
                     this.heads.insert(heads);
                     this.kv_heads.insert(kv_heads);
+                    this.head_widths.insert(width);
                 }
                 Some(KernelShape::Gemm { batch: 1, m, n, k })
                     if facts.phase == StepPhase::Forward =>
@@ -179,6 +184,27 @@ impl ModelWidths {
                     )
                 })
             }
+        }
+    }
+
+    /// Fails if a width would no longer be a whole number. `by` is the factor of all edits together.
+    pub fn check_whole_widths(&self, by: ScaleFactor) -> Result<(), TraceError> {
+        let is_whole = |size: &&u64| (**size * by.over).is_multiple_of(by.under);
+        let mut broken = self.widths.iter().find(|size| !is_whole(size));
+        // Attention has more heads if their number stays whole, and wider heads otherwise.
+        let mut heads = self.heads.iter().chain(&self.kv_heads);
+        if !heads.all(|count| is_whole(&count)) {
+            broken = broken.or_else(|| self.head_widths.iter().find(|size| !is_whole(size)));
+        }
+        match broken {
+            None => Ok(()),
+            Some(size) => Err(super::refuse_edit(
+                format!(
+                    "a width of {size} would become {}, which is no whole number",
+                    *size as f64 * by.to_f64()
+                ),
+                "a factor for which all widths stay whole, such as hidden=2x",
+            )),
         }
     }
 
