@@ -19,7 +19,7 @@ use chakram_studies::score::{
     RunColumnRules, RunScoreCsvWriter, RunTable, RunsWithoutOneSetting, ScoreError, ScoredRunTable,
     WhatIfPairsAndReplaySettings, WhatIfScoresByPredictor, assign_folds, correct_by_other_runs,
     correct_by_steps, count_option_orders, cross_validate_runs, predict_with_one_rate, score_runs,
-    settings_without_effect,
+    settings_without_effect, value_of_option,
 };
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, ValueEnum};
@@ -52,10 +52,10 @@ pub struct ScoreArgs {
     columns: Vec<PathBuf>,
     /// Serve language models instead: this file turns each row of RUNS.csv into a scenario, and names the columns of
     /// measured times
-    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["pairs", "columns", "set", "fit", "scatter", "machine", "stack"])]
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["pairs", "columns", "set", "fit", "folds", "signs", "leave_out", "steps", "scatter", "machine", "stack"])]
     scenarios: Option<PathBuf>,
     /// Score changes of captured jobs instead; each pair has traces, edits, and the measured step
-    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["runs", "columns", "set", "by", "fit", "scatter", "machine"])]
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["runs", "columns", "set", "by", "fit", "folds", "scatter", "machine"])]
     pairs: Option<PathBuf>,
     /// Replay the runs on this machine instead of the machine that the file of columns names
     #[arg(short, long, value_name = "MACHINE")]
@@ -405,6 +405,16 @@ fn correct_by_measured_steps(
         let is_stated = |run: &MeasuredRun| run.options.contains_key(&key);
         if key != "model" && !table.runs.iter().any(is_stated) {
             return Err(format!("--leave-out {key}: no run states this option").into());
+        }
+        let values = || table.runs.iter().map(|run| value_of_option(run, &key));
+        if let Some(first) = values().next()
+            && values().all(|value| value == first)
+        {
+            return Err(format!(
+                "--leave-out {key}: all runs have {first}, so no other runs can correct them\n  try: --steps with \
+                 measured steps of other runs, or an option with several values"
+            )
+            .into());
         }
         return Ok(Some(PredictionsCorrectedByOtherJobs {
             steps: format!("runs of another {}", key.replace('_', "-")),

@@ -55,7 +55,9 @@ pub use pairs::{
 pub use report::{
     PredictionsCorrectedByOtherJobs, RunScoreCsvWriter, ScoreDocument, ScoredRunTable,
 };
-pub use residuals::{CorrectedRunPrediction, correct_by_other_runs, correct_by_steps};
+pub use residuals::{
+    CorrectedRunPrediction, correct_by_other_runs, correct_by_steps, value_of_option,
+};
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use signs::{OptionOrderCounts, count_option_orders};
 pub use without_effect::{RunsWithoutOneSetting, settings_without_effect};

@@ -226,7 +226,15 @@ fn runs_are_corrected_by_runs_of_other_models() {
             ["--leave-out", "zero"],
             "--leave-out zero: no run states this option",
         ),
+        (
+            ["--leave-out", "micro-batch"],
+            "--leave-out micro_batch: all runs have 4, so no other runs can correct them",
+        ),
         (["--steps", "nowhere.csv"], "cannot read nowhere.csv"),
+        (
+            ["--scenarios", &columns],
+            "the argument '--columns <FILE.toml>' cannot be used with",
+        ),
     ] {
         let output = run_chakram(&[&score[..], &more].concat());
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

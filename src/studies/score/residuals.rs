@@ -420,7 +420,7 @@ pub fn correct_by_other_runs(
     predicted: &[PredictedStepTimeWithInterval],
     key: &str,
 ) -> Vec<CorrectedRunPrediction> {
-    let values: Vec<&str> = runs.iter().map(|run| value_of(run, key)).collect();
+    let values: Vec<&str> = runs.iter().map(|run| value_of_option(run, key)).collect();
     let mut distinct = values.clone();
     distinct.sort_unstable();
     distinct.dedup();
@@ -439,7 +439,7 @@ pub fn correct_by_other_runs(
 
 /// Returns the value of the option `key` for `run`. For a model reduced to fewer layers, returns the name of the whole
 /// model.
-fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
+pub fn value_of_option<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     match key {
         MODEL => &run.training.model.name,
         key => run.options.get(key).map_or("", String::as_str),
