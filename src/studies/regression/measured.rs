@@ -58,10 +58,12 @@ impl PredictionDistanceFromMeasuredSteps {
 pub fn parse_step_times(text: &str) -> Result<MeasuredStepTimeDistribution, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    let steps = lines.map(|(number, line)| {
-        line.parse::<Span>()
-            .map(|span| span.0)
-            .map_err(|error| format!("line {number}: {error}"))
+    let steps = lines.map(|(number, line)| match line.parse::<Span>() {
+        Ok(Span::ZERO) => Err(format!(
+            "line {number}: found {line}, expected a time longer than zero"
+        )),
+        Ok(span) => Ok(span.0),
+        Err(error) => Err(format!("line {number}: {error}")),
     });
     let steps: Vec<u64> = steps.collect::<Result<_, _>>()?;
     summarize_steps(steps).ok_or_else(|| "the measurement has no step time".to_owned())
@@ -86,6 +88,11 @@ mod tests {
     fn steps_become_a_median_and_a_deviation() {
         // The median of 10, 11, 12, 14 and 30 ms is 12 ms. The deviations from the median are 2, 1, 0, 2 and 18 ms.
         // Their median is 2 ms.
+        let wrong = parse_step_times("10ms\n0 ms\n").unwrap_err();
+        assert_eq!(
+            wrong,
+            "line 2: found 0 ms, expected a time longer than zero"
+        );
         let measured = parse_step_times("# warm\n10ms\n 30 ms\n11ms\n\n14ms\n12ms\n").unwrap();
         let ms = 1_000_000_000;
         let expected = MeasuredStepTimeDistribution {

@@ -21,7 +21,7 @@
 //! ```
 
 use chakram_analysis::edit::JobEdit;
-use chakram_base::config::{ConfigDocument, ConfigError};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigField};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayOptions};
@@ -126,6 +126,14 @@ pub struct WhatIfScoresByPredictor {
     pub pairs: Vec<WhatIfPairPredictionAndErrors>,
 }
 
+/// Reads a measured step time, which is longer than zero.
+fn read_step_time(field: &ConfigField<'_>, example: &str) -> Result<Span, ConfigError> {
+    match field.read_quantity(example)? {
+        Span::ZERO => Err(field.invalid_value_error("0", "a time longer than zero")),
+        time => Ok(time),
+    }
+}
+
 impl WhatIfPairsAndReplaySettings {
     /// Parses pairs from `text`, the contents of `file`. Paths of jobs are relative to the folder
     /// of `file`.
@@ -158,7 +166,7 @@ impl WhatIfPairsAndReplaySettings {
                                 .map_err(|why: String| item.invalid_value_error(text, why))
                         });
                         let baseline = table.get("baseline");
-                        let baseline = baseline.map(|field| field.read_quantity("149 ms"));
+                        let baseline = baseline.map(|field| read_step_time(&field, "149 ms"));
                         let noise = table.get("noise");
                         let noise = noise
                             .map(|field| field.read_positive(MAX_NOISE))
@@ -170,7 +178,10 @@ impl WhatIfPairsAndReplaySettings {
                             job,
                             edits: edits.collect::<Result<_, ConfigError>>()?,
                             baseline: baseline.transpose()?,
-                            measured: table.read_quantity("measured", "275.4 ms")?,
+                            measured: read_step_time(
+                                &table.require_field("measured", "the measured step")?,
+                                "275.4 ms",
+                            )?,
                             noise: noise.unwrap_or(0.0),
                         });
                     }
