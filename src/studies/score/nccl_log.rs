@@ -2,7 +2,7 @@
 //!
 //! Lines that begin with `#` contain the test's name, a `# Rank` for each GPU, and the headings. All other lines begin
 //! with the size of the whole buffer in bytes. The `time` columns are in microseconds. The first `time` column is for
-//! out-of-place operation.
+//! out-of-place operation. The `#wrong` columns count wrong results; they contain `N/A` if results were not checked.
 
 use super::ScoreError;
 use chakram_base::config::quote_for_message;
@@ -55,9 +55,11 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
     let heading = comments().find_map(|line| {
         let words: Vec<_> = line.split_whitespace().collect();
         let time = words.iter().position(|word| *word == "time");
+        let wrong = words.iter().position(|word| *word == "#wrong");
         time.filter(|_| words.first() == Some(&"size"))
+            .map(|time| (time, wrong))
     });
-    let time = heading
+    let (time, wrong) = heading
         .ok_or_else(|| refuse("the log has no heading line with `size` and `time`".to_owned()))?;
     let mut points: Vec<(f64, f64)> = Vec::new();
     for (line, number) in text.lines().zip(1..) {
@@ -79,6 +81,13 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
                 quote_for_message(found)
             ))
         })?;
+        let count = wrong.and_then(|at| words.get(at)?.parse::<f64>().ok());
+        if let Some(count) = count.filter(|count| *count > 0.0) {
+            return Err(row(format!(
+                "{count} numbers are wrong after the collective; expected 0, because times of a broken collective say \
+                 nothing about a sound one"
+            )));
+        }
         if bytes == 0 {
             continue;
         }
@@ -164,6 +173,14 @@ mod tests {
                 &LOG.replace("10.00", "N/A"),
                 "log.txt",
                 "log.txt:9: the time is \"N/A\"",
+            ),
+            (
+                &LOG.replace(
+                    "11.00    0.10    0.05      0",
+                    "11.00    0.10    0.05      7",
+                ),
+                "log.txt",
+                "log.txt:10: 7 numbers are wrong",
             ),
             (
                 &LOG.replace("2048  ", "1024  "),
