@@ -304,6 +304,11 @@ pub fn check_baselines(
     };
     if let Some(budget) = args.budget {
         pairs = choose_baselines_in_budget(budget, &pairs, args.threads, &mut outcome);
+        if pairs.is_empty() {
+            return Err("--budget: the time is too short for every prediction, so nothing would be checked\n  try: a \
+                        longer time"
+                .into());
+        }
     }
     let results = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
         check_one(&archive, pairs[at], args)

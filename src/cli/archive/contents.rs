@@ -302,17 +302,23 @@ pub fn extract_workload(
         ranks: args.ranks,
         nodes: args.nodes,
     };
-    let all = entry.rank_count() + entry.files.len() as u64;
-    let progress = Progress::start_counting("extracting", "files", all);
-    let files = archive.extract_workload(entry, &args.output, part, &|| progress.count_one())?;
-    drop(progress);
-    if files.is_empty() {
+    if let Some(ranks) = args.ranks
+        && !(entry.rank_rows()).any(|(rank, _)| (ranks.first..=ranks.last).contains(&rank.into()))
+    {
         return Err(format!(
-            "the workload has ranks 0 to {}, but none in this range",
+            "--ranks {}: the workload has ranks 0 to {}, but none in this range",
+            match ranks.first == ranks.last {
+                true => ranks.first.to_string(),
+                false => format!("{}-{}", ranks.first, ranks.last),
+            },
             entry.rank_count().saturating_sub(1)
         )
         .into());
     }
+    let all = entry.rank_count() + entry.files.len() as u64;
+    let progress = Progress::start_counting("extracting", "files", all);
+    let files = archive.extract_workload(entry, &args.output, part, &|| progress.count_one())?;
+    drop(progress);
     let count = format_count(files.len() as u64, "file");
     writeln!(out, "{count} in {}", args.output.display())?;
     Ok(ExitCode::SUCCESS)
