@@ -144,14 +144,16 @@ fn host_launch_of(
     host: &Host,
 ) -> Option<HostLaunchDurationAndBlocking> {
     let kind = graph.kind(node);
-    let message = matches!(kind, NodeKind::Receive | NodeKind::Send);
+    // The host waits for received data that it passes on. If no node uses them, it does not wait.
+    let receive = kind == NodeKind::Receive && graph.successors(node).len() > 0;
+    let message = receive || kind == NodeKind::Send;
     let kernel = graph.kernel(node);
     // The host uses the bytes of such a copy to launch later kernels, so a host that waits at all also waits for the
     // copy.
     let is_host_copy = kernel == Some(KernelShape::Moving(MemoryBoundKernelClass::HostCopy));
     let waits = match host.waits {
         HostBlockingOperations::Never => false,
-        HostBlockingOperations::Receives => is_host_copy || kind == NodeKind::Receive,
+        HostBlockingOperations::Receives => is_host_copy || receive,
         HostBlockingOperations::Messages => is_host_copy || message,
         HostBlockingOperations::Passes => {
             is_host_copy || message || may_begin_or_end_pass(graph, node)
