@@ -8,7 +8,9 @@ mod patterns;
 mod shorter;
 mod training;
 
-use super::output::{JobWithReportFacts, ReplayAndReportArgs, ReportDestinationAndOutputs};
+use super::output::{
+    JobWithReportFacts, MemoryOverflowAction, ReplayAndReportArgs, ReportDestinationAndOutputs,
+};
 use super::progress::Progress;
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputsAndProtectedInputs;
@@ -153,6 +155,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             let job = match args.training.extrapolate {
                 Some(simulated) => {
                     let step = StepWithFewerMicroBatches::new(asked.training, simulated)?;
+                    if given.fit == MemoryOverflowAction::Require {
+                        step.check_memory_is_of_step()?;
+                    }
                     shortened.insert(step).job_with_fewer_turns(0)
                 }
                 None => {

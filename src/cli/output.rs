@@ -394,6 +394,13 @@ impl ReplayAndReportArgs {
         if let Some(stack) = job.stack {
             report.stack = Some(stack.clone());
         }
+        if let Some(shorter) = job.shorter.filter(|shorter| shorter.keeps_all_activations) {
+            report.warnings.push(format!(
+                "the schedule keeps the activations of all {} micro-batches, so the step needs more memory than stated, which \
+                 is that of {} micro-batches",
+                shorter.micro_batches, shorter.simulated
+            ));
+        }
         report.extrapolation = job
             .shorter
             .map(|shorter| shorter.extrapolate_steps(makespan));

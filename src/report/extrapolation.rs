@@ -32,6 +32,8 @@ pub struct FewerMicroBatchMakespans {
     pub micro_batches: u32,
     /// Number of samples in the step.
     pub samples: u64,
+    /// True if stages keep the activations of all micro-batches, so that the peak memory grows with their number.
+    pub keeps_all_activations: bool,
 }
 
 /// The whole step, extrapolated from a replay of some micro-batches.
@@ -112,6 +114,7 @@ mod tests {
             simulated: 8,
             micro_batches: 14,
             samples: 14,
+            keeps_all_activations: false,
         };
         let found = shorter.extrapolate_steps(Span(158));
         assert_eq!((found.makespan, found.error), (Span(242), Span(6)));

@@ -3,6 +3,7 @@
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_report::extrapolation::FewerMicroBatchMakespans;
+use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::{
     CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, PatternOptionError,
     WorkloadPattern,
@@ -57,6 +58,26 @@ impl StepWithFewerMicroBatches {
         })
     }
 
+    /// Returns true if stages keep the activations of all micro-batches until the first backward pass.
+    fn keeps_all_activations(&self) -> bool {
+        matches!(
+            self.whole.plan.schedule,
+            PipelineSchedule::GPipe | PipelineSchedule::LayerWise { .. }
+        )
+    }
+
+    /// Fails if the peak memory of the simulated micro-batches says nothing about that of the step.
+    pub fn check_memory_is_of_step(&self) -> Result<(), String> {
+        match self.keeps_all_activations() {
+            false => Ok(()),
+            true => Err(format!(
+                "--fit require: with --extrapolate {}, memory is that of {} of {} micro-batches, and the schedule keeps the \
+                 activations of all\n  try: --dry-run, or leave --extrapolate out",
+                self.simulated, self.simulated, self.micro_batches
+            )),
+        }
+    }
+
     /// Returns the job with `less` turns fewer than the simulated micro-batches make up.
     pub fn job_with_fewer_turns(
         &self,
@@ -88,6 +109,7 @@ impl StepWithFewerMicroBatches {
             simulated: self.simulated,
             micro_batches: self.micro_batches,
             samples: self.whole.plan.batch,
+            keeps_all_activations: self.keeps_all_activations(),
         })
     }
 }

@@ -107,3 +107,24 @@ fn numbers_that_leave_nothing_to_compare_are_refused() {
         "a multiple of 4, from 12",
     );
 }
+
+/// GPipe keeps the activations of all micro-batches, so the memory of a few of them is not that of the step.
+#[test]
+fn memory_of_a_few_micro_batches_is_not_called_that_of_the_step() {
+    let folder = Folder::new();
+    let some = |schedule: &'static str| {
+        ["--schedule", schedule, "--extrapolate", "12"].map(|word: &str| word)
+    };
+    let report = |schedule| {
+        let report = run_for_json(&folder, &build_gpt2_arguments("dgx-a100", &some(schedule)));
+        report["warnings"].to_string()
+    };
+    assert!(report("gpipe").contains("keeps the activations of all 32 micro-batches"));
+    assert!(!report("1f1b").contains("keeps the activations"));
+    let require = [&some("gpipe")[..], &["--fit", "require"]].concat();
+    let error = folder.refused(&build_gpt2_arguments("dgx-a100", &require));
+    assert!(
+        error.contains("memory is that of 12 of 32 micro-batches"),
+        "{error}"
+    );
+}
