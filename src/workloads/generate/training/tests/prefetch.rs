@@ -2,7 +2,7 @@
 
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{data, pattern};
+use super::{build_gpt2_pattern, list_dependency_names};
 use crate::generate::plan::BackwardPrefetch;
 
 /// Returns the nodes of a rank that trains GPT-2 on four replicas. Each layer is a gradient bucket of its own, as in FSDP.
@@ -10,7 +10,7 @@ fn record_first_rank(backward_prefetch: BackwardPrefetch) -> Vec<EmittedNode> {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.batch, plan.zero) = (4, 4, ZeroStage::Parameters);
     (plan.backward_prefetch, plan.bucket) = (backward_prefetch, 1);
-    record_every_rank(pattern(plan)).swap_remove(0)
+    record_every_rank(build_gpt2_pattern(plan)).swap_remove(0)
 }
 
 fn place(nodes: &[EmittedNode], name: &str) -> usize {
@@ -33,7 +33,7 @@ fn gathers_before_the_current_layer_wait_for_the_layer_before_it() {
     let gather = place(&nodes, "mb0/layer4/bwd/gather");
     assert!(gather < backward_end(&nodes, 5));
     let last = &nodes[backward_end(&nodes, 6)].name;
-    assert!(data(&nodes, "mb0/layer4/bwd/gather").contains(&last.as_str()));
+    assert!(list_dependency_names(&nodes, "mb0/layer4/bwd/gather").contains(&last.as_str()));
 }
 
 #[test]
@@ -42,7 +42,9 @@ fn gathers_after_the_current_layer_follow_its_reductions() {
     let gather = place(&nodes, "mb0/layer4/bwd/gather");
     let last = backward_end(&nodes, 5);
     assert!(gather > last);
-    assert!(data(&nodes, "mb0/layer4/bwd/gather").contains(&nodes[last].name.as_str()));
+    assert!(
+        list_dependency_names(&nodes, "mb0/layer4/bwd/gather").contains(&nodes[last].name.as_str())
+    );
     // The communicator runs collectives in the order of their nodes.
     let is_reduction = |node: &EmittedNode| {
         node.name.starts_with("mb0/layer5/") && node.name.ends_with("/gradients/reduce-scatter")
@@ -60,9 +62,12 @@ fn forward_passes_gather_alike() {
             .iter()
             .filter(|node| node.name.ends_with("/fwd/gather"));
         let names: Vec<String> = gathers.map(|node| node.name.clone()).collect();
-        let sources = names
-            .iter()
-            .map(|name| data(&nodes, name).iter().map(|&of| of.to_owned()).collect());
+        let sources = names.iter().map(|name| {
+            list_dependency_names(&nodes, name)
+                .iter()
+                .map(|&of| of.to_owned())
+                .collect()
+        });
         names.iter().cloned().zip(sources).collect()
     };
     let before = forward(BackwardPrefetch::Pre);

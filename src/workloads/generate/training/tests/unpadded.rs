@@ -2,14 +2,14 @@
 
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::pattern;
+use super::build_gpt2_pattern;
 
 fn record_gpt2(attention: AttentionKernel) -> Vec<EmittedNode> {
     let plan = ParallelismPlan {
         attention,
         ..ParallelismPlan::new()
     };
-    record_every_rank(pattern(plan)).swap_remove(0)
+    record_every_rank(build_gpt2_pattern(plan)).swap_remove(0)
 }
 
 /// Returns the suffixes and the bytes of the kernels of block 3's attention, in execution order.
