@@ -380,6 +380,16 @@ fn studies_with_errors_are_refused_before_anything_runs() {
         ),
         ("\"2 us\"", "\"2 uss\"", "s.toml:"),
         (
+            "tokens = 16",
+            "tokens = 0",
+            "s.toml:7: tokens = 0: expected a whole number of tokens, 1 or more",
+        ),
+        (
+            "tokens = 16\n\"model.layers\" = 2\nplan.data = 2\nplan.batch = 2\ncompute = \"roofline\"\n",
+            "plan.data = 2\nplan.batch = 2\n[[axis]]\nkey = \"tokens\"\nvalues = [16, 0, 8]\n",
+            "tokens = 0: expected a whole number of tokens, 1 or more",
+        ),
+        (
             "from = \"50 GB/s\"",
             "from = \"-50 GB/s\"",
             "s.toml:14: machine.dimension.nvlink.bandwidth = -50 GB/s",

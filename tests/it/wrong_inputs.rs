@@ -105,6 +105,10 @@ fn words_of_other_tools() {
 fn reject_wrong_option_values() {
     check_rejections(&[
         (
+            &["generate", "gpt3-1.3b", "--tokens", "0", "--dry-run"],
+            &["--tokens", "0 is not in 1..=1000000000000"],
+        ),
+        (
             &["replay", DDP, "--compute", "fast"],
             &[
                 "'fast'",

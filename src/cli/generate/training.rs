@@ -24,7 +24,7 @@ pub struct TrainingArgs {
     #[arg(value_name = "MODEL", required = true)]
     model: Option<String>,
     /// Tokens per sequence; by default the model's length
-    #[arg(long, visible_alias = "sequence", value_name = "N")]
+    #[arg(long, visible_alias = "sequence", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     tokens: Option<u64>,
     /// Print FLOPs, memory, communication and placement, without a replay
     #[arg(long, conflicts_with = "output")]

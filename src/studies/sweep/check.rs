@@ -2,7 +2,7 @@
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
-use super::setting::{SettingKind, kind_of_setting, option_words};
+use super::setting::{SettingKind, kind_of_setting, option_words, parse_tokens_per_sample};
 use super::study::{PointLimits, Study};
 use chakram_base::config::{self, ConfigError, ConfigLiteral};
 use chakram_base::setting::SettingKey;
@@ -146,6 +146,10 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
         if let Ok(SettingKind::Option(option)) = kind_of_setting(key) {
             let checked = option.check_words(&option_words(option, value));
             checked.map_err(|why| refuse(key, value, why))?;
+        }
+        if key == "tokens" {
+            let tokens = parse_tokens_per_sample(value);
+            tokens.map_err(|why| refuse(key, value, why.to_owned()))?;
         }
         if matches!(kind_of_setting(key), Ok(SettingKind::Rate))
             && value.as_number().is_none_or(|n| n < 0.0)

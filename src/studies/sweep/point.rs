@@ -1,6 +1,8 @@
 //! Converts points to jobs. A point's settings give either a job or a rejection with a reason.
 
-use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
+use super::setting::{
+    SettingKind, Settings, kind_of_setting, parse_tokens_per_sample, replay_settings,
+};
 use chakram_base::config::{ConfigLiteral, replace_toml_values};
 use chakram_engine::{ReplayOptions, UnusableOptionReason};
 use chakram_hardware::compute::{KernelDurationSource, set_accelerator_value};
@@ -294,10 +296,9 @@ impl MachineModelStackCaches {
             SettingKind::Model(path) => Some(path),
             _ => None,
         });
-        let tokens = settings
-            .get("tokens")
-            .map(|tokens| tokens.to_string().parse::<u64>());
-        let tokens = tokens.transpose().map_err(|e| refuse(&e))?;
+        let tokens = settings.get("tokens").map(parse_tokens_per_sample);
+        let tokens = tokens.transpose();
+        let tokens = tokens.map_err(|why| PointRefusal::new("tokens", why))?;
         get_or_create(&self.models, format!("{name}|{tokens:?}|{edits:?}"), || {
             let source = PresetOrModelFileText::find_source(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();

@@ -71,6 +71,13 @@ pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, Rep
     ReplaySettings::parse_settings(given.iter().map(|(key, words)| (*key, &words[..])))
 }
 
+/// Parses the value of the key `tokens`, the number of tokens per sample.
+pub(super) fn parse_tokens_per_sample(value: &ConfigLiteral) -> Result<u64, &'static str> {
+    let tokens = value.to_string().parse().ok();
+    let tokens = tokens.filter(|tokens| *tokens > 0);
+    tokens.ok_or("expected a whole number of tokens, 1 or more")
+}
+
 /// Returns the plan option called `key`; dashes and underscores are equivalent.
 fn plan_option(key: &str) -> Option<&'static PlanOption> {
     let key = key.replace('-', "_");

@@ -62,6 +62,13 @@ fn parse_definition(
     sizes: TokenAndLayerCountOverrides,
 ) -> Result<ModelWithDefinitionProperties, ModelError> {
     let TokenAndLayerCountOverrides { tokens, layers } = sizes;
+    if let Some(tokens) = tokens.filter(|tokens| !(1..=MOST).contains(tokens)) {
+        return Err(ModelError::TokenCount {
+            file: file.to_owned(),
+            tokens,
+            most: MOST,
+        });
+    }
     // A TOML file never starts with a brace, so this file is JSON.
     if text.trim_start().starts_with('{') {
         let (hidden, model) = hub_config::parse_model(text, file, sizes)?;

@@ -20,6 +20,16 @@ pub enum ModelError {
         /// Name of the count, such as `parameters`, for the message.
         what: &'static str,
     },
+    /// The caller's number of tokens per sample is impossible.
+    #[error("{file}: {tokens} tokens per sample; expected a whole number from 1 to {most}")]
+    TokenCount {
+        /// Name of the text, which is usually its path.
+        file: String,
+        /// Number of tokens that the caller gave.
+        tokens: u64,
+        /// Largest possible number of tokens.
+        most: u64,
+    },
     /// No preset has this name, and it does not look like a file name.
     #[error(
         "no model is called {name:?}{}\n  \

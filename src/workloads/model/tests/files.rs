@@ -146,6 +146,15 @@ fn tokens_fit_the_positions() {
             "{found}"
         );
     }
+    for tokens in [0, u64::MAX] {
+        for name in ["gpt2-small", "llama3-8b", "vit-b-16", "resnet-18"] {
+            let found = Model::load_with_token_count(name, tokens).unwrap_err();
+            let expected = format!(
+                "{name}: {tokens} tokens per sample; expected a whole number from 1 to 1000000000000"
+            );
+            assert_eq!(found.to_string(), expected);
+        }
+    }
     // The position table may have more rows than a sample has tokens.
     let text = find_preset_text("gpt2-small").replace(
         "positions = \"learned\"",
