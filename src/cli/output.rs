@@ -401,9 +401,9 @@ impl ReplayAndReportArgs {
                 shorter.micro_batches, shorter.simulated
             ));
         }
-        report.extrapolation = job
-            .shorter
-            .map(|shorter| shorter.extrapolate_steps(makespan));
+        if let Some(shorter) = &job.shorter {
+            report.add_extrapolation(shorter);
+        }
         self.state_cost(&mut report);
         report.pictures = pictures.map(|pictures| pictures.into_pictures(&report));
         TimelineFileCreator::finish_timeline(timeline, self.timeline.file_path())?;

@@ -138,16 +138,10 @@ impl Report {
         self.run = tokens.and_then(|tokens| basis.run(tokens, price));
     }
 
-    /// Returns the tokens per second; `None` if unknown. For a partly simulated step, returns the rate of the
-    /// extrapolated whole step.
+    /// Returns the tokens per second; `None` if unknown.
     pub fn tokens_per_s(&self) -> Option<f64> {
-        let rates = self.throughput?;
-        let tokens_per_s = rates.tokens_per_s?;
-        let whole = self.extrapolation.map(|step| {
-            // Both have the same number of tokens per sample, so tokens scale with the ratio of the sample rates.
-            step.samples_per_s * tokens_per_s / rates.samples_per_s
-        });
-        Some(whole.unwrap_or(tokens_per_s)).filter(|rate| *rate > 0.0)
+        let rate = self.throughput?.tokens_per_s;
+        rate.filter(|rate| *rate > 0.0)
     }
 }
 

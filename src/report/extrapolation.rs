@@ -14,6 +14,7 @@
 //! In each time d, a full pipeline outputs the samples of u micro-batches. The rate u / d leaves out filling and
 //! draining, so it is also the inference rate with continuous input.
 
+use super::Report;
 use super::summary::format_count;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,15 @@ impl FewerMicroBatchMakespans {
                 self.samples as f64 / turns / span(last).as_seconds()
             }),
         }
+    }
+}
+
+impl Report {
+    /// Adds the extrapolation to the whole step. The rates then are those of the whole step too.
+    pub fn add_extrapolation(&mut self, shorter: &FewerMicroBatchMakespans) {
+        let step = shorter.extrapolate_steps(self.outcome.makespan);
+        self.throughput = self.throughput.map(|rates| rates.scale_to_step(&step));
+        self.extrapolation = Some(step);
     }
 }
 

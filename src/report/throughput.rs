@@ -9,6 +9,7 @@
 //! ratio of model to executed FLOPs.
 
 use super::Report;
+use super::extrapolation::WholeStepExtrapolation;
 use super::summary::format_thousands;
 use chakram_base::ids::GraphId;
 use chakram_base::units::{Span, format_percent};
@@ -133,6 +134,31 @@ pub(super) fn format_rate(rate: f64) -> String {
 }
 
 impl Throughput {
+    /// Returns the rates of the whole step, if `self` has the rates of its simulated micro-batches. Every micro-batch
+    /// has the same samples, tokens and FLOPs.
+    pub(super) fn scale_to_step(self, step: &WholeStepExtrapolation) -> Self {
+        let [all, simulated] = [step.micro_batches, step.simulated.max(1)];
+        let count = |part: u64| {
+            let whole = u128::from(part) * u128::from(all) / u128::from(simulated);
+            u64::try_from(whole).unwrap_or(u64::MAX)
+        };
+        let parts = f64::from(all) / f64::from(simulated);
+        let speed = step.samples_per_s / self.samples_per_s;
+        let faster = |rate: Option<f64>| rate.map(|rate| rate * speed);
+        Self {
+            samples: count(self.samples),
+            samples_per_s: step.samples_per_s,
+            tokens: self.tokens.map(count),
+            tokens_per_s: faster(self.tokens_per_s),
+            tokens_per_s_per_npu: faster(self.tokens_per_s_per_npu),
+            model_flops: self.model_flops * parts,
+            attention: self.attention,
+            flops: self.flops * parts,
+            mfu: faster(self.mfu),
+            hfu: faster(self.hfu),
+        }
+    }
+
     /// Returns the reasons to doubt the utilizations.
     pub(super) fn describe_doubtful_utilization(&self) -> Vec<String> {
         let mut warnings = Vec::new();

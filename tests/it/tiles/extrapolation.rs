@@ -56,11 +56,48 @@ fn a_full_pipeline_goes_on_as_it_does() {
         assert!(number("error_ps") <= makespan / 1000, "{more:?}: {found}");
         let rate = 64e12 / number("makespan_ps") as f64;
         assert!((found["samples_per_s"].as_f64().unwrap() / rate - 1.0).abs() < 1e-9);
-        // The simulated part alone equals a step of 12 micro-batches.
+        // The makespan is that of the simulated part alone. The rates are those of the whole step.
         let own = some["makespan_ps"].as_u64().unwrap();
         assert!(own < makespan / 2, "{own} {makespan}");
-        assert_eq!(some["throughput"]["samples"], 24);
+        let [all, found] = [&whole, &some].map(|report| report["throughput"].as_object().unwrap());
+        assert!(all.keys().eq(found.keys()), "{found:?}");
+        for (key, expected) in all.iter().filter(|(_, value)| value.is_number()) {
+            let [expected, found] = [expected, &found[key]].map(|value| value.as_f64().unwrap());
+            assert!(
+                (found / expected - 1.0).abs() < 2e-3,
+                "{more:?}: {key} {found} {expected}"
+            );
+        }
+        assert_eq!(found["samples"], 64);
     }
+}
+
+/// All formats state the same rates of an extrapolated step, which are those of a replay of the whole step.
+#[test]
+fn formats_agree_on_the_rates_of_a_step() {
+    let folder = Folder::new();
+    let some = ["--extrapolate", "12"];
+    let [whole, part] = [&[][..], &some].map(|more| {
+        let text = folder.ok(&build_gpt2_arguments("dgx-a100", more));
+        let line = text.lines().find(|line| line.contains("tokens/s"));
+        line.expect("the rates are known").to_owned()
+    });
+    assert_eq!(whole, part);
+    let report = run_for_json(&folder, &build_gpt2_arguments("dgx-a100", &some));
+    let rate = report["throughput"]["tokens_per_s"].as_f64().unwrap();
+    let table = [&some[..], &["--format", "csv", "--table", "cost"]].concat();
+    let table = folder.ok(&build_gpt2_arguments("dgx-a100", &table));
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split(',').collect())
+        .collect();
+    let column = rows[0].iter().position(|name| *name == "tokens_per_s");
+    assert_eq!(rows[1][column.unwrap()], format!("{rate:.9}"), "{table}");
+    let page = [&some[..], &["--html", "page.html"]].concat();
+    folder.ok(&build_gpt2_arguments("dgx-a100", &page));
+    let page = String::from_utf8(folder.read("page.html")).unwrap();
+    let shown = whole.split_whitespace().next().unwrap();
+    assert!(page.contains(&format!(">{shown}<")), "{shown}");
 }
 
 /// In inference with continuous input, two replicas together complete two samples each time the
