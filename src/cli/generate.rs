@@ -12,6 +12,7 @@ use super::output::{
     JobWithReportFacts, MemoryOverflowAction, ReplayAndReportArgs, ReportDestinationAndOutputs,
 };
 use super::progress::Progress;
+use chakram_base::units::Bytes;
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::workload::MissingRankPolicy;
@@ -124,7 +125,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         Some(_) => Vec::new(),
         None => edited::parse(&args.training.edit)?,
     };
-    let (mut shortened, mut training) = (None, None);
+    let (mut shortened, mut training, mut capacity) = (None, None, None);
     let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.requested_pattern()?;
@@ -152,6 +153,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 .into());
             }
             training = Some(asked.training.clone());
+            capacity = asked.capacity.map(Bytes);
             let job = match args.training.extrapolate {
                 Some(simulated) => {
                     let step = StepWithFewerMicroBatches::new(asked.training, simulated)?;
@@ -170,6 +172,11 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             )
         }
     };
+    // The plan's own capacity overrides that of the machine.
+    let machines = machine.iter_mut().map(|loaded| &mut loaded.machine);
+    machines
+        .chain(&mut unstacked)
+        .for_each(|machine| machine.set_npu_memory(capacity));
     let edited = (!edits.is_empty()).then(|| GeneratedJobAndEdits::new(&job, &name, edits));
     let edited = edited.transpose()?;
     let mut outputs = OutputsAndProtectedInputs::default();

@@ -125,6 +125,8 @@ pub struct Machine {
     host: Option<Host>,
     corrections: Vec<PassKernelTimeCorrection>,
     failures: Vec<FailedPartAndTime>,
+    /// Memory of every NPU, if a plan states it; otherwise the classes and the memory at ports determine it.
+    stated_npu_memory: Option<Bytes>,
 }
 
 impl Machine {
@@ -221,6 +223,7 @@ impl Machine {
             host: None,
             corrections: Vec::new(),
             failures: Vec::new(),
+            stated_npu_memory: None,
         })
     }
 
@@ -394,9 +397,23 @@ impl Machine {
         &self.classes
     }
 
-    /// Returns the memory capacity of one NPU of a class: its own memory, plus its share of memory at ports. Returns
-    /// `None` if the capacity of its own memory is unknown.
+    /// Sets the memory capacity of every NPU, for plans that state it. With `None`, NPUs have the memory of their
+    /// classes.
+    pub fn set_npu_memory(&mut self, capacity: Option<Bytes>) {
+        self.stated_npu_memory = capacity;
+    }
+
+    /// Returns the memory capacity of every NPU that [`Self::set_npu_memory`] set.
+    pub fn stated_npu_memory(&self) -> Option<Bytes> {
+        self.stated_npu_memory
+    }
+
+    /// Returns the memory capacity of one NPU of a class: its own memory, plus its share of memory at ports, unless
+    /// [`Self::set_npu_memory`] set another. Returns `None` if the capacity of its own memory is unknown.
     pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
+        if self.stated_npu_memory.is_some() {
+            return self.stated_npu_memory;
+        }
         let own = self.classes[class].memory?.capacity?;
         Some(match &self.remote {
             Some(RemoteMemory {

@@ -209,6 +209,23 @@ fn rows_do_not_depend_on_the_number_of_threads() {
     }
 }
 
+/// A capacity in the plan overrides that of the machine's NPUs, also in limits.
+#[test]
+fn limits_know_the_capacity_in_the_plan() {
+    for strategy in ["grid", "branch-and-bound"] {
+        let text = "name = \"x\"\n[base]\nmodel = \"gpt2-small\"\nmachine = \"dgx-h100\"\n\"model.layers\" = 2\n\
+                    tokens = 64\nplan.batch = 1\n[limits]\nfits = true\n[[axis]]\nkey = \"plan.capacity\"\n\
+                    values = [\"100 MB\", \"10 GB\"]\n";
+        let study = StudyFolder::new(&format!("strategy = \"{strategy}\"\n{text}"));
+        study.run("out", &[]);
+        let rows = read_sweep_rows(&study.path("out"));
+        assert_eq!(rows[0]["reason"], "limits.fits", "{rows:?}");
+        let detail = rows[0]["detail"].as_str().unwrap();
+        assert!(detail.ends_with("and has 100.0 MB"), "{detail}");
+        assert_eq!(rows[1]["outcome"], "replayed", "{rows:?}");
+    }
+}
+
 #[test]
 fn strategies_visit_what_they_say() {
     let study = |text: &str| {

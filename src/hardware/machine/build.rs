@@ -102,6 +102,7 @@ pub(super) fn build_machine(
         host: host::parse_host(&root)?,
         corrections: corrections::parse_corrections(&root)?,
         failures,
+        stated_npu_memory: None,
     })
 }
 

@@ -4,6 +4,7 @@ use super::setting::{
     SettingKind, Settings, kind_of_setting, parse_tokens_per_sample, replay_settings,
 };
 use chakram_base::config::{ConfigLiteral, replace_toml_values};
+use chakram_base::units::Bytes;
 use chakram_engine::{ReplayOptions, UnusableOptionReason};
 use chakram_hardware::compute::{KernelDurationSource, set_accelerator_value};
 use chakram_hardware::machine::{self, Machine};
@@ -132,7 +133,10 @@ impl ResolvedPoint {
                     }
                 };
                 let ranks = pattern.plan.rank_count();
-                let machine = parts.machine_of(settings, &replay, ranks)?;
+                let mut machine = parts.machine_of(settings, &replay, ranks)?;
+                if let Some(capacity) = pattern.plan.capacity {
+                    Arc::make_mut(&mut machine).set_npu_memory(Some(Bytes(capacity)));
+                }
                 let most = machine.max_ranks();
                 if ranks > u128::from(most) {
                     let name = machine.name();

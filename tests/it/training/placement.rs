@@ -1,6 +1,7 @@
 //! Tests from a shell where groups are placed, what stages can hold, and which roles groups have.
 
 use super::program::run_for_exit_and_text;
+use chakram::units::Bytes;
 use serde_json::Value;
 use std::path::Path;
 
@@ -231,6 +232,22 @@ fn what_does_not_fit_is_said_before_anything_runs() {
     let (code, out, _) = run_command_with_args(JOB, &[&dry[..], &require, &roomy].concat());
     assert_eq!(code, 0);
     assert!(out.contains("of 2.0 GB on stage 0, the fullest"), "{out}");
+    // In replays, too.
+    for (machine, capacity, expected) in [
+        (&pairs[..], "2 GB", 0),
+        (&pairs, "1 GB", 3),
+        (&pairs, "900 MB", 3),
+        ("dgx-h100", "900 MB", 3),
+    ] {
+        let options = ["--machine", machine, "--capacity", capacity];
+        let (code, out, error) = run_command_with_args(JOB, &[&options[..], &require].concat());
+        assert_eq!(code, expected, "{machine} {capacity}: {error}");
+        let of = format!("of its NPU's {}", capacity.parse::<Bytes>().unwrap());
+        assert_eq!(error.contains(&of), code == 3, "{error}");
+        // The machine file has the second capacity.
+        let same = "has no effect: the run is the same without the setting";
+        assert_eq!(out.contains(same), capacity == "1 GB", "{out}");
+    }
     let (code, _, error) = run_command_with_args(JOB, &[&dry[..1], &require].concat());
     assert_eq!(code, 2);
     assert!(

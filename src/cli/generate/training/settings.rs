@@ -12,6 +12,9 @@ use chakram_workloads::generate::{
 };
 use std::borrow::Cow;
 
+/// Key of the memory of NPUs that the plan states.
+const CAPACITY: &str = "capacity";
+
 impl TrainingArgs {
     /// Returns the plan options on the command line as settings. `workload` is the job on `machine` with all these
     /// options.
@@ -30,18 +33,43 @@ impl TrainingArgs {
             },
             value,
             option: None,
-            without: Box::new(move || {
-                let other = self
-                    .resolve_request_without(Some(option), Some(machine), &[])
-                    .ok()?;
-                let other = other.training;
-                if other.plan == training.plan && other.model == training.model {
-                    return Some(RunInputsWithoutSetting::default());
+            without: Box::new(move || match option {
+                CAPACITY => self.run_without_capacity(machine, workload),
+                option => {
+                    let other = self
+                        .resolve_request_without(Some(option), Some(machine), &[])
+                        .ok()?;
+                    let other = other.training;
+                    if other.plan == training.plan && other.model == training.model {
+                        return Some(RunInputsWithoutSetting::default());
+                    }
+                    self.job_without_plan_option(other, workload)
                 }
-                self.job_without_plan_option(other, workload)
             }),
         });
         settings.collect()
+    }
+
+    /// Returns the run without the option `capacity`: NPUs then have the memory of the machine.
+    fn run_without_capacity(
+        &self,
+        machine: &Machine,
+        workload: &Workload,
+    ) -> Option<RunInputsWithoutSetting<'static>> {
+        let stated = machine.stated_npu_memory();
+        let mut machine = machine.clone();
+        machine.set_npu_memory(None);
+        let mut classes = 0..machine.classes().len();
+        if classes.all(|class| machine.npu_memory(class) == stated) {
+            return Some(RunInputsWithoutSetting::default());
+        }
+        let other = self
+            .resolve_request_without(Some(CAPACITY), Some(&machine), &[])
+            .ok()?;
+        Some(RunInputsWithoutSetting {
+            machine: Some(Cow::Owned(machine)),
+            ..self.job_without_plan_option(other.training, workload)?
+        })
     }
 
     /// Returns the software stack that the user chose as a setting of a run. `machine` is the machine without the
@@ -89,6 +117,11 @@ impl TrainingArgs {
                 // If the stack has no durations for the changed machine, no run on this machine is possible.
                 if let (Some(stack), Some(other)) = (self.load_stack().ok()?, &found.machine) {
                     found.machine = Some(Cow::Owned(stack.apply_stack_durations(other).ok()?.0));
+                }
+                if let (Some(memory), Some(other)) =
+                    (machine.stated_npu_memory(), &mut found.machine)
+                {
+                    other.to_mut().set_npu_memory(Some(memory));
                 }
                 let Some(other) = found.machine.as_deref() else {
                     return Some(found);
