@@ -58,7 +58,7 @@ pub fn find_sensitivities(
     for (path, value) in list_toml_numbers(machine.text) {
         let has = |words: &[&str]| path.split('.').any(|part| words.contains(&part));
         let is_rate = has(&RATES);
-        if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
+        if !is_rate && !has(&TIMES) || describes_measurements(&path) {
             continue;
         }
         // `end` replays the job with the key's time multiplied by approximately `factor`.
@@ -84,6 +84,12 @@ pub fn find_sensitivities(
     }
     report.sort_by_gain();
     Ok(report)
+}
+
+/// Returns true if a key describes measurements instead of the machine itself: measured times, or the rates of the
+/// parts on which they were measured (`measured_at`).
+fn describes_measurements(path: &str) -> bool {
+    path.contains("curve") || path.split('.').any(|part| part.starts_with("measured"))
 }
 
 /// A run with a changed value of one machine key.

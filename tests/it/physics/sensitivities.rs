@@ -4,6 +4,7 @@
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::build_rank_job;
 use super::tile_groups::Random;
+use crate::commands::run_chakram;
 use crate::corpus::is_whole;
 use chakram::engine::{
     CollectiveDurationChange, CompiledReplay, DurationAdjustment, HostDurationSource,
@@ -278,4 +279,36 @@ fn a_slope_holds_until_the_next_path() {
         // The concurrent chain has no slope.
         assert!(!found.rows.iter().any(|row| row.what.contains("optimizer")));
     }
+}
+
+/// The rates of links on which collectives were measured are no rates of the machine, so no row is about them.
+#[test]
+fn links_of_measurements_have_no_sensitivities() {
+    let output = run_chakram(&[
+        "generate",
+        "gpt2-small",
+        "--tokens",
+        "8",
+        "--data",
+        "2",
+        "--batch",
+        "2",
+        "--machine",
+        "dgx-a100",
+        "--sensitivities",
+        "--format",
+        "json",
+    ]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["sensitivities"]["rows"].as_array().unwrap();
+    let settings: Vec<&str> = rows
+        .iter()
+        .filter_map(|row| row["setting"].as_str())
+        .collect();
+    assert!(
+        settings.contains(&"machine.dimension.nvlink.bandwidth"),
+        "{settings:?}"
+    );
+    let measured = settings.iter().find(|setting| setting.contains("measured"));
+    assert_eq!(measured, None);
 }
