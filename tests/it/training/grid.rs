@@ -443,7 +443,7 @@ resnet-18: 32 done
 12 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 2
 4 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 4
 dlrm: 16 done
-24 x `pipeline` is 2; expected a divisor of the 3 blocks of dlrm; or split = multiplications; or `stages` with the layers of each stage, which are 5, of which 0 is before and 4 is after the 3 blocks
+24 x `pipeline` is 2; expected a divisor of the 3 blocks of dlrm; or split = multiplications; or `[[stage]]` with the layers of each stage, which are 5, of which 0 is before and 4 is after the 3 blocks
 16 x `sequence_parallel` is true; expected false with tensor = 1: it shards tokens over a tensor group
 8 x `sequence_parallel` is true; expected false: the 1 tokens of a sample are no multiple of tensor = 2
 vit-b-16: 32 done

@@ -331,7 +331,7 @@ fn check_layers_fit_stages(
             _ => format!("a number that times {chunks} chunks is "),
         };
         let expected = format!(
-            "{times}a divisor of the {blocks} blocks of {}; or split = multiplications; or `stages` with the \
+            "{times}a divisor of the {blocks} blocks of {}; or split = multiplications; or `[[stage]]` with the \
              layers of each stage, which are {}",
             model.name,
             describe_layers(model)
@@ -398,6 +398,31 @@ fn describe_layers(model: &Model) -> String {
     }
 }
 
+/// Describes the layers, of `count`, that no stage of the plan has. Empty if there are none.
+fn describe_layers_without_stage(plan: &ParallelismPlan, count: usize) -> String {
+    let has_stage = |layer: usize| {
+        let mut stages = plan.stages.iter();
+        stages.any(|[first, last]| (*first as usize..=*last as usize).contains(&layer))
+    };
+    let mut ranges: Vec<[usize; 2]> = Vec::new();
+    for layer in (0..count).filter(|layer| !has_stage(*layer)) {
+        match ranges.last_mut() {
+            Some([_, last]) if *last + 1 == layer => *last = layer,
+            _ => ranges.push([layer, layer]),
+        }
+    }
+    let ranges: Vec<String> = (ranges.iter())
+        .map(|[first, last]| match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        })
+        .collect();
+    match ranges.is_empty() {
+        true => String::new(),
+        false => format!("; no stage has layer {}", ranges.join(", ")),
+    }
+}
+
 /// Rejects stages whose total number of layers differs from the model's, for example because the user counted only
 /// blocks. This check must precede all others that depend on the model.
 fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), PatternOptionError> {
@@ -407,8 +432,13 @@ fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), Patte
     if plan.stages.is_empty() || said == model.layers.len() as u64 {
         return Ok(());
     }
-    let expected = format!("all layers of {}, {}", model.name, describe_layers(model));
-    Err(option_refused("stages", format!("{said} layers"), expected))
+    let expected = format!(
+        "all layers of {}, {}{}",
+        model.name,
+        describe_layers(model),
+        describe_layers_without_stage(plan, model.layers.len())
+    );
+    Err(option_refused("stage", format!("{said} layers"), expected))
 }
 
 /// Rejects stages that are not consecutive ranges of layers, and plans with the wrong number of stages.
@@ -422,19 +452,16 @@ fn check_stage_layer_ranges(
     let found = plan.stages.len();
     if found as u64 != parts {
         let expected = format!("{parts} ranges, one for each stage and chunk");
-        return Err(option_refused("stages", found, expected));
+        return Err(option_refused("stage", found, expected));
     }
     let mut next = 0;
     for (i, [first, last]) in plan.stages.iter().enumerate() {
         if *first != next || last < first || *last as usize >= count {
             let expected = format!(
-                "at index {i} a range that begins with layer {next} and ends before layer {count}"
+                "at index {i} a range that begins with layer {next} and ends before layer {count}{}",
+                describe_layers_without_stage(plan, count)
             );
-            return Err(option_refused(
-                "stages",
-                format!("{first}-{last}"),
-                expected,
-            ));
+            return Err(option_refused("stage", format!("{first}-{last}"), expected));
         }
         next = last + 1;
     }

@@ -274,7 +274,7 @@ fn what_does_not_divide_is_refused() {
         (
             |p| p.pipeline = 5,
             "`pipeline` is 5; expected a divisor of the 12 blocks of gpt2-small; or split = multiplications; \
-             or `stages` with the layers of each stage, which are 14, of which 0 is before and 13 is \
+             or `[[stage]]` with the layers of each stage, which are 14, of which 0 is before and 13 is \
              after the 12 blocks",
         ),
         (
@@ -314,12 +314,12 @@ fn what_does_not_divide_is_refused() {
         (|p| p.first_bucket = Some(0), "`first_bucket` is 0 B"),
         (
             |p| p.stages = vec![[0, 3], [4, 13]],
-            "`stages` is 2; expected 1",
+            "`stage` is 2; expected 1",
         ),
         (
             |p| p.stages = vec![[0, 12]],
-            "`stages` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is before and 13 is \
-             after the 12 blocks",
+            "`stage` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is before and 13 is \
+             after the 12 blocks; no stage has layer 13",
         ),
         // If stages cover only the blocks, this error comes first, even if other options are invalid too.
         (
@@ -327,18 +327,27 @@ fn what_does_not_divide_is_refused() {
                 p.stages = vec![[0, 11]];
                 p.bucket = 0;
             },
-            "`stages` is 12 layers; expected all layers of gpt2-small, 14, of which 0",
+            "`stage` is 12 layers; expected all layers of gpt2-small, 14, of which 0",
         ),
         (
             |p| p.stages = vec![[0, 3], [5, 14]],
-            "`stages` is 2; expected 1",
+            "`stage` is 2; expected 1",
         ),
         (
             |p| {
                 p.pipeline = 2;
                 p.stages = vec![[0, 3], [5, 14]];
             },
-            "`stages` is 5-14; expected at index 1 a range that begins with layer 4 and ends before layer 14",
+            "`stage` is 5-14; expected at index 1 a range that begins with layer 4 and ends before layer 14; \
+             no stage has layer 4",
+        ),
+        (
+            |p| {
+                p.pipeline = 2;
+                p.stages = vec![[0, 3], [7, 12]];
+            },
+            "`stage` is 10 layers; expected all layers of gpt2-small, 14, of which 0 is before and 13 is after the \
+             12 blocks; no stage has layer 4-6, 13",
         ),
         (
             |p| {
