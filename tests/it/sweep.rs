@@ -226,6 +226,22 @@ fn limits_know_the_capacity_in_the_plan() {
     }
 }
 
+/// The reference page of studies lists all keys that the error for an unknown key lists.
+#[test]
+fn the_reference_lists_all_keys_of_studies() {
+    let study = StudyFolder::new(&format_wires_study("").replace("plan.batch", "no_such_key"));
+    let output = run_chakram_in_folder(study.dir.path(), &["sweep", "s.toml"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    let keys = error.split("expected one of ").nth(1).unwrap();
+    let keys = keys.split(" or ").next().unwrap();
+    let page = include_str!("../../docs/reference/studies.md");
+    let keys: Vec<&str> = keys.split(", ").collect();
+    assert!(keys.contains(&"edits"), "{error}");
+    for key in keys {
+        assert!(page.contains(&format!("`{key}`")), "{key}");
+    }
+}
+
 #[test]
 fn strategies_visit_what_they_say() {
     let study = |text: &str| {
