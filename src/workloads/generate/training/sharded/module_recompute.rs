@@ -107,17 +107,23 @@ pub(in crate::generate::training) fn check_recomputed_modules(
     model: &Model,
     plan: &ParallelismPlan,
 ) -> Result<(), PatternOptionError> {
-    for module in plan.recompute_modules.iter_modules() {
+    let is_in_model = |module: &RecomputedModule| {
         let mut only = RecomputedModules::default();
-        only.add_module(module);
+        only.add_module(*module);
         let mut layers = model.equal_layer_runs().map(|run| &run[0]);
-        let is_in = layers.any(|layer| {
+        layers.any(|layer| {
             (0..layer.operators.len()).any(|i| module_of_operator(layer, i, only).is_some())
-        });
-        if !is_in {
-            let expected = format!("modules of {}", model.name);
-            return Err(option_refused("recompute_modules", module, expected));
-        }
-    }
-    Ok(())
+        })
+    };
+    let mut asked = plan.recompute_modules.iter_modules();
+    let Some(absent) = asked.find(|module| !is_in_model(module)) else {
+        return Ok(());
+    };
+    let all = RecomputedModule::ALL.iter().map(|(module, _)| *module);
+    let present = all.filter(is_in_model).map(|module| module.to_string());
+    let expected = match present.collect::<Vec<_>>().join(", ") {
+        names if names.is_empty() => format!("none, because {} has no modules", model.name),
+        names => format!("modules of {}: {names}", model.name),
+    };
+    Err(option_refused("recompute_modules", absent, expected))
 }

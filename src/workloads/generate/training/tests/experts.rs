@@ -257,7 +257,10 @@ fn a_recomputed_activation_is_not_saved() {
         )))
     };
     for (modules, expected) in [
-        (&[RecomputedModule::Mlp][..], "expected modules of experts"),
+        (
+            &[RecomputedModule::Mlp][..],
+            "expected modules of experts: layernorm, moe-act, moe",
+        ),
         (&[RecomputedModule::LatentUp], "expected modules of experts"),
         (
             &[
