@@ -209,6 +209,35 @@ fn rows_do_not_depend_on_the_number_of_threads() {
     }
 }
 
+/// The best row leads the only other row by less than its interval, but the search excludes that row by its bound. The
+/// text must not say that the row is outside the interval.
+#[test]
+fn rows_without_replay_may_be_within_the_interval_of_the_best() {
+    let text = "name = \"x\"\nstrategy = \"branch-and-bound\"\n[base]\nmodel = \"gpt3-1.3b\"\nmachine = \"dgx-h100\"\n\
+                plan.batch = 8\n[[axis]]\nkey = \"plan.attention\"\nvalues = VALUES\n";
+    let said = |values: &str| {
+        let study = StudyFolder::new(&text.replace("VALUES", values));
+        let text = study.run("out", &[]);
+        let rows = read_sweep_rows(&study.path("out"));
+        let replayed = rows.iter().filter(|row| read_time_ps(row).is_some());
+        assert_eq!(replayed.count(), 1, "{rows:?}");
+        let words: Vec<_> = text.split_whitespace().collect();
+        words.join(" ")
+    };
+    let near = said("[\"flash\", \"unpadded\"]");
+    assert!(
+        near.contains("row 0 leads the other replayed rows by more than its interval")
+            && near
+                .contains("but 1 row that was not replayed may be within it, because its bound is"),
+        "{near}"
+    );
+    let far = said("[\"flash\", \"unfused\"]");
+    assert!(
+        far.contains("row 0 leads by more than its interval"),
+        "{far}"
+    );
+}
+
 /// A capacity in the plan overrides that of the machine's NPUs, also in limits.
 #[test]
 fn limits_know_the_capacity_in_the_plan() {

@@ -138,8 +138,8 @@ impl<'s> SweepTable<'s> {
             .collect()
     }
 
-    /// Compares the interval of `best`, the best row by `objective`, with the values of all other rows. `None` if the
-    /// interval is unknown.
+    /// Compares the interval of `best`, the best row by `objective`, with the values of all other rows. Rows that were
+    /// not replayed count by their bounds. `None` if the interval is unknown.
     pub fn describe_lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
         let [low, high] = self.interval_of_objective(best, objective)?;
         let place = self
@@ -152,22 +152,59 @@ impl<'s> SweepTable<'s> {
             .filter_map(|row| Some(self.values_of_row(row)?[place]))
             .filter(|value| (low..=high).contains(value))
             .count();
+        let open = self.count_unreplayed_within(objective, [low, high]);
         let number = self.rows[best].number;
         let interval = self.interval_text(best, objective);
-        Some(match inside {
-            0 => format!("row {number} leads by more than its interval (90 %: {interval})"),
+        let inside_rows = match inside {
+            1 => "1 other row is".to_owned(),
             _ => format!(
-                "{} within the interval of row {number} (90 %: {interval}): in measurements \
-                 another row may lead, but errors that rows share do not change their order",
-                match inside {
-                    1 => "1 other row is".to_owned(),
-                    _ => format!(
-                        "{} other rows are",
-                        chakram_base::units::format_thousands(inside as u64)
-                    ),
-                }
+                "{} other rows are",
+                chakram_base::units::format_thousands(inside as u64)
+            ),
+        };
+        let open_rows = match open {
+            0 => String::new(),
+            1 => "1 row that was not replayed may be within it, because its bound is".to_owned(),
+            _ => format!(
+                "{} rows that were not replayed may be within it, because their bounds are",
+                chakram_base::units::format_thousands(open as u64)
+            ),
+        };
+        Some(match (inside, open) {
+            (0, 0) => format!("row {number} leads by more than its interval (90 %: {interval})"),
+            (0, _) => format!(
+                "row {number} leads the other replayed rows by more than its interval (90 %: {interval}), but {open_rows}"
+            ),
+            _ => format!(
+                "{inside_rows} within the interval of row {number} (90 %: {interval}): in measurements \
+                 another row may lead, but errors that rows share do not change their order{}{open_rows}",
+                if open > 0 { "; " } else { "" }
             ),
         })
+    }
+
+    /// Returns the number of rows that were not replayed and whose values may be within an interval, because their
+    /// bounds are not beyond its worse end.
+    fn count_unreplayed_within(&self, objective: SweepObjective, [low, high]: [f64; 2]) -> usize {
+        let evaluator = PointEvaluator::new(self.study);
+        let best_possible = |row: &SweepRow, time_ps: u64| {
+            let measures = evaluator
+                .measures_without_replay(&row.point, time_ps)
+                .ok()?;
+            let settings = self.study.merge_with_base_settings(&row.point);
+            objective.value_of_point(&measures, &settings)
+        };
+        let may_be_within = |row: &&SweepRow| match &row.outcome {
+            RowOutcome::Dominated(bound) => best_possible(row, bound.time_ps).is_none_or(|value| {
+                if objective.is_maximised() {
+                    value >= low
+                } else {
+                    value <= high
+                }
+            }),
+            RowOutcome::Answered(_) => false,
+        };
+        self.rows.iter().filter(may_be_within).count()
     }
 
     /// Returns a row's values by the objectives, in the study's order; `None` if one of the values is unknown.
