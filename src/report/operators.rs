@@ -74,8 +74,7 @@ pub(super) fn sum_over_micro_batches(operators: &[OperatorTime]) -> Vec<Operator
             sums.push(OperatorSum::empty_for_kind(operator.kind));
         }
         let sum = &mut sums[number];
-        sum.calls = sum.calls.saturating_add(operator.calls);
-        sum.total += operator.total;
+        sum.called.add_calls(operator.calls, operator.total);
         sum.work.add_work(OperatorWork {
             flops: operator.flops,
             bytes: operator.bytes,
@@ -96,19 +95,22 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
         .map(|((name, _), sum)| (prefix_as_number(name.as_ref()), name, sum))
         .collect();
     rows.sort_unstable_by(|(a, name, sum), (b, other_name, other)| {
-        let by_time = other.total.cmp(&sum.total).then(a.cmp(b));
+        let (called, other) = (sum.called, other.called);
+        let by_time = other.total.cmp(&called.total).then(a.cmp(b));
         by_time
             .then_with(|| name.as_ref().cmp(other_name.as_ref()))
-            .then_with(|| (sum.kind as u8).cmp(&(other.kind as u8)))
+            .then_with(|| (called.kind as u8).cmp(&(other.kind as u8)))
     });
-    let rows = rows.into_iter().map(|(_, name, sum)| OperatorTime {
-        name: name.into(),
-        kind: sum.kind,
-        calls: sum.calls,
-        total: sum.total,
-        flops: sum.work.flops,
-        bytes: sum.work.bytes,
-    });
+    let rows = rows
+        .into_iter()
+        .map(|(_, name, OperatorSum { called, work })| OperatorTime {
+            name: name.into(),
+            kind: called.kind,
+            calls: called.calls,
+            total: called.total,
+            flops: work.flops,
+            bytes: work.bytes,
+        });
     rows.collect()
 }
 
@@ -154,13 +156,16 @@ impl SameNameCallsAndTime {
             kind,
         }
     }
+
+    fn add_calls(&mut self, calls: u64, total: Span) {
+        self.calls = self.calls.saturating_add(calls);
+        self.total += total;
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct OperatorSum {
-    calls: u64,
-    total: Span,
-    kind: NodeKind,
+    called: SameNameCallsAndTime,
     work: OperatorWork,
 }
 
@@ -213,9 +218,7 @@ impl OperatorWork {
 impl OperatorSum {
     const fn empty_for_kind(kind: NodeKind) -> Self {
         Self {
-            calls: 0,
-            total: Span::ZERO,
-            kind,
+            called: SameNameCallsAndTime::empty_for_kind(kind),
             work: OperatorWork::NONE,
         }
     }
@@ -278,8 +281,7 @@ impl<'a> OperatorObserver<'a> {
                 let SameNameNodeCountAndWork { nodes, work, .. } =
                     nodes.totals_of(name, called.kind);
                 let all = &mut sums[number];
-                all.calls += called.calls;
-                all.total += called.total;
+                all.called.add_calls(called.calls, called.total);
                 all.work.add_work(work.multiply_by(called.calls / nodes));
             }
         }
@@ -373,8 +375,7 @@ impl Observer for OperatorObserver<'_> {
         }
         let span = now.since(self.started.get(instance, node, kind));
         let count = self.counts.get(instance.index()).copied().unwrap_or(1);
-        sum.calls += count;
-        sum.total += Span(span.0 * count);
+        sum.add_calls(count, Span(span.0 * count));
         if matches!(kind, NodeKind::LocalMemory | NodeKind::RemoteMemory) {
             let memory = self.prepared.named_memory(instance, node);
             let graph = self.started.graph_of(instance);
