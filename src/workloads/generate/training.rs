@@ -83,6 +83,8 @@ impl ModelAndParallelismPlan {
             self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
         let micro_batches = check::check_plan(&self.model, &self.plan)?;
+        frozen_weights::freeze_weights(&mut self.model, &self.plan)?;
+        saved_tensors::mark_saved_outputs(&mut self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.ranks_by_position()?;
             // Clear the mapping, which would otherwise renumber the ranks a second time.
@@ -179,8 +181,6 @@ impl TrainingGenerator {
         micro_batches: u32,
     ) -> Result<Self, PatternOptionError> {
         let ModelAndParallelismPlan { model, plan } = training;
-        let mut model = frozen_weights::freeze_weights(&model, &plan)?.into_owned();
-        saved_tensors::mark_saved_outputs(&mut model, &plan)?;
         let (mut recompute, mut recompute_modules) = (plan.recompute, plan.recompute_modules);
         if plan.without.has_effect(AblationEffect::Recompute) {
             recompute = RecomputePolicy::None;

@@ -4,10 +4,8 @@ use super::bytes_of;
 use super::context_shards;
 use super::dataflow::is_tensor_split_derived;
 use super::emit::MOST_PIECES;
-use super::frozen_weights;
 use super::local_experts;
 use super::padded_heads::pad_heads;
-use super::saved_tensors;
 use super::sharded::check_recomputed_modules;
 use super::stage_cuts::first_layers_of_parts;
 use super::tensor_cut;
@@ -37,10 +35,6 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, P
     local_experts::check_expert_degrees(model, plan)?;
     check_recomputed_modules(model, plan)?;
     context_shards::check_context_degree(model, plan)?;
-    let frozen = frozen_weights::freeze_weights(model, plan)?;
-    if !plan.saved.is_empty() {
-        saved_tensors::mark_saved_outputs(&mut frozen.into_owned(), plan)?;
-    }
     let model = &*pad_heads(model, plan)?;
     let derived = is_tensor_split_derived(model, plan);
     if plan.operators.is_empty() {

@@ -26,18 +26,16 @@ use crate::generate::{PatternOptionError, option_refused};
 use crate::model::{
     LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TrainedOperatorWeights,
 };
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Returns `model` with a record in each operator of the weights that `plan` trains.
-pub(super) fn freeze_weights<'m>(
-    model: &'m Model,
+/// Records in each operator of `model` the weights that `plan` trains.
+pub(super) fn freeze_weights(
+    model: &mut Model,
     plan: &ParallelismPlan,
-) -> Result<Cow<'m, Model>, PatternOptionError> {
+) -> Result<(), PatternOptionError> {
     if !plan.freezes() {
-        return Ok(Cow::Borrowed(model));
+        return Ok(());
     }
-    let mut model = model.clone();
     let mut unused: Vec<&OperatorNamePattern> =
         plan.lora_targets.iter().chain(&plan.frozen).collect();
     for layer in &mut model.layers {
@@ -84,7 +82,7 @@ pub(super) fn freeze_weights<'m>(
         let expected = format!("operators of {}: {}", model.name, names.join(", "));
         return Err(option_refused(key, first, expected));
     }
-    if count_trained_weights(&model) == 0 {
+    if count_trained_weights(model) == 0 {
         let (key, found, expected) = match (plan.lora, plan.frozen.first()) {
             (None, Some(first)) => ("frozen", first.to_string(), "some trained weights"),
             (rank, _) => {
@@ -98,8 +96,7 @@ pub(super) fn freeze_weights<'m>(
         };
         return Err(option_refused(key, found, expected));
     }
-    check_tied_weights_agree(&model)?;
-    Ok(Cow::Owned(model))
+    check_tied_weights_agree(model)
 }
 
 /// Number of trained weights in `model`, including adapters.
