@@ -16,7 +16,7 @@ use chakram_base::units::Bytes;
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use chakram_trace::workload::MissingRankPolicy;
-use chakram_workloads::generate::{CheckedWorkloadPattern, WorkloadPattern};
+use chakram_workloads::generate::CheckedWorkloadPattern;
 use clap::Args;
 use edited::GeneratedJobAndEdits;
 use patterns::PatternArgs;
@@ -162,9 +162,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                     }
                     shortened.insert(step).job_with_fewer_turns(0)
                 }
-                None => {
-                    CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(asked.training)))
-                }
+                None => CheckedWorkloadPattern::new(asked.training),
             };
             (
                 job.map_err(|error| asked.origin.with_source(error))?,

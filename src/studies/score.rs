@@ -293,7 +293,7 @@ fn replay_run<T>(
     options: &ReplayOptions,
     answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, bool), ReplayError>,
 ) -> Result<T, UnpredictableRunOptionOrFault> {
-    let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
+    let pattern = WorkloadPattern::from(run.training.clone());
     let refused = |error: PatternOptionError| error.to_string();
     let job = CheckedWorkloadPattern::new(pattern).map_err(refused)?;
     job.check_memory().map_err(|error| error.to_string())?;
@@ -333,7 +333,7 @@ mod tests {
         let table = RunTable::parse(&csv, "runs", &columns).unwrap();
         let options = ReplayOptions::default();
         let runs = table.runs.iter().map(|run| {
-            let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
+            let pattern = WorkloadPattern::from(run.training.clone());
             let job = CheckedWorkloadPattern::new(pattern).unwrap();
             let workload = job.build_workload().unwrap();
             let sizes = RefCell::new(Vec::new());

@@ -64,6 +64,12 @@ pub enum WorkloadPattern {
     Training(Box<ModelAndParallelismPlan>),
 }
 
+impl From<ModelAndParallelismPlan> for WorkloadPattern {
+    fn from(training: ModelAndParallelismPlan) -> Self {
+        Self::Training(Box::new(training))
+    }
+}
+
 impl WorkloadPattern {
     /// Checks the options without generating any node.
     pub fn validate_options(&self) -> Result<(), PatternOptionError> {
@@ -77,8 +83,8 @@ pub struct CheckedWorkloadPattern(Box<dyn TraceGenerator>);
 
 impl CheckedWorkloadPattern {
     /// Checks `pattern`, and prepares its generation.
-    pub fn new(pattern: WorkloadPattern) -> Result<Self, PatternOptionError> {
-        Ok(Self(match pattern {
+    pub fn new(pattern: impl Into<WorkloadPattern>) -> Result<Self, PatternOptionError> {
+        Ok(Self(match pattern.into() {
             WorkloadPattern::Collective(options) => Box::new(options.prepare_generator()?),
             WorkloadPattern::P2p(options) => Box::new(options.prepare_generator()?),
             WorkloadPattern::Chain(options) => Box::new(options.prepare_generator()?),

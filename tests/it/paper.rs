@@ -127,7 +127,7 @@ fn replay_step_ms((model, tensor): &(Model, u32), machine: &Machine) -> f64 {
 fn replay_plan_ms(model: &Model, plan: ParallelismPlan, machine: &Machine) -> f64 {
     let model = model.clone();
     let pattern = ModelAndParallelismPlan { model, plan };
-    let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern))).unwrap();
+    let job = CheckedWorkloadPattern::new(pattern).unwrap();
     let workload = job.build_workload().unwrap();
     let prepared = CompiledReplay::new(&workload, machine, &ReplayOptions::default()).unwrap();
     let (outcome, ()) = prepared.run(()).unwrap();

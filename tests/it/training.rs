@@ -5,9 +5,7 @@ use chakram::engine::{
     CompiledReplay, CompletedReplayTotals, KernelDurationSource, ReplayOptions,
     RooflinePeakFraction,
 };
-use chakram::generate::{
-    CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern,
-};
+use chakram::generate::{CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
 use chakram::model::{
     ActivationFunction, ExpertRoutingCounts, LayerOperator, LayerRole, Model, ModelLayer,
@@ -137,8 +135,7 @@ fn build_training_job(
         model: model.clone(),
         plan: plan.clone(),
     };
-    CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(training)))
-        .map_err(|error| error.to_string())
+    CheckedWorkloadPattern::new(training).map_err(|error| error.to_string())
 }
 
 fn replay_training_job(job: &CheckedWorkloadPattern, machine: &Machine) -> CompletedReplayTotals {

@@ -6,7 +6,6 @@ use chakram_report::extrapolation::FewerMicroBatchMakespans;
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::{
     CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, PatternOptionError,
-    WorkloadPattern,
 };
 use std::error::Error;
 
@@ -87,7 +86,7 @@ impl StepWithFewerMicroBatches {
         let plan: &mut ParallelismPlan = &mut pattern.plan;
         let kept = u64::from(self.simulated - less * self.turn);
         plan.batch = kept * u64::from(plan.data) * plan.micro_batch;
-        CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern)))
+        CheckedWorkloadPattern::new(pattern)
     }
 
     /// Replays the step twice: once with one turn fewer, and once with two turns fewer.

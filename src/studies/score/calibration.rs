@@ -59,7 +59,7 @@ type TwoMostFrequentProductShapes = [[u64; 3]; 2];
 
 /// Returns the two most frequent matrix products of the run's model.
 fn most_frequent_products(run: &MeasuredRun) -> Result<TwoMostFrequentProductShapes, String> {
-    let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
+    let pattern = WorkloadPattern::from(run.training.clone());
     let job = CheckedWorkloadPattern::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.build_workload().map_err(|error| error.to_string())?;
     workload

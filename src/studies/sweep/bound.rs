@@ -45,9 +45,7 @@ use chakram_workloads::generate::plan::{
     AblationEffect, AllRankCoordinatesAndGroups, RankMemoryCapacity, RankPeakOwnAndRemoteBytes,
     TensorDataStageCoordinates, ZeroStage,
 };
-use chakram_workloads::generate::{
-    CheckedWorkloadPattern, ModelAndParallelismPlan, WorkloadPattern,
-};
+use chakram_workloads::generate::{CheckedWorkloadPattern, ModelAndParallelismPlan};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -438,7 +436,7 @@ fn simulate_relaxed_stages(
     point: &ResolvedPoint,
     pattern: &ModelAndParallelismPlan,
 ) -> Result<Vec<StageRankPathTimes>, PointRefusal> {
-    let job = CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(pattern.clone())))?;
+    let job = CheckedWorkloadPattern::new(pattern.clone())?;
     let groups = job.declared_groups();
     let mut placed = pattern.plan.clone();
     if !placed.place.is_empty() {

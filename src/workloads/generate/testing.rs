@@ -80,7 +80,8 @@ fn write_rank(job: &CheckedWorkloadPattern, rank: u32) -> Vec<u8> {
 /// dependencies have lower ids. Node counts equal the announced counts. Ranks of one class, and repeated runs, produce
 /// the same bytes. Ranks of one shape produce the same graph, with the announced slots (peers and group names). Every
 /// message is sent once and received once.
-pub(super) fn record_every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
+pub(super) fn record_every_rank(pattern: impl Into<WorkloadPattern>) -> Vec<Vec<EmittedNode>> {
+    let pattern = pattern.into();
     pattern.validate_options().unwrap();
     let (job, again) = (
         CheckedWorkloadPattern::new(pattern.clone()).unwrap(),
@@ -136,8 +137,8 @@ pub(super) fn assert_rank_shapes_match(job: &CheckedWorkloadPattern) {
 }
 
 /// Returns the error message with which `pattern` is rejected.
-pub(super) fn rejection_message(pattern: WorkloadPattern) -> String {
-    pattern.validate_options().unwrap_err().to_string()
+pub(super) fn rejection_message(pattern: impl Into<WorkloadPattern>) -> String {
+    pattern.into().validate_options().unwrap_err().to_string()
 }
 
 /// A test pattern that generates ranks in pairs. Each pair reduces some bytes, and sends some bytes

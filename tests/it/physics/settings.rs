@@ -370,7 +370,7 @@ fn build_training_step(ranks: u32, dtype: Dtype) -> Workload {
     let model = ModelWithDefinitionProperties::parse(&text, "small.toml", Some(64))
         .unwrap()
         .model;
-    let pattern = WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }));
+    let pattern = WorkloadPattern::from(ModelAndParallelismPlan { model, plan });
     Job::generate_job(pattern).unwrap().into_workload()
 }
 

@@ -21,9 +21,7 @@
 
 use super::replay_with;
 use crate::convert::rig::ReplayTimesOfAllNodes;
-use chakram::generate::{
-    CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern,
-};
+use chakram::generate::{CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
 use chakram::model::{Model, ModelWithDefinitionProperties, OperatorKind};
 
@@ -88,10 +86,7 @@ fn build_captured_job(
 ) -> CheckedWorkloadPattern {
     let mut plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
     change(&mut plan);
-    CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(
-        ModelAndParallelismPlan { model, plan },
-    )))
-    .unwrap()
+    CheckedWorkloadPattern::new(ModelAndParallelismPlan { model, plan }).unwrap()
 }
 
 fn list_generated_nodes(job: &CheckedWorkloadPattern, rank: u32) -> Vec<GeneratedNode> {

@@ -7,9 +7,7 @@ use crate::generate::shorter::StepWithFewerMicroBatches;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting, machine_facts};
 use chakram_trace::workload::Workload;
-use chakram_workloads::generate::{
-    CheckedWorkloadPattern, ModelAndParallelismPlan, WorkloadPattern,
-};
+use chakram_workloads::generate::{CheckedWorkloadPattern, ModelAndParallelismPlan};
 use std::borrow::Cow;
 
 /// Key of the memory of NPUs that the plan states.
@@ -154,7 +152,7 @@ impl TrainingArgs {
             Some(simulated) => StepWithFewerMicroBatches::new(training, simulated)
                 .ok()?
                 .job_with_fewer_turns(0),
-            None => CheckedWorkloadPattern::new(WorkloadPattern::Training(Box::new(training))),
+            None => CheckedWorkloadPattern::new(training),
         };
         let job = job.ok()?;
         let nodes: u64 = (0..job.rank_count()).map(|rank| job.node_count(rank)).sum();

@@ -12,10 +12,10 @@ mod derived;
 mod ways;
 
 fn build_training_pattern(model: &Model, plan: &ParallelismPlan) -> WorkloadPattern {
-    WorkloadPattern::Training(Box::new(ModelAndParallelismPlan {
+    WorkloadPattern::from(ModelAndParallelismPlan {
         model: model.clone(),
         plan: plan.clone(),
-    }))
+    })
 }
 
 fn parse_layers_model(text: &str) -> Model {

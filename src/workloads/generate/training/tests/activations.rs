@@ -1,6 +1,5 @@
 //! Tests activations in remote memory, and parameters that stay gathered.
 
-use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
 use super::list_dependency_names;
@@ -13,7 +12,7 @@ fn build_gpt2_training(change: impl Fn(&mut ParallelismPlan)) -> ModelAndParalle
 }
 
 fn generate_first_rank_nodes(training: ModelAndParallelismPlan) -> Vec<EmittedNode> {
-    record_every_rank(WorkloadPattern::Training(Box::new(training))).swap_remove(0)
+    record_every_rank(training).swap_remove(0)
 }
 
 /// With 12 blocks and one micro-batch, each block stores its saved activations after its forward kernels, and loads

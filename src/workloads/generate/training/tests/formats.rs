@@ -8,7 +8,7 @@ use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, Split
 
 fn generate_model_nodes(model: &str, plan: ParallelismPlan) -> Vec<EmittedNode> {
     let model = Model::load_named(model).unwrap();
-    let pattern = WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }));
+    let pattern = WorkloadPattern::from(ModelAndParallelismPlan { model, plan });
     record_every_rank(pattern).swap_remove(0)
 }
 

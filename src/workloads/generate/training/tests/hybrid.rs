@@ -14,7 +14,7 @@ fn build_hybrid_shard_training(zero: ZeroStage) -> ModelAndParallelismPlan {
 }
 
 fn expect_training_rejection(training: ModelAndParallelismPlan) -> String {
-    rejection_message(WorkloadPattern::Training(Box::new(training)))
+    rejection_message(training)
 }
 
 /// Returns the kind, the bytes and the group of a collective.
@@ -51,8 +51,7 @@ fn neighbours_shard_and_the_others_have_copies() {
 /// four ranks that hold it.
 #[test]
 fn a_shard_is_summed_over_its_copies() {
-    let pattern =
-        WorkloadPattern::Training(Box::new(build_hybrid_shard_training(ZeroStage::Parameters)));
+    let pattern = WorkloadPattern::from(build_hybrid_shard_training(ZeroStage::Parameters));
     let ranks = record_every_rank(pattern);
     let own = &ranks[3];
     let gathered = find_collective(own, "mb0/layer3/fwd/gather");
@@ -108,7 +107,7 @@ fn one_group_of_all_replicas_has_no_copies() {
     let nodes = |shard| {
         let mut training = build_hybrid_shard_training(ZeroStage::Parameters);
         training.plan.shard = shard;
-        record_every_rank(WorkloadPattern::Training(Box::new(training)))
+        record_every_rank(training)
     };
     assert_eq!(nodes(Some(8)), nodes(None));
 }

@@ -37,9 +37,7 @@ fn parse_latent_model() -> Model {
 
 fn generate_all_ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
     let model = parse_latent_model();
-    record_every_rank(WorkloadPattern::Training(Box::new(
-        ModelAndParallelismPlan { model, plan },
-    )))
+    record_every_rank(ModelAndParallelismPlan { model, plan })
 }
 
 fn sum_kernel_flops(ranks: &[Vec<EmittedNode>]) -> u64 {
@@ -194,8 +192,6 @@ fn heads_are_cut_and_latent_vectors_whole() {
     let mut plan = ParallelismPlan::new();
     plan.tensor = 8;
     let model = parse_latent_model();
-    let why = rejection_message(WorkloadPattern::Training(Box::new(
-        ModelAndParallelismPlan { model, plan },
-    )));
+    let why = rejection_message(ModelAndParallelismPlan { model, plan });
     assert!(why.contains("`tensor` is 8"), "{why}");
 }

@@ -12,7 +12,7 @@ const N: u64 = 4;
 
 fn build_gpt2_pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();
-    WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }))
+    WorkloadPattern::from(ModelAndParallelismPlan { model, plan })
 }
 
 /// Returns the nodes of rank 1 under a plan with four replicas and ZeRO 3, after `change` has
