@@ -3,6 +3,9 @@
 use super::super::testing::{EmittedNode, record_every_rank, rejection_message};
 use super::super::{WorkloadPattern, plan};
 use super::*;
+use crate::model::{
+    ActivationFunction, OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
+};
 
 mod activations;
 mod context;
@@ -16,9 +19,50 @@ mod offload;
 mod prefetch;
 mod unpadded;
 
+/// A causal block with four heads of four columns, rotary positions and a gated MLP.
+const ROTARY_BLOCK: TransformerBlock = TransformerBlock {
+    tokens: 16,
+    hidden: 16,
+    heads: 4,
+    kv_heads: 4,
+    head_width: 4,
+    ffn: 8,
+    function: ActivationFunction::Silu,
+    gated: true,
+    norm_bias: false,
+    norm_after: false,
+    biases: false,
+    causal: true,
+    dropout: false,
+    rotary: true,
+    qk_norm: false,
+    experts: None,
+};
+
+/// Returns a model with two blocks and a vocabulary of 40 tokens. If `tied` is true, the logits use the embedding's
+/// weights.
+fn build_two_block_model(name: &str, block: TransformerBlock, tied: bool) -> Model {
+    let transformer = TransformerModel {
+        layers: 2,
+        block,
+        vocabulary: 40,
+        positions: PositionEncoding::Rotary,
+        segments: 0,
+        embedding_norm: false,
+        final_norm: true,
+        head: OutputHead::Logits { tied },
+    };
+    Model {
+        name: name.to_owned(),
+        source: String::new(),
+        sequence: block.tokens,
+        layers: transformer.expand_layers(),
+    }
+}
+
 fn build_gpt2_pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::load_named("gpt2-small").unwrap();
-    WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }))
+    WorkloadPattern::from(ModelAndParallelismPlan { model, plan })
 }
 
 fn build_small_plan() -> ParallelismPlan {
@@ -37,6 +81,13 @@ fn list_dependency_names<'a>(nodes: &'a [EmittedNode], name: &str) -> Vec<&'a st
         .iter()
         .map(|id| &nodes[*id as usize - 1].name[..])
         .collect()
+}
+
+fn find_kernel_flops_and_bytes(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
+    let node = nodes.iter().find(|node| node.name == name);
+    let kernel = node.and_then(|node| node.kernel);
+    let (flops, bytes, _) = kernel.unwrap_or_else(|| panic!("{name} is not there"));
+    [flops, bytes]
 }
 
 #[test]
@@ -121,7 +172,7 @@ fn accesses_in_pieces_are_within_the_bound_on_nodes() {
             let most = check::max_nodes_per_rank(&model, &plan, 1);
             let model = model.clone();
             let pattern = ModelAndParallelismPlan { model, plan };
-            let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern)))[0].len();
+            let nodes = record_every_rank(pattern)[0].len();
             assert!(nodes as u128 <= most, "{name}: {nodes} of {most}");
             let is_cut = nodes > 80 * operators;
             assert_eq!(is_cut, largest.is_some(), "{name}: {nodes} of {operators}");

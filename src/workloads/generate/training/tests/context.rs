@@ -1,14 +1,13 @@
 //! Tests context parallelism: kernels, exchanges, groups, gradients and memory.
 
-use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{list_dependency_names, rejection_message};
-use crate::generate::plan::ContextExchange;
-use crate::model::{
-    ActivationFunction, ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock,
-    TransformerModel,
+use super::{
+    ROTARY_BLOCK, build_two_block_model, find_kernel_flops_and_bytes, list_dependency_names,
+    rejection_message,
 };
+use crate::generate::plan::ContextExchange;
+use crate::model::{ExpertRoutingCounts, TransformerBlock};
 use chakram_trace::format::TensorClass;
 use std::collections::BTreeSet;
 
@@ -31,33 +30,11 @@ fn build_model(causal: bool, experts: Option<ExpertRoutingCounts>) -> Model {
         kv_heads: V,
         head_width: W,
         ffn: F,
-        function: ActivationFunction::Silu,
-        gated: true,
-        norm_bias: false,
-        norm_after: false,
-        biases: false,
         causal,
-        dropout: false,
-        rotary: true,
-        qk_norm: false,
         experts,
+        ..ROTARY_BLOCK
     };
-    let transformer = TransformerModel {
-        layers: 2,
-        block,
-        vocabulary: WORDS,
-        positions: PositionEncoding::Rotary,
-        segments: 0,
-        embedding_norm: false,
-        final_norm: true,
-        head: OutputHead::Logits { tied: false },
-    };
-    Model {
-        name: "context".to_owned(),
-        source: String::new(),
-        sequence: T,
-        layers: transformer.expand_layers(),
-    }
+    build_two_block_model("context", block, false)
 }
 
 /// Returns a plan with two replicas, each with two ranks that share the tokens of their sequences.
@@ -74,20 +51,11 @@ fn build_model_and_plan(plan: &ParallelismPlan) -> ModelAndParallelismPlan {
 }
 
 fn generate_all_ranks(plan: &ParallelismPlan) -> Vec<Vec<EmittedNode>> {
-    record_every_rank(WorkloadPattern::Training(Box::new(build_model_and_plan(
-        plan,
-    ))))
+    record_every_rank(build_model_and_plan(plan))
 }
 
 fn compute_plan_summary(plan: &ParallelismPlan) -> PlanSummary {
     build_model_and_plan(plan).summarize_plan().unwrap()
-}
-
-fn find_kernel_flops_and_bytes(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
-    let node = nodes.iter().find(|node| node.name == name);
-    let kernel = node.and_then(|node| node.kernel);
-    let (flops, bytes, _) = kernel.unwrap_or_else(|| panic!("{name} is not there"));
-    [flops, bytes]
 }
 
 const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange::AllToAll];
@@ -356,7 +324,7 @@ fn experts_lie_across_ranks_with_different_tokens() {
     plan.expert = 4;
     let model = build_model(true, Some(routing));
     let pattern = ModelAndParallelismPlan { model, plan };
-    let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
+    let nodes = record_every_rank(pattern).swap_remove(0);
     let sent = nodes
         .iter()
         .find(|node| node.name == "mb0/layer0/fwd/experts.dispatch.all-to-all")
@@ -383,9 +351,7 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
     let refused = |model: Model, change: fn(&mut ParallelismPlan), why: &str| {
         let mut plan = build_context_plan(ContextExchange::AllGather);
         change(&mut plan);
-        let found = rejection_message(WorkloadPattern::Training(Box::new(
-            ModelAndParallelismPlan { model, plan },
-        )));
+        let found = rejection_message(ModelAndParallelismPlan { model, plan });
         assert!(found.contains(why), "{found}");
     };
     let own = || build_model(true, None);
@@ -466,7 +432,7 @@ fn steps_of_a_ring_have_equal_work() {
             (plan.context, plan.context_exchange) = (ranks, ContextExchange::Ring);
             let model = build_model(causal, None);
             let pattern = ModelAndParallelismPlan { model, plan };
-            let all = record_every_rank(WorkloadPattern::Training(Box::new(pattern)));
+            let all = record_every_rank(pattern);
             let pairs = pairs_of_steps(T, ranks.into(), causal);
             for (nodes, pairs) in all.iter().zip(&pairs) {
                 assert_eq!(pairs, &pairs_of_steps(T, ranks.into(), causal)[0]);

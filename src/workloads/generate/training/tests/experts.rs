@@ -1,16 +1,12 @@
 //! Tests experts: their kernels, token exchanges between ranks, gradients and memory.
 
-use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::rejection_message;
+use super::{ROTARY_BLOCK, build_two_block_model, find_kernel_flops_and_bytes, rejection_message};
 use crate::generate::plan::{
     ElementwiseKernels, ExpertExchangeForm, ParallelAxis, RecomputedModule,
 };
-use crate::model::{
-    ActivationFunction, ExpertRoutingCounts, OperatorKind, OutputHead, PositionEncoding,
-    TransformerBlock, TransformerModel,
-};
+use crate::model::{ExpertRoutingCounts, OperatorKind, TransformerBlock};
 use chakram_trace::format::{TensorClass, TrainingPhase};
 
 mod exchanges;
@@ -33,40 +29,14 @@ fn build_expert_model() -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
-        heads: 4,
-        kv_heads: 4,
-        head_width: 4,
         ffn: F,
-        function: ActivationFunction::Silu,
-        gated: true,
-        norm_bias: false,
-        norm_after: false,
-        biases: false,
-        causal: true,
-        dropout: false,
-        rotary: true,
-        qk_norm: false,
         experts: Some(ExpertRoutingCounts {
             experts: X,
             chosen: C,
         }),
+        ..ROTARY_BLOCK
     };
-    let transformer = TransformerModel {
-        layers: 2,
-        block,
-        vocabulary: 40,
-        positions: PositionEncoding::Rotary,
-        segments: 0,
-        embedding_norm: false,
-        final_norm: true,
-        head: OutputHead::Logits { tied: false },
-    };
-    Model {
-        name: "experts".to_owned(),
-        source: String::new(),
-        sequence: T,
-        layers: transformer.expand_layers(),
-    }
+    build_two_block_model("experts", block, false)
 }
 
 fn generate_all_ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
@@ -74,14 +44,7 @@ fn generate_all_ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
         model: build_expert_model(),
         plan,
     };
-    record_every_rank(WorkloadPattern::Training(Box::new(pattern)))
-}
-
-fn find_kernel_flops_and_bytes(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
-    let node = nodes.iter().find(|node| node.name == name);
-    let kernel = node.and_then(|node| node.kernel);
-    let (flops, bytes, _) = kernel.unwrap_or_else(|| panic!("{name} is not there"));
-    [flops, bytes]
+    record_every_rank(pattern)
 }
 
 #[test]
@@ -252,9 +215,7 @@ fn a_recomputed_activation_is_not_saved() {
     assert!(compute_plan_summary(&experts).flops > compute_plan_summary(&none).flops);
     let refusal = |plan| {
         let model = build_expert_model();
-        rejection_message(WorkloadPattern::Training(Box::new(
-            ModelAndParallelismPlan { model, plan },
-        )))
+        rejection_message(ModelAndParallelismPlan { model, plan })
     };
     for (modules, expected) in [
         (
@@ -287,7 +248,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
             model: build_expert_model(),
             plan,
         };
-        let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
+        let found = rejection_message(pattern);
         assert!(found.contains(why), "{found}");
     };
     refused(
@@ -314,7 +275,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
             model: build_expert_model(),
             plan,
         };
-        let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
+        let found = rejection_message(pattern);
         assert!(found.contains(&format!("`expert_tensor` {why}")), "{found}");
     }
     refused(
@@ -332,7 +293,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
             model: build_expert_model(),
             plan,
         };
-        let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
+        let found = rejection_message(pattern);
         let why = format!("`expert_node` is {nodes}; expected a divisor of expert, above 1");
         assert!(found.contains(&why), "{found}");
     }
@@ -348,7 +309,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         model: Model::load_named("gpt2-small").unwrap(),
         plan: build_expert_parallel_plan(),
     };
-    let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
+    let found = rejection_message(pattern);
     assert!(
         found.contains("`expert` is 2; expected 1 for gpt2-small, which has no experts"),
         "{found}"
@@ -373,7 +334,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
         change(&mut plan);
         let model = model.clone();
         let pattern = ModelAndParallelismPlan { model, plan };
-        record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0)
+        record_every_rank(pattern).swap_remove(0)
     };
     let alone = nodes(1, |_| ());
     // Queries and keys each have four heads with 4 columns. Each value is read and written with 2

@@ -1,14 +1,10 @@
 //! Tests frozen weights and adapters: kernels, gradients, state and memory.
 
-use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, record_every_rank};
 use super::super::*;
-use super::{list_dependency_names, rejection_message};
+use super::{ROTARY_BLOCK, build_two_block_model, list_dependency_names, rejection_message};
 use crate::generate::plan::{ElementwiseKernels, OperatorNamePattern};
-use crate::model::{
-    ActivationFunction, ExpertRoutingCounts, OutputHead, PositionEncoding, TransformerBlock,
-    TransformerModel,
-};
+use crate::model::{ExpertRoutingCounts, TransformerBlock};
 use chakram_trace::format::TensorClass;
 
 /// Number of tokens; the next constants are the hidden size, the MLP's width, the vocabulary size,
@@ -24,37 +20,11 @@ fn build_model(tied: bool, experts: Option<ExpertRoutingCounts>) -> Model {
     let block = TransformerBlock {
         tokens: T,
         hidden: H,
-        heads: 4,
-        kv_heads: 4,
-        head_width: 4,
         ffn: F,
-        function: ActivationFunction::Silu,
-        gated: true,
-        norm_bias: false,
-        norm_after: false,
-        biases: false,
-        causal: true,
-        dropout: false,
-        rotary: true,
-        qk_norm: false,
         experts,
+        ..ROTARY_BLOCK
     };
-    let transformer = TransformerModel {
-        layers: LAYERS,
-        block,
-        vocabulary: WORDS,
-        positions: PositionEncoding::Rotary,
-        segments: 0,
-        embedding_norm: false,
-        final_norm: true,
-        head: OutputHead::Logits { tied },
-    };
-    Model {
-        name: "frozen".to_owned(),
-        source: String::new(),
-        sequence: T,
-        layers: transformer.expand_layers(),
-    }
+    build_two_block_model("frozen", block, tied)
 }
 
 fn parse_operator_patterns(all: &[&str]) -> Vec<OperatorNamePattern> {
@@ -77,10 +47,7 @@ fn compute_plan_summary(plan: &ParallelismPlan) -> PlanSummary {
 }
 
 fn generate_first_rank_nodes(plan: &ParallelismPlan) -> Vec<EmittedNode> {
-    record_every_rank(WorkloadPattern::Training(Box::new(build_model_and_plan(
-        plan,
-    ))))
-    .swap_remove(0)
+    record_every_rank(build_model_and_plan(plan)).swap_remove(0)
 }
 
 /// Returns the names, FLOPs and bytes of layer 1's kernels whose names contain `operator`.
@@ -322,7 +289,7 @@ fn experts_have_adapters() {
     // Each rank has two of the four experts, whose products have 16 x 48 and 24 x 16 weights.
     let own = LAYERS * 2 * R * ((H + 2 * F) + (F + H));
     assert_eq!(stage.trained_parameters, own);
-    let nodes = record_every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
+    let nodes = record_every_rank(pattern).swap_remove(0);
     let first = list_layer1_kernels(&nodes, "fwd/experts.up.lora.a");
     // 8 tokens have 2 copies each, and an adapter has two matrices.
     assert_eq!(
@@ -356,7 +323,7 @@ fn settings_that_freeze_nothing_or_everything_are_refused() {
         change(&mut plan);
         let model = build_model(tied, None);
         let pattern = ModelAndParallelismPlan { model, plan };
-        let found = rejection_message(WorkloadPattern::Training(Box::new(pattern)));
+        let found = rejection_message(pattern);
         assert!(found.contains(why), "{found}");
     };
     refused(

@@ -1,6 +1,7 @@
 //! Tests variants of experts: forms of token exchange, kernels for products, and uneven loads.
 
 use super::*;
+use crate::model::ActivationFunction;
 
 /// Returns the collectives of `nodes` whose names end in `name`.
 fn list_collectives_by_suffix(nodes: &[EmittedNode], name: &str) -> Vec<String> {
@@ -199,9 +200,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
         let model = build_expert_model();
-        rejection_message(WorkloadPattern::Training(Box::new(
-            ModelAndParallelismPlan { model, plan },
-        )))
+        rejection_message(ModelAndParallelismPlan { model, plan })
     };
     let why = refusal(&|plan| plan.expert_counts = vec![1, 2]);
     assert!(
@@ -216,9 +215,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
         let model = Model::load_named("gpt2-small").unwrap();
-        rejection_message(WorkloadPattern::Training(Box::new(
-            ModelAndParallelismPlan { model, plan },
-        )))
+        rejection_message(ModelAndParallelismPlan { model, plan })
     };
     let why = gpt(&|plan| plan.capacity_factor = Some("1.5".parse().unwrap()));
     assert!(
@@ -323,10 +320,7 @@ fn biases_and_limits_of_single_experts_have_their_own_kernels() {
                 }
             }
         }
-        record_every_rank(WorkloadPattern::Training(Box::new(
-            ModelAndParallelismPlan { model, plan },
-        )))
-        .remove(0)
+        record_every_rank(ModelAndParallelismPlan { model, plan }).remove(0)
     };
     let bytes = |nodes: &[EmittedNode], name: &str| -> Vec<u64> {
         let own = nodes
@@ -391,9 +385,7 @@ fn redundant_experts_take_memory_and_even_out_ranks() {
         plan.redundant_experts = 2;
         change(&mut plan);
         let model = build_expert_model();
-        rejection_message(WorkloadPattern::Training(Box::new(
-            ModelAndParallelismPlan { model, plan },
-        )))
+        rejection_message(ModelAndParallelismPlan { model, plan })
     };
     let why = refused(&|_| ());
     assert!(
