@@ -1,5 +1,6 @@
 //! `chakram loopnest`: finds the best mapping of a layer on a systolic accelerator.
 
+use super::terminal;
 use chakram_hardware::compute::{
     BestMapping, LayerShape, LayerTensor, LoopDimension, LoopNestAccelerator, LoopNestModel,
     parse_loop_nest, search_mapping, set_accelerator_value,
@@ -7,7 +8,6 @@ use chakram_hardware::compute::{
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::format_thousands;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyleWidthAndDetail;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -180,11 +180,7 @@ fn write_text(
         right_aligned_column("energy", 16),
     ];
     let table = TextTable::new(columns);
-    out.write_all(
-        table
-            .render_heading_line(TextStyleWidthAndDetail::default())
-            .as_bytes(),
-    )?;
+    terminal::print_table_heading(&table, out)?;
     for (level, memory) in accelerator.levels.iter().enumerate().rev() {
         for (tensor, name) in LayerTensor::ALL {
             let words = cost.accesses[level][tensor as usize];
@@ -200,7 +196,7 @@ fn write_text(
                 &format_thousands(words.updates),
                 &format!("{:.3} uJ", memory.energy * bytes as f64 / 1e6),
             ];
-            out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+            terminal::print_table_row(&table, &cells, out)?;
         }
     }
     Ok(())

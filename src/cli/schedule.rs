@@ -12,7 +12,6 @@ use chakram_base::config;
 use chakram_base::units::format_count;
 use chakram_jobs::JobBeingWritten;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_studies::schedule::{
     LayerCyclesAndEnergyTable, MatrixProductPartitionRule, ScheduleWithCosts, write_schedule,
 };
@@ -82,11 +81,7 @@ pub fn run(
     }
     let table = TextTable::new(columns);
     if is_text {
-        out.write_all(
-            table
-                .render_heading_line(TextStyleWidthAndDetail::default())
-                .as_bytes(),
-        )?;
+        terminal::print_table_heading(&table, out)?;
     }
     let rows = topologies::schedule_topologies(args, &work, &mut prices, |row| match is_text {
         true => tables::write_row(&table, row, out),

@@ -1,6 +1,7 @@
 //! `chakram slice`: writes a part of a job as a separate job.
 
 use super::progress::Progress;
+use super::terminal;
 use super::traces::{
     self, InputTraceArgs, OutputPipeOrJobFiles, OutputTraceArgs, SummaryFormatArg,
 };
@@ -11,7 +12,6 @@ use chakram_jobs::groups_of;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyleWidthAndDetail;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::error::Error;
@@ -206,11 +206,8 @@ fn write_text(
         right_aligned_column("starts", 14),
         right_aligned_column("ends", 14),
     ]);
-    out.write_all(
-        table
-            .render_headings(TextStyleWidthAndDetail::default())
-            .as_bytes(),
-    )?;
+    writeln!(out)?;
+    terminal::print_table_heading(&table, out)?;
     for (rank, sliced) in slices.iter().take(SHOWN) {
         let cells: [&dyn Display; 7] = [
             rank,
@@ -221,7 +218,7 @@ fn write_text(
             &sliced.starts,
             &sliced.ends,
         ];
-        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+        terminal::print_table_row(&table, &cells, out)?;
     }
     if slices.len() > SHOWN {
         writeln!(out, "  … {} more: --format json", slices.len() - SHOWN)?;

@@ -1,10 +1,11 @@
 //! Writes to terminals: escapes control characters, and names the target in write errors.
 
+use chakram_report::table::TextTable;
 use chakram_report::text::{TABLE_WIDTH, TextStyleWidthAndDetail};
 use chakram_trace::format::{TraceError, escape_control_characters_in_lines, escape_json};
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::fmt::Arguments;
+use std::fmt::{Arguments, Display};
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
@@ -236,6 +237,22 @@ pub fn plain_style() -> TextStyleWidthAndDetail {
         width: terminal_columns(true),
         ..TextStyleWidthAndDetail::default()
     }
+}
+
+/// Prints the line of a table's headings, without colours.
+pub fn print_table_heading(table: &TextTable<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let heading = table.render_heading_line(TextStyleWidthAndDetail::default());
+    out.write_all(heading.as_bytes())
+}
+
+/// Prints a row of a table, without colours.
+pub fn print_table_row(
+    table: &TextTable<'_>,
+    cells: &[&dyn Display],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let row = table.render_line(cells, anstyle::Style::new());
+    out.write_all(row.as_bytes())
 }
 
 /// How much text besides errors goes to standard error: none if negative, notes and warnings if 0, and details too if

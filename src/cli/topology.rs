@@ -1,13 +1,13 @@
 //! `chakram topology`: shows graphs of chips, and searches for graphs with few hops.
 
 use super::flags::parser_of_choices;
+use super::terminal;
 use chakram_base::config;
 use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::{
     ChipGraph, ChipGraphSummary, LinkRateByLinkCount, LinkRateInterpolation, MOST_CHIPS,
 };
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_trace::files::OutputsAndProtectedInputs;
 use clap::{Args, Subcommand};
 use std::error::Error;
@@ -219,11 +219,7 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
         right_aligned_column("mean hops", 12),
     ];
     let table = TextTable::new(columns);
-    out.write_all(
-        table
-            .render_heading_line(TextStyleWidthAndDetail::default())
-            .as_bytes(),
-    )?;
+    terminal::print_table_heading(&table, out)?;
     for chips in 1..=most {
         let graph = ChipGraph::find_best_torus(chips);
         let summary = graph.summarize();
@@ -235,7 +231,7 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
             &summary.diameter,
             &hops,
         ];
-        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+        terminal::print_table_row(&table, &cells, out)?;
     }
     Ok(())
 }
@@ -256,11 +252,7 @@ fn search_random_topologies(
         right_aligned_column("1 GB", 14),
     ];
     let table = TextTable::new(columns);
-    out.write_all(
-        table
-            .render_heading_line(TextStyleWidthAndDetail::default())
-            .as_bytes(),
-    )?;
+    terminal::print_table_heading(&table, out)?;
     let mut best: Option<(f64, ChipGraph)> = None;
     for draw in 1..=draws {
         let count = match chips {
@@ -287,7 +279,7 @@ fn search_random_topologies(
                 &hops,
                 &time,
             ];
-            out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+            terminal::print_table_row(&table, &cells, out)?;
             best = Some((seconds, graph));
         }
     }

@@ -1,11 +1,12 @@
 //! Prints the summary of a conversion as text.
 
+use super::super::terminal;
 use chakram_base::ids::format_ranges;
 use chakram_converters::pytorch::HostKinetoMatchMethod;
 use chakram_converters::pytorch::summary::{ConversionSummary, RankConversionSummary};
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::{TABLE_WIDTH, TextStyleWidthAndDetail, write_paragraph};
+use chakram_report::text::{TABLE_WIDTH, write_paragraph};
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -73,11 +74,8 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
         right_aligned_column("device", 12),
         right_aligned_column("nodes", 8),
     ]);
-    out.write_all(
-        table
-            .render_headings(TextStyleWidthAndDetail::default())
-            .as_bytes(),
-    )?;
+    writeln!(out)?;
+    terminal::print_table_heading(&table, out)?;
     for rank in ranks.iter().take(SHOWN) {
         let cells: [&dyn Display; 8] = [
             &rank.rank,
@@ -89,7 +87,7 @@ fn write_link_counts(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io
             &format_thousands(rank.device),
             &format_thousands(rank.written.nodes),
         ];
-        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+        terminal::print_table_row(&table, &cells, out)?;
     }
     write_more(ranks, out)?;
     let mut reasons: Vec<((&str, String), u64)> = Vec::new();
@@ -131,11 +129,8 @@ fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) ->
         right_aligned_column("events", 20),
         right_aligned_column("confidence", 8),
     ]);
-    out.write_all(
-        table
-            .render_headings(TextStyleWidthAndDetail::default())
-            .as_bytes(),
-    )?;
+    writeln!(out)?;
+    terminal::print_table_heading(&table, out)?;
     for rank in linked.iter().take(SHOWN) {
         for thread in &rank.threads {
             let agreeing = match thread.compared {
@@ -160,7 +155,7 @@ fn print_links_by_order(ranks: &[RankConversionSummary], out: &mut dyn Write) ->
                 &events,
                 &format!("{:.3}", thread.link_confidence()),
             ];
-            out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+            terminal::print_table_row(&table, &cells, out)?;
         }
     }
     Ok(())
@@ -228,11 +223,8 @@ fn write_times(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Resu
         right_aligned_column("estimate", 12),
         right_aligned_column("spread", 8),
     ]);
-    out.write_all(
-        table
-            .render_headings(TextStyleWidthAndDetail::default())
-            .as_bytes(),
-    )?;
+    writeln!(out)?;
+    terminal::print_table_heading(&table, out)?;
     for rank in ranks.iter().take(SHOWN) {
         let offset = &rank.offset;
         let clock = match offset.observed {
@@ -255,7 +247,7 @@ fn write_times(ranks: &[RankConversionSummary], out: &mut dyn Write) -> io::Resu
             &clock[1],
             &clock[2],
         ];
-        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+        terminal::print_table_row(&table, &cells, out)?;
     }
     write_more(ranks, out)?;
     writeln!(

@@ -1,10 +1,10 @@
 //! Prints tables of topologies, of cut matrix products, and of steps.
 
+use super::super::terminal;
 use super::args::ModelSizes;
 use super::work::TopologyScheduleResult;
 use chakram_base::units::Bytes;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
-use chakram_report::text::TextStyleWidthAndDetail;
 use chakram_studies::schedule::{
     DeapLanguageModel, MatrixCutDirection, MatrixProductPartitionRule, ModelCutsAndMovedWords,
 };
@@ -46,7 +46,7 @@ pub fn write_row(
         cells.insert(4, format_time(sum(|step| step.dispatch)));
     }
     let cells: Vec<&dyn std::fmt::Display> = cells.iter().map(|cell| cell as _).collect();
-    out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+    terminal::print_table_row(table, &cells, out)?;
     Ok(())
 }
 
@@ -120,15 +120,11 @@ pub fn print_matrix_product_cuts(
         right_aligned_column("cut along", 30),
     ];
     let table = TextTable::new(columns);
-    out.write_all(
-        table
-            .render_heading_line(TextStyleWidthAndDetail::default())
-            .as_bytes(),
-    )?;
+    terminal::print_table_heading(&table, out)?;
     for product in &cuts.products {
         let cut = product.cut_along.join(", ");
         let cells: [&dyn std::fmt::Display; 3] = [&product.name, &product.layers, &cut];
-        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+        terminal::print_table_row(&table, &cells, out)?;
     }
     let other = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |of| Bytes(of).to_string());
     writeln!(
@@ -157,11 +153,8 @@ pub fn print_steps(
         right_aligned_column("power", 12),
     ];
     let table = TextTable::new(columns);
-    out.write_all(
-        table
-            .render_headings(TextStyleWidthAndDetail::default())
-            .as_bytes(),
-    )?;
+    writeln!(out)?;
+    terminal::print_table_heading(&table, out)?;
     for (number, step) in row.totals.steps.iter().enumerate() {
         let seconds = step.dispatch + step.communication + step.processing;
         let watts = step.joules.filter(|_| seconds > 0.0);
@@ -178,7 +171,7 @@ pub fn print_steps(
             &format_energy(step.joules),
             &watts,
         ];
-        out.write_all(table.render_line(&cells, anstyle::Style::new()).as_bytes())?;
+        terminal::print_table_row(&table, &cells, out)?;
     }
     Ok(())
 }
