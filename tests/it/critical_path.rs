@@ -2,17 +2,17 @@
 //! compared with the makespan, and slack is checked by replays in which one node is longer by its slack.
 
 use super::commands::run_for_output;
+use super::physics::lines::{build_collective, build_kernel, build_receive, build_send};
+use super::physics::rig::build_rank_job;
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
-use chakram::ids::{NodeIndex, Rank};
+use chakram::ids::NodeIndex;
 use chakram::machine::{Machine, SendCompletion};
 use chakram::report::{
     CollectiveRecord, CriticalPathSegment, CriticalPathSummary, Observer, Report, replay_to_report,
 };
-use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
+use chakram::trace::CollectiveKind;
 use chakram::units::{Span, Time};
-use chakram::workload::{
-    EnforcedDependencyKinds, GraphBuilder, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
-};
+use chakram::workload::{NodeKind, Workload};
 use serde_json::Value;
 
 /// Keeps the critical path.
@@ -48,58 +48,19 @@ fn critical_path_summary(report: &Report) -> &CriticalPathSummary {
 /// then compute for 5 and 2 us. Rank 1 also runs a concurrent kernel of 3 us, and rank 0 has a
 /// delay of 4 us before its last kernel.
 fn two_ranks(a: u64, b: u64) -> Workload {
-    let us = Span::from_us;
-    let mut builder = WorkloadBuilder::default();
-    for rank in 0..2 {
-        let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 10);
-        let kernel = |id, name, stream, lasts, delay| NodeView {
-            recorded: us(lasts),
-            delay: us(delay),
-            lane: stream,
-            ..NodeView::new(
-                id,
-                name,
-                Op::Compute {
-                    flops: 0,
-                    bytes: 0,
-                    dtype: None,
-                },
-            )
-        };
-        let barrier = Op::Collective {
-            kind: CollectiveKind::Barrier,
-            bytes: 0,
-            group: GroupName::World,
-            root: None,
-            dimensions: None,
-            host: false,
-        };
-        let barrier = NodeView {
-            recorded: us(11),
-            ..NodeView::new(2, "barrier", barrier)
-        };
-        let (first, last) = if rank == 0 { (a, (5, 4)) } else { (b, (2, 0)) };
-        graph
-            .receive_node(&kernel(1, "first", Some(7), first, 0), &[])
-            .unwrap();
-        graph.receive_node(&barrier, &[1]).unwrap();
-        graph
-            .receive_node(&kernel(3, "last", Some(7), last.0, last.1), &[2])
-            .unwrap();
-        if rank == 1 {
-            graph
-                .receive_node(&kernel(4, "beside", Some(8), 3, 0), &[])
-                .unwrap();
-        }
-        let (graph, binding) = graph.finish_graph().unwrap();
-        let graph = builder.add_graph(graph);
-        builder
-            .add_rank(Rank(rank), graph, binding, Time::ZERO)
-            .unwrap();
-    }
-    builder
-        .finish_workload(None, MissingRankPolicy::Refuse)
-        .unwrap()
+    let kernel = |us| build_kernel(us * 1000);
+    let ranks = [(a, 5, 4), (b, 2, 0)].map(|(first, last, delay)| {
+        vec![
+            kernel(first).on(7),
+            build_collective(CollectiveKind::Barrier, 0)
+                .lasts(11_000)
+                .after(&[1]),
+            kernel(last).delayed(delay * 1000).on(7).after(&[2]),
+        ]
+    });
+    let [first, mut second] = ranks;
+    second.push(kernel(3).on(8));
+    build_rank_job(&[first, second], &[])
 }
 
 #[test]
@@ -153,41 +114,8 @@ fn nodes_may_last_longer_by_their_slack_and_no_more() {
 #[test]
 fn the_path_leads_over_what_a_send_waits_for() {
     let us = Span::from_us;
-    let mut builder = WorkloadBuilder::default();
-    for rank in 0..2 {
-        let message = Op::Message {
-            receive: rank == 1,
-            peer: 1 - rank,
-            tag: 0,
-            bytes: 9_000_000,
-            own: None,
-            host: false,
-        };
-        let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 10);
-        graph
-            .receive_node(&NodeView::new(1, "message", message), &[])
-            .unwrap();
-        if rank == 0 {
-            let op = Op::Compute {
-                flops: 0,
-                bytes: 0,
-                dtype: None,
-            };
-            let kernel = NodeView {
-                recorded: us(5),
-                ..NodeView::new(2, "behind", op)
-            };
-            graph.receive_node(&kernel, &[1]).unwrap();
-        }
-        let (graph, binding) = graph.finish_graph().unwrap();
-        let graph = builder.add_graph(graph);
-        builder
-            .add_rank(Rank(rank), graph, binding, Time::ZERO)
-            .unwrap();
-    }
-    let workload = builder
-        .finish_workload(None, MissingRankPolicy::Refuse)
-        .unwrap();
+    let sender = vec![build_send(1, 9_000_000), build_kernel(5000).after(&[1])];
+    let workload = build_rank_job(&[sender, vec![build_receive(0, 9_000_000)]], &[]);
     let preset = Machine::load_preset("dgx-h100").unwrap();
     let links = preset.topology().dimensions()[0].latency.times(2);
     let found = SendCompletion::ALL.map(|(sends, _)| {

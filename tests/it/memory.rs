@@ -4,17 +4,14 @@ mod commands;
 mod files;
 mod oracle;
 
+use super::physics::lines::{TestTraceNode, build_node};
+use super::physics::rig::{build_rank_job, encode_trace_file};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
-use chakram::ids::Rank;
 use chakram::machine::Machine;
 use chakram::report::{MemoryRow, NodeSpanRecorder, NpuTimeCategory, Report, replay_to_report};
-use chakram::trace::{
-    CollectiveKind, GroupName, MemoryChanges, MemoryLocation, NodeView, Op, Sink, TraceWriter,
-};
+use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, MemoryLocation, Op};
 use chakram::units::{Bytes, Span, Time};
-use chakram::workload::{
-    EnforcedDependencyKinds, Graph, MissingRankPolicy, Workload, WorkloadBuilder,
-};
+use chakram::workload::Workload;
 
 /// A node, with its operation, lane, nanoseconds, memory changes and dependencies. Its id is its position, from 1.
 #[derive(Clone, Debug)]
@@ -49,38 +46,27 @@ pub fn activation_changes(allocates: u64, frees: u64) -> MemoryChanges {
     }
 }
 
+fn list_test_nodes(lines: &[TraceNodeWithMemoryChanges]) -> Vec<TestTraceNode> {
+    let nodes =
+        lines.iter().map(
+            |TraceNodeWithMemoryChanges(op, lane, ns, memory, after)| TestTraceNode {
+                lane: Some(*lane),
+                ns: *ns,
+                memory: *memory,
+                after: after.clone(),
+                ..build_node(*op)
+            },
+        );
+    nodes.collect()
+}
+
 pub fn encode_trace_nodes(lines: &[TraceNodeWithMemoryChanges]) -> Vec<u8> {
-    let mut writer = TraceWriter::new(Vec::new()).unwrap();
-    for (id, TraceNodeWithMemoryChanges(op, lane, ns, memory, after)) in (1..).zip(lines) {
-        let name = format!("n{id}");
-        let node = NodeView {
-            lane: Some(*lane),
-            recorded: Span::from_ns(*ns),
-            memory: *memory,
-            ..NodeView::new(id, &name, *op)
-        };
-        writer.receive_node(&node, after).unwrap();
-    }
-    writer.into_inner()
+    encode_trace_file(&list_test_nodes(lines))
 }
 
 fn build_workload(ranks: &[Vec<TraceNodeWithMemoryChanges>]) -> Workload {
-    let mut builder = WorkloadBuilder::default();
-    for (rank, lines) in (0..).zip(ranks) {
-        let (graph, binding) = Graph::read_graph(
-            &encode_trace_nodes(lines),
-            rank,
-            EnforcedDependencyKinds::Both,
-        )
-        .unwrap();
-        let graph = builder.add_graph(graph);
-        builder
-            .add_rank(Rank(rank), graph, binding, Time::ZERO)
-            .unwrap();
-    }
-    builder
-        .finish_workload(Some(ranks.len() as u32), MissingRankPolicy::Refuse)
-        .unwrap()
+    let ranks: Vec<_> = ranks.iter().map(|lines| list_test_nodes(lines)).collect();
+    build_rank_job(&ranks, &[])
 }
 
 /// Replays the ranks with recorded communication times, on NPUs of 80 GB.

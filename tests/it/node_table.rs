@@ -1,58 +1,24 @@
 //! Tests the table of nodes: the dependency for which each node waited, and the command that prints it.
 
 use super::commands::run_chakram;
+use super::physics::lines::{TestTraceNode, build_collective, build_kernel};
+use super::physics::rig::build_rank_job;
 use chakram::engine::{CompiledReplay, ReplayOptions};
-use chakram::ids::Rank;
 use chakram::machine::Machine;
 use chakram::report::{NodeColumnValues, NodeTable, replay_to_report_with_nodes};
-use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
-use chakram::units::{Span, Time};
-use chakram::workload::{
-    EnforcedDependencyKinds, GraphBuilder, MissingRankPolicy, WorkloadBuilder,
-};
+use chakram::trace::CollectiveKind;
 
-/// Kernels of these durations in ns run on one lane, and an all-reduce follows the last kernel.
-fn add_rank_with_kernels(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
-    let op = Op::Compute {
-        flops: 0,
-        bytes: 0,
-        dtype: None,
-    };
-    let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 8);
-    for (id, &ns) in (1..).zip(kernels) {
-        let kernel = NodeView {
-            recorded: Span::from_ns(ns),
-            ..NodeView::new(id, "kernel", op)
-        };
-        graph.receive_node(&kernel, &[]).unwrap();
-    }
-    let last = kernels.len() as u64;
-    let sum = Op::Collective {
-        kind: CollectiveKind::AllReduce,
-        bytes: 1 << 20,
-        group: GroupName::World,
-        root: None,
-        dimensions: None,
-        host: false,
-    };
-    graph
-        .receive_node(&NodeView::new(last + 1, "sum, all", sum), &[last])
-        .unwrap();
-    let (graph, slots) = graph.finish_graph().unwrap();
-    let graph = builder.add_graph(graph);
-    builder
-        .add_rank(Rank(rank), graph, slots, Time::ZERO)
-        .unwrap();
+/// Returns a rank on which kernels of these durations in ns run on one lane, and an all-reduce follows the last kernel.
+fn list_kernels_and_all_reduce(kernels: &[u64]) -> Vec<TestTraceNode> {
+    let named = kernels.iter().map(|&ns| build_kernel(ns).named("kernel"));
+    let sum = build_collective(CollectiveKind::AllReduce, 1 << 20).named("sum, all");
+    named.chain([sum.after(&[kernels.len() as u64])]).collect()
 }
 
 #[test]
 fn rows_say_what_each_node_waited_for() {
-    let mut builder = WorkloadBuilder::default();
-    add_rank_with_kernels(&mut builder, 0, &[1_000, 2_000]);
-    add_rank_with_kernels(&mut builder, 1, &[5_000]);
-    let workload = builder
-        .finish_workload(None, MissingRankPolicy::Refuse)
-        .unwrap();
+    let ranks = [&[1_000, 2_000][..], &[5_000]].map(list_kernels_and_all_reduce);
+    let workload = build_rank_job(&ranks, &[]);
     let machine = Machine::load_by_name("dgx-h100").unwrap();
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let (report, table, ()) = replay_to_report_with_nodes(&prepared, ()).unwrap();

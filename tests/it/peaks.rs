@@ -2,50 +2,33 @@
 //! duration is known from another source.
 
 use crate::commands::{run_chakram, run_for_exit_code};
+use crate::physics::lines::build_node;
+use crate::physics::rig::build_rank_job;
 use chakram::engine::{CompiledReplay, KernelDurationSource, ReplayOptions, RooflinePeakFraction};
-use chakram::generate::{
-    CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, WorkloadPattern,
-};
-use chakram::ids::Rank;
+use chakram::generate::{CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan};
 use chakram::machine::Machine;
-use chakram::trace::{Dtype, NodeView, Op, Sink, TraceWriter};
-use chakram::units::{Span, Time};
-use chakram::workload::{
-    EnforcedDependencyKinds, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
-};
+use chakram::trace::{Dtype, Op};
+use chakram::units::Span;
+use chakram::workload::{NodeKind, Workload};
 
 /// A kernel, with recorded ns, FLOPs, bytes and format.
 type RecordedKernel = (u64, u64, u64, Option<Dtype>);
 
 /// Returns a job in which each rank runs these kernels one after another.
 fn build_kernel_job(ranks: &[&[RecordedKernel]]) -> Workload {
-    let mut builder = WorkloadBuilder::default();
-    for (rank, kernels) in (0..).zip(ranks) {
-        let mut writer = TraceWriter::new(Vec::new()).unwrap();
-        for (id, &(ns, flops, bytes, dtype)) in (1..).zip(*kernels) {
-            let name = format!("k{id}");
+    let ranks = ranks.iter().map(|kernels| {
+        let nodes = (1..).zip(*kernels).map(|(id, &(ns, flops, bytes, dtype))| {
             let op = Op::Compute {
                 flops,
                 bytes,
                 dtype,
             };
-            let node = NodeView {
-                recorded: Span::from_ns(ns),
-                ..NodeView::new(id, &name, op)
-            };
             let after: Vec<u64> = (1..id).rev().take(1).collect();
-            writer.receive_node(&node, &after).unwrap();
-        }
-        let (graph, binding) =
-            Graph::read_graph(&writer.into_inner(), rank, EnforcedDependencyKinds::Both).unwrap();
-        let graph = builder.add_graph(graph);
-        builder
-            .add_rank(Rank(rank), graph, binding, Time::ZERO)
-            .unwrap();
-    }
-    builder
-        .finish_workload(None, MissingRankPolicy::Refuse)
-        .unwrap()
+            build_node(op).lasts(ns).after(&after)
+        });
+        nodes.collect()
+    });
+    build_rank_job(&ranks.collect::<Vec<_>>(), &[])
 }
 
 fn roofline_options() -> ReplayOptions {
@@ -75,7 +58,7 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
     // The second kernel of rank 1 is the first kernel with FLOPs. With its third kernel and the
     // last kernel of rank 2, there are three such kernels.
     let why = replay_makespan(&build_kernel_job(&ranks)).unwrap_err();
-    let expected = "rank 1 node 2 `k2`: the kernel computes in fp8, but class `a100` of machine `dgx-a100` computes in fp64, \
+    let expected = "rank 1 node 2 `n2`: the kernel computes in fp8, but class `a100` of machine `dgx-a100` computes in fp64, \
                     fp32, tf32, fp16, bf16, int8; kernels of the job without a time: 3 in fp8, 1 in fp4\n  try: ";
     assert!(why.starts_with(expected), "{why}");
     assert!(
@@ -121,8 +104,7 @@ fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     let mut plan = ParallelismPlan::new();
     (plan.dtype, plan.tensor) = (Dtype::Fp8, 2);
     let model = chakram::model::Model::load_named("gpt2-small").unwrap();
-    let pattern = WorkloadPattern::Training(Box::new(ModelAndParallelismPlan { model, plan }));
-    let workload = CheckedWorkloadPattern::new(pattern)
+    let workload = CheckedWorkloadPattern::new(ModelAndParallelismPlan { model, plan })
         .unwrap()
         .build_workload()
         .unwrap();

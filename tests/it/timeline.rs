@@ -2,6 +2,8 @@
 //! and that every arrow has both ends.
 
 use super::commands::run_chakram;
+use super::physics::lines::{build_collective, build_kernel, build_receive, build_send};
+use super::physics::rig::build_rank_job;
 use chakram::engine::{CommTiming, CompiledReplay, KernelDurationSource, ReplayOptions};
 use chakram::generate::{
     CheckedWorkloadPattern, DataParallelPattern, P2pPattern, TrafficPattern, WorkloadPattern,
@@ -9,7 +11,7 @@ use chakram::generate::{
 use chakram::ids::Rank;
 use chakram::machine::Machine;
 use chakram::report::{TimelineFormat, TimelineSelection, TimelineWriter, replay_to_report};
-use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
+use chakram::trace::{CollectiveKind, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{
     EnforcedDependencyKinds, GraphBuilder, MissingRankPolicy, Workload, WorkloadBuilder,
@@ -239,42 +241,13 @@ fn messages_are_drawn_with_arrows() {
 }
 
 /// On each rank, two kernels of 10 and 20 us are ready at 0 and share a lane, and an all-reduce of 8 MB follows them.
-fn two_kernels_and_an_all_reduce(ranks: u32) -> Workload {
-    let mut builder = WorkloadBuilder::default();
-    for rank in 0..ranks {
-        let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 10);
-        for (id, us) in [(1, 10), (2, 20)] {
-            let op = Op::Compute {
-                flops: 0,
-                bytes: 0,
-                dtype: None,
-            };
-            let kernel = NodeView {
-                recorded: Span::from_us(us),
-                ..NodeView::new(id, "kernel", op)
-            };
-            graph.receive_node(&kernel, &[]).unwrap();
-        }
-        let op = Op::Collective {
-            kind: CollectiveKind::AllReduce,
-            bytes: 8_000_000,
-            group: GroupName::World,
-            root: None,
-            dimensions: None,
-            host: false,
-        };
-        graph
-            .receive_node(&NodeView::new(3, "sum", op), &[1, 2])
-            .unwrap();
-        let (graph, binding) = graph.finish_graph().unwrap();
-        let graph = builder.add_graph(graph);
-        builder
-            .add_rank(Rank(rank), graph, binding, Time::ZERO)
-            .unwrap();
-    }
-    builder
-        .finish_workload(None, MissingRankPolicy::Refuse)
-        .unwrap()
+fn two_kernels_and_an_all_reduce(ranks: usize) -> Workload {
+    let rank = vec![
+        build_kernel(10_000),
+        build_kernel(20_000),
+        build_collective(CollectiveKind::AllReduce, 8_000_000).after(&[1, 2]),
+    ];
+    build_rank_job(&vec![rank; ranks], &[])
 }
 
 /// Returns the values of a rank's counter, with their times in microseconds.
@@ -329,52 +302,17 @@ fn counters_say_what_waits_and_what_is_sent() {
 /// Rank 0 sends at 30 us, which takes 5 us. Rank 1 posts the receive at 0, and the receive lasts 7 us. Then both ranks
 /// enter a barrier, rank 0 after a delay of 20 us; the barrier takes 11 us on each.
 fn build_delayed_job() -> Workload {
-    let us = Span::from_us;
-    let mut builder = WorkloadBuilder::default();
-    for rank in 0..2 {
-        let mut graph = GraphBuilder::new(rank, EnforcedDependencyKinds::Both, 10);
-        let message = Op::Message {
-            receive: rank == 1,
-            peer: 1 - rank,
-            tag: 0,
-            bytes: 64,
-            own: None,
-            host: false,
-        };
-        let barrier = Op::Collective {
-            kind: CollectiveKind::Barrier,
-            bytes: 0,
-            group: GroupName::World,
-            root: None,
-            dimensions: None,
-            host: false,
-        };
-        let (first, second) = match rank {
-            0 => ((30, 5, 0), 20),
-            _ => ((0, 7, 3), 0),
-        };
-        let message = NodeView {
-            delay: us(first.0),
-            recorded: us(first.1),
-            wait: us(first.2),
-            ..NodeView::new(1, "message", message)
-        };
-        let barrier = NodeView {
-            delay: us(second),
-            recorded: us(11),
-            ..NodeView::new(2, "barrier", barrier)
-        };
-        graph.receive_node(&message, &[]).unwrap();
-        graph.receive_node(&barrier, &[1]).unwrap();
-        let (graph, binding) = graph.finish_graph().unwrap();
-        let graph = builder.add_graph(graph);
-        builder
-            .add_rank(Rank(rank), graph, binding, Time::ZERO)
-            .unwrap();
-    }
-    builder
-        .finish_workload(None, MissingRankPolicy::Refuse)
-        .unwrap()
+    let barrier = || {
+        build_collective(CollectiveKind::Barrier, 0)
+            .lasts(11_000)
+            .after(&[1])
+    };
+    let first = vec![
+        build_send(1, 64).delayed(30_000).lasts(5000),
+        barrier().delayed(20_000),
+    ];
+    let second = vec![build_receive(0, 64).lasts(7000).waited(3000), barrier()];
+    build_rank_job(&[first, second], &[])
 }
 
 /// Returns the slices of `rank` as (name, start, duration) in microseconds.

@@ -1,10 +1,12 @@
 //! Traces in a short notation, with one line per node.
 
-use chakram::trace::{CollectiveKind, Dtype, GroupName, KernelShape, Op};
+use chakram::trace::{CollectiveKind, Dtype, GroupName, KernelShape, MemoryChanges, Op};
 
 /// A node of a trace. The node's id is its position in the trace, from 1.
 #[derive(Clone, Debug)]
 pub struct TestTraceNode {
+    /// The node's name; without it, `n` and the id.
+    pub name: Option<&'static str>,
     pub op: Op<'static>,
     pub shape: Option<KernelShape>,
     pub lane: Option<i64>,
@@ -12,6 +14,7 @@ pub struct TestTraceNode {
     pub delay_ns: u64,
     pub wait_ns: u64,
     pub eager: bool,
+    pub memory: MemoryChanges,
     /// Bytes to each member and from each member, for an all-to-all of unequal parts.
     pub splits: [String; 2],
     pub after: Vec<u64>,
@@ -19,6 +22,7 @@ pub struct TestTraceNode {
 
 pub fn build_node(op: Op<'static>) -> TestTraceNode {
     TestTraceNode {
+        name: None,
         op,
         shape: None,
         lane: None,
@@ -26,6 +30,7 @@ pub fn build_node(op: Op<'static>) -> TestTraceNode {
         delay_ns: 0,
         wait_ns: 0,
         eager: false,
+        memory: MemoryChanges::default(),
         splits: Default::default(),
         after: Vec::new(),
     }
@@ -89,6 +94,11 @@ pub fn build_collective(kind: CollectiveKind, bytes: u64) -> TestTraceNode {
 }
 
 impl TestTraceNode {
+    pub fn named(mut self, name: &'static str) -> Self {
+        self.name = Some(name);
+        self
+    }
+
     pub fn after(mut self, ids: &[u64]) -> Self {
         self.after = ids.to_vec();
         self

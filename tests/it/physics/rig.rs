@@ -150,7 +150,7 @@ pub fn load_rank_traces<'l>(
 pub fn encode_trace_file(lines: &[TestTraceNode]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (id, line) in (1..).zip(lines) {
-        let name = format!("n{id}");
+        let name = line.name.map_or_else(|| format!("n{id}"), str::to_owned);
         let node = NodeView {
             kernel: line.shape,
             lane: line.lane,
@@ -158,6 +158,7 @@ pub fn encode_trace_file(lines: &[TestTraceNode]) -> Vec<u8> {
             delay: Span::from_ns(line.delay_ns),
             wait: Span::from_ns(line.wait_ns),
             eager: line.eager,
+            memory: line.memory,
             splits: AllToAllSplitText {
                 send: &line.splits[0],
                 receive: &line.splits[1],
