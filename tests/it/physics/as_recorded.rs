@@ -3,27 +3,21 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ObserverLog, ReplayOutcomeAndLog, build_machine_from_dims, build_rank_job, load_rank_traces,
-    load_released_traces, make_comm_timing_options, make_dim, replay_with,
+    ObserverLog, ReplayOutcomeAndLog, build_rank_job, build_ring_machine, load_rank_traces,
+    load_released_traces, make_comm_timing_options, replay_with,
 };
-use chakram::engine::{CommTiming, CompiledReplay, ReplayError};
+use super::stuck::expect_stuck_replay;
+use chakram::engine::{CommTiming, CompiledReplay};
 use chakram::ids::Rank;
-use chakram::machine::CollectiveAlgorithm::Ring;
-use chakram::machine::Machine;
 use chakram::report;
-use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::units::Span;
 use chakram::workload::MissingRankPolicy;
 
-fn ring_of(n: usize) -> Machine {
-    build_machine_from_dims(&[make_dim(DimensionShape::Ring, n as u32, Ring)])
-}
-
 fn replay_on_ring(ranks: &[Vec<TestTraceNode>], comm: CommTiming) -> ReplayOutcomeAndLog {
     replay_with(
         &build_rank_job(ranks, &[]),
-        &ring_of(ranks.len()),
+        &build_ring_machine(ranks.len() as u32),
         &make_comm_timing_options(comm),
     )
 }
@@ -252,7 +246,7 @@ fn the_missing_come_with_the_last() {
             .unwrap();
         replay_with(
             &workload,
-            &ring_of(3),
+            &build_ring_machine(3),
             &make_comm_timing_options(CommTiming::Recorded),
         )
         .ends()
@@ -304,7 +298,11 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
         let workload = builder
             .finish_workload(Some(2), MissingRankPolicy::Mirror)
             .unwrap();
-        let replay = replay_with(&workload, &ring_of(2), &make_comm_timing_options(comm));
+        let replay = replay_with(
+            &workload,
+            &build_ring_machine(2),
+            &make_comm_timing_options(comm),
+        );
         assert_eq!((replay.end(0, 2), replay.end(0, 3)), (310_000, 325_000));
     }
 }
@@ -394,7 +392,7 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
                 .unwrap();
             replay_with(
                 &workload,
-                &ring_of(2),
+                &build_ring_machine(2),
                 &make_comm_timing_options(CommTiming::Recorded),
             )
             .ends()
@@ -422,17 +420,8 @@ fn sends_that_wait_for_each_other_are_named() {
         ]
     };
     let ranks = [rank(1), rank(0)];
-    let workload = build_rank_job(&ranks, &[]);
-    let machine = ring_of(2);
-    let prepared = CompiledReplay::new(
-        &workload,
-        &machine,
-        &make_comm_timing_options(CommTiming::Recorded),
-    )
-    .unwrap();
-    let Err(ReplayError::Stuck(stuck)) = prepared.run(ObserverLog::default()) else {
-        panic!("nobody can go on");
-    };
+    let recorded = make_comm_timing_options(CommTiming::Recorded);
+    let stuck = expect_stuck_replay(&ranks, &recorded);
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
     let why = "rank 1 to receive 64 bytes with tag 0, rank 1 node 2 `n2` waits for 1 dependency";
@@ -459,17 +448,8 @@ fn only_those_that_a_member_waits_for_are_named() {
         vec![node(), build_send(0, 8).after(&[1]).lasts(1)],
         vec![build_kernel(1), node().after(&[1])],
     ];
-    let workload = build_rank_job(&ranks, &[]);
-    let machine = ring_of(3);
-    let prepared = CompiledReplay::new(
-        &workload,
-        &machine,
-        &make_comm_timing_options(CommTiming::Recorded),
-    )
-    .unwrap();
-    let Err(ReplayError::Stuck(stuck)) = prepared.run(ObserverLog::default()) else {
-        panic!("nobody can go on");
-    };
+    let recorded = make_comm_timing_options(CommTiming::Recorded);
+    let stuck = expect_stuck_replay(&ranks, &recorded);
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
     let why = &stuck.waiting[1].why;
@@ -484,7 +464,7 @@ fn only_those_that_a_member_waits_for_are_named() {
 /// runs with a warning.
 #[test]
 fn without_durations_there_is_nothing_to_replay() {
-    let machine = ring_of(2);
+    let machine = build_ring_machine(2);
     let rank = |peer: u32, ns| {
         let message = if peer == 1 {
             build_send(1, 8)

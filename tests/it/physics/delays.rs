@@ -3,22 +3,18 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ObserverLog, build_machine_from_dims, build_rank_job, load_released_traces, make_dim,
-    make_proptest_config, make_stepwise_options, replay_and_log, replay_with,
+    ObserverLog, build_machine_from_dims, build_rank_job, build_ring_machine, load_released_traces,
+    make_dim, make_proptest_config, make_stepwise_options, replay_and_log, replay_with,
 };
+use super::stuck::expect_stuck_replay;
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
-use chakram::machine::Machine;
 use chakram::report;
 use chakram::report::NpuTimeCategory;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
-
-fn ring_of(n: u32) -> Machine {
-    build_machine_from_dims(&[make_dim(DimensionShape::Ring, n, Ring)])
-}
 
 /// Rank 0 is released at 100 ns, and has 5 ns of delay before its first kernel, which takes 10 ns.
 /// The second kernel waits for the first kernel and for a kernel of 40 ns. It is ready 7 ns after
@@ -34,7 +30,7 @@ fn delays_count_from_the_last_dependency_or_the_release() {
     let workload = builder
         .finish_workload(Some(1), MissingRankPolicy::Refuse)
         .unwrap();
-    let replay = replay_and_log(&workload, &ring_of(1));
+    let replay = replay_and_log(&workload, &build_ring_machine(1));
     assert_eq!([replay.start(0, 1), replay.end(0, 1)], [105_000, 115_000]);
     // The kernel starts at 100 + 40 + 7, and takes 20 ns.
     assert_eq!([replay.start(0, 3), replay.end(0, 3)], [147_000, 167_000]);
@@ -46,7 +42,7 @@ fn delays_count_from_the_last_dependency_or_the_release() {
 #[test]
 fn a_delayed_node_holds_no_place_on_its_lane() {
     let lines = vec![build_kernel(10).delayed(30).on(1), build_kernel(100).on(1)];
-    let replay = replay_and_log(&build_rank_job(&[lines], &[]), &ring_of(1));
+    let replay = replay_and_log(&build_rank_job(&[lines], &[]), &build_ring_machine(1));
     assert_eq!((replay.end(0, 2), replay.end(0, 1)), (100_000, 110_000));
 }
 
@@ -61,7 +57,7 @@ fn the_end_of_a_delay_goes_by_content() {
             false => vec![build_kernel(500).on(1), after(), delayed()],
             true => vec![build_kernel(500).on(1), delayed(), after()],
         };
-        let replay = replay_and_log(&build_rank_job(&[lines], &[]), &ring_of(1));
+        let replay = replay_and_log(&build_rank_job(&[lines], &[]), &build_ring_machine(1));
         assert_eq!((replay.end(0, 2), replay.end(0, 3)), (520_000, 540_000));
     }
 }
@@ -75,7 +71,7 @@ fn a_delayed_member_arrives_late() {
         vec![build_collective(K::Barrier, 0)],
         vec![build_collective(K::Barrier, 0).delayed(1000)],
     ];
-    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(2));
+    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(2));
     assert_eq!(replay.ends(), [1_500_000, 1_000_000]);
     assert_eq!(replay.log.records[0].waited.0, 1_000_000);
 }
@@ -91,7 +87,7 @@ fn delays_are_time_of_the_host() {
         build_kernel(50).on(2).delayed(100),
         nothing.after(&[2]).delayed(25),
     ];
-    let (workload, machine) = (build_rank_job(&[lines], &[]), ring_of(1));
+    let (workload, machine) = (build_rank_job(&[lines], &[]), build_ring_machine(1));
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let (report, _) = report::replay_to_report(&prepared, None::<ObserverLog>).unwrap();
     let time = &report.rows[0].time;
@@ -112,12 +108,8 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
             build_send(peer, 64).after(&[1]).delayed(50),
         ]
     };
-    let workload = build_rank_job(&[rank(1, 10), rank(0, 90)], &[]);
-    let machine = ring_of(2);
-    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
-    let Err(ReplayError::Stuck(stuck)) = prepared.run(ObserverLog::default()) else {
-        panic!("nobody can go on");
-    };
+    let ranks = [rank(1, 10), rank(0, 90)];
+    let stuck = expect_stuck_replay(&ranks, &ReplayOptions::default());
     let circle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
     let why: Vec<_> = stuck.waiting.iter().map(|w| w.why.as_str()).collect();
@@ -133,7 +125,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
 #[test]
 fn absurd_delays_are_an_error() {
     let workload = build_rank_job(&[vec![build_kernel(1).delayed(u64::MAX)]], &[]);
-    let machine = ring_of(1);
+    let machine = build_ring_machine(1);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
     let end = prepared
         .run(ObserverLog::default())

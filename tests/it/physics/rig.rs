@@ -90,6 +90,15 @@ pub fn build_machine_from_dims(dims: &[Dim]) -> Machine {
     machine_of(dims, named.collect(), SwitchingMode::IDEAL)
 }
 
+/// Returns a machine of `size` NPUs on a ring.
+pub fn build_ring_machine(size: u32) -> Machine {
+    build_machine_from_dims(&[make_dim(
+        DimensionShape::Ring,
+        size,
+        CollectiveAlgorithm::Ring,
+    )])
+}
+
 /// Returns a machine with these dimensions and this switching mode.
 pub fn build_switching_machine(dims: &[Dim], switching: SwitchingMode) -> Machine {
     let named = dims

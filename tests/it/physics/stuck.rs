@@ -1,17 +1,15 @@
 //! Tests replays that get stuck: the waiting nodes, their reasons, and the cycle.
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
-use super::rig::{ObserverLog, build_machine_from_dims, build_rank_job, make_dim};
+use super::rig::{ObserverLog, build_rank_job, build_ring_machine};
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions, Stuck};
-use chakram::machine::CollectiveAlgorithm::Ring;
-use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 
-fn expect_stuck_replay(ranks: &[Vec<TestTraceNode>], groups: &[(&str, &[u32])]) -> Stuck {
-    let workload = build_rank_job(ranks, groups);
-    let machine =
-        build_machine_from_dims(&[make_dim(DimensionShape::Ring, ranks.len() as u32, Ring)]);
-    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
+/// Replays the ranks on a ring, and returns why the replay is stuck.
+pub fn expect_stuck_replay(ranks: &[Vec<TestTraceNode>], options: &ReplayOptions) -> Stuck {
+    let workload = build_rank_job(ranks, &[]);
+    let machine = build_ring_machine(ranks.len() as u32);
+    let prepared = CompiledReplay::new(&workload, &machine, options).unwrap();
     match prepared.run(ObserverLog::default()) {
         Err(ReplayError::Stuck(stuck)) => *stuck,
         other => panic!("expected to be stuck: {other:?}"),
@@ -37,7 +35,7 @@ fn two_ranks_that_receive_before_they_send() {
             build_send(peer, 64).after(&[2]),
         ]
     };
-    let stuck = expect_stuck_replay(&[rank(1), rank(0)], &[]);
+    let stuck = expect_stuck_replay(&[rank(1), rank(0)], &ReplayOptions::default());
     assert_eq!((stuck.completed, stuck.total), (2, 6));
     // Each receive waits for the other rank's send, and each send waits for its own rank's receive.
     let circle = vec![(0, 2), (1, 3), (1, 2), (0, 3)];
@@ -74,7 +72,8 @@ fn a_circle_of_three_and_one_that_waits_for_it() {
     ]
     .to_vec();
     ranks[0].push(build_send(3, 8).after(&[1]));
-    let (waiting, cycle) = list_waiting_and_cycle_nodes(&expect_stuck_replay(&ranks, &[]));
+    let (waiting, cycle) =
+        list_waiting_and_cycle_nodes(&expect_stuck_replay(&ranks, &ReplayOptions::default()));
     assert_eq!(waiting, [(0, 1), (1, 1), (2, 1), (3, 1)]);
     assert_eq!(cycle, [(0, 1), (1, 2), (1, 1), (2, 2), (2, 1), (0, 2)]);
 }
@@ -96,7 +95,7 @@ fn a_member_that_is_missing_where_members_gather() {
             build_send(0, 8).after(&[2]),
         ],
     ];
-    let stuck = expect_stuck_replay(&ranks, &[]);
+    let stuck = expect_stuck_replay(&ranks, &ReplayOptions::default());
     let circle = vec![(0, 2), (1, 3), (1, 2), (0, 3)];
     assert_eq!(
         list_waiting_and_cycle_nodes(&stuck),
@@ -123,7 +122,7 @@ fn a_member_that_waits_for_a_message_from_behind_the_collective() {
             build_send(0, 8).after(&[1]),
         ],
     ];
-    let stuck = expect_stuck_replay(&ranks, &[]);
+    let stuck = expect_stuck_replay(&ranks, &ReplayOptions::default());
     let circle = vec![(0, 1), (1, 2), (1, 1), (0, 2)];
     assert_eq!(
         list_waiting_and_cycle_nodes(&stuck),

@@ -2,22 +2,17 @@
 
 use super::lines::{TestTraceNode, build_collective, build_kernel, build_receive, build_send};
 use super::rig::{
-    ObserverLog, build_machine_from_dims, build_rank_job, make_dim, make_proptest_config,
-    make_stepwise_options, replay_and_log, replay_with,
+    ObserverLog, build_machine_from_dims, build_rank_job, build_ring_machine, make_dim,
+    make_proptest_config, make_stepwise_options, replay_and_log, replay_with,
 };
 use chakram::generate::{CheckedWorkloadPattern, CollectivePattern, WorkloadPattern};
 use chakram::machine::CollectiveAlgorithm::Ring;
-use chakram::machine::Machine;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 /// Returns a ring whose steps take 500 ns + 20 ns per 1,000 B.
-fn ring_of(n: u32) -> Machine {
-    build_machine_from_dims(&[make_dim(DimensionShape::Ring, n, Ring)])
-}
-
 /// The time of a collective of two members with 20,000 B, where reduce-scatter and all-gather send
 /// one message of 10,000 B each: T = 2 x (500 + 200) ns.
 const T: u64 = 1_400_000;
@@ -39,7 +34,10 @@ fn collectives_of_one_group_take_turns() {
             .build_workload()
             .unwrap();
         for options in [Default::default(), make_stepwise_options()] {
-            assert_eq!(replay_with(&workload, &ring_of(2), &options).ps(), 3 * T);
+            assert_eq!(
+                replay_with(&workload, &build_ring_machine(2), &options).ps(),
+                3 * T
+            );
         }
     }
 }
@@ -70,7 +68,7 @@ fn collectives_of_two_groups_overlap() {
 #[test]
 fn a_collective_that_is_ready_first_goes_first() {
     let rank = vec![build_kernel(10_000), all_reduce().after(&[1]), all_reduce()];
-    let replay = replay_and_log(&build_rank_job(&vec![rank; 2], &[]), &ring_of(2));
+    let replay = replay_and_log(&build_rank_job(&vec![rank; 2], &[]), &build_ring_machine(2));
     for rank in 0..2 {
         assert_eq!(
             (replay.end(rank, 2), replay.end(rank, 3)),
@@ -100,7 +98,7 @@ fn program_order_holds_until_all_are_ready() {
             all_reduce().after(&[3]),
         ],
     ];
-    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(2));
+    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(2));
     assert_eq!(
         (replay.end(0, 2), replay.end(1, 2)),
         (11_400_000, 10_900_000)
@@ -124,7 +122,7 @@ fn one_that_all_are_ready_for_overtakes() {
             all_reduce().after(&[3]),
         ],
     ];
-    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(2));
+    let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(2));
     let ends = (replay.end(0, 3), replay.end(1, 4));
     assert_eq!(ends, (500_000 + T, 500_000 + T));
 }
@@ -138,7 +136,7 @@ fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
         vec![all_reduce(), all_reduce().after(&[1])],
     ];
     let workload = build_rank_job(&ranks, &[]);
-    let machine = ring_of(2);
+    let machine = build_ring_machine(2);
     let prepared = chakram::engine::CompiledReplay::new(&workload, &machine, &Default::default());
     let result = prepared.unwrap().run(ObserverLog::default());
     assert!(result.is_ok(), "{}", result.unwrap_err());
@@ -154,7 +152,7 @@ fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
         vec![all_reduce(), build_receive(1, 8), all_reduce().after(&[2])],
     ];
     assert_eq!(
-        replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(3))
+        replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(3))
             .outcome
             .nodes,
         9
@@ -198,7 +196,7 @@ proptest! {
         ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(any_trace(calls), 3)),
     ) {
         let nodes: usize = ranks.iter().map(Vec::len).sum();
-        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &ring_of(3));
+        let replay = replay_and_log(&build_rank_job(&ranks, &[]), &build_ring_machine(3));
         prop_assert_eq!(replay.outcome.nodes, nodes as u64);
     }
 }
@@ -214,7 +212,7 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     let [on_a, on_b] = [a.clone().on(0), b.clone().on(0)];
     let ranks = [vec![on_a.clone(), on_b.clone()], vec![on_b, on_a]];
     assert_eq!(
-        replay_and_log(&build_rank_job(&ranks, groups), &ring_of(2)).ps(),
+        replay_and_log(&build_rank_job(&ranks, groups), &build_ring_machine(2)).ps(),
         2 * T
     );
     // On separate lanes, they are ready 1 us apart, and in reverse order on the other rank. Each
@@ -228,7 +226,7 @@ fn groups_that_share_a_lane_go_in_one_order_everywhere() {
         ]
     };
     let ranks = [rank(&a, &b), rank(&b, &a)];
-    let machine = ring_of(2);
+    let machine = build_ring_machine(2);
     assert_eq!(
         replay_and_log(&build_rank_job(&ranks, groups), &machine).ps(),
         2_000_000 + T
