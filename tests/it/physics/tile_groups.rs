@@ -299,17 +299,20 @@ fn one_rank_for_all_gives_the_answer_of_each_by_itself_at_length() {
 #[test]
 fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
     let torus = build_dies_machine("torus", [1, 1], [16, 2], 8);
-    let mut lines = Vec::new();
-    for _ in 0..4 {
-        for _ in 0..20 {
+    let build_rounds = |rounds| {
+        let mut lines = Vec::new();
+        for _ in 0..rounds {
+            for _ in 0..20 {
+                let last = lines.len() as u64;
+                let after: Vec<u64> = (last > 0).then_some(last).into_iter().collect();
+                lines.push(build_kernel(100).after(&after));
+            }
             let last = lines.len() as u64;
-            let after: Vec<u64> = (last > 0).then_some(last).into_iter().collect();
-            lines.push(build_kernel(100).after(&after));
+            lines.push(build_collective(K::AllReduce, 160_000).on(1).after(&[last]));
         }
-        let last = lines.len() as u64;
-        lines.push(build_collective(K::AllReduce, 160_000).on(1).after(&[last]));
-    }
-    let workload = build_rank_job(&vec![lines; 16], &[]);
+        build_rank_job(&vec![lines; 16], &[])
+    };
+    let workload = build_rounds(4);
     let row: Vec<u32> = (0..16).collect();
     let [alone, together] =
         check_aggregated_replay(&workload, &torus, (ContentionFree, &row), "a ring");
@@ -323,17 +326,7 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
     );
     // With exclusive links, only the first sum and the rehearsal of the second still simulate all members' messages:
     // each has 30 steps of 16 messages. Each other sum takes one event.
-    let mut lines = Vec::new();
-    for _ in 0..160 {
-        for _ in 0..20 {
-            let last = lines.len() as u64;
-            let after: Vec<u64> = (last > 0).then_some(last).into_iter().collect();
-            lines.push(build_kernel(100).after(&after));
-        }
-        let last = lines.len() as u64;
-        lines.push(build_collective(K::AllReduce, 160_000).on(1).after(&[last]));
-    }
-    let workload = build_rank_job(&vec![lines; 16], &[]);
+    let workload = build_rounds(160);
     let [alone, together] =
         check_aggregated_replay(&workload, &torus, (Exclusive, &row), "a ring, exclusive");
     assert_eq!(together.together, 1);
