@@ -5,7 +5,8 @@ use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter}
 use chakram::units::Span;
 use std::path::Path;
 
-const MACHINE: &str = r#"
+/// A machine of two NPUs on a ring of 50 GB/s.
+pub const TWO_NPU_RING: &str = r#"
 name = "two"
 
 [npu.one]
@@ -79,7 +80,7 @@ struct TwoRankJobFolder(tempfile::TempDir);
 impl TwoRankJobFolder {
     fn new() -> Self {
         let case = Self(tempfile::tempdir().expect("there is room"));
-        std::fs::write(case.path("machine.toml"), MACHINE).expect("there is room");
+        std::fs::write(case.path("machine.toml"), TWO_NPU_RING).expect("there is room");
         for rank in 0..2 {
             write_trace(
                 Path::new(&case.path(&format!("job.{rank}.et"))),

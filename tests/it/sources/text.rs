@@ -2,6 +2,7 @@
 
 use super::{TemporaryTestFolder, expect_cli_error, list_file_names, run_for_stdout};
 use crate::corpus::corpus_path;
+use crate::custom::TWO_NPU_RING;
 
 const TEXT: &str = "\
 HYBRID_DATA_MODEL
@@ -84,28 +85,7 @@ fn a_step_takes_what_its_stages_take() {
         "w.txt",
         "DATA\n1\nl -1 100 NONE 0 9 NONE 0 150 ALLREDUCE 1000000 1\n",
     );
-    let machine = r#"
-name = "two"
-
-[npu.one]
-memory_bandwidth = "1 TB/s"
-memory_latency = "100 ns"
-memory_capacity = "80 GB"
-lanes = 2
-host_lanes = 1
-
-[npu.one.peak]
-fp32 = "10 TFLOP/s"
-
-[[dimension]]
-name = "wire"
-shape = "ring"
-size = 2
-bandwidth = "50 GB/s"
-latency = "500 ns"
-algorithm = "ring"
-"#;
-    let machine = folder.file("machine.toml", machine);
+    let machine = folder.file("machine.toml", TWO_NPU_RING);
     let job = folder.path("job");
     run_for_stdout(&["convert", "text", &workload, "--npus", "2", "-o", &job]);
     let report = run_for_stdout(&["replay", &job, "-m", &machine, "--format", "json"]);

@@ -1,33 +1,12 @@
 //! Tests stages with different tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
 
-use super::time::{F, SIDE};
+use super::time::{F, IDEAL, SIDE};
 use super::{RankNodeSums, build_training_job, replay_training_job};
 use chakram::generate::{AdapterSums, Optimizer, ParallelismPlan, PipelineSchedule};
 use chakram::machine::Machine;
 use chakram::model::{
     LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, OperatorTensorParallelSplit,
 };
-
-/// A machine on which a FLOP takes a picosecond, and a byte takes a nanosecond over an NPU's single
-/// link.
-const MACHINE: &str = r#"
-name = "wires"
-[npu.ideal]
-memory_bandwidth = "1000000 GB/s"
-memory_latency = "0 ns"
-memory_capacity = "80 GB"
-lanes = 32
-host_lanes = 32
-[npu.ideal.peak]
-bf16 = "1 TFLOP/s"
-[[dimension]]
-name = "wire"
-shape = "switch"
-size = 16
-bandwidth = "1 GB/s"
-latency = "0 ns"
-algorithm = "ring"
-"#;
 
 /// Returns a model of two blocks, each with a product split by outputs and a product split by inputs, whose partial
 /// results of 1000 numbers are reduced.
@@ -73,7 +52,11 @@ fn make_uneven_plan(stages: [u32; 2], adapters: u32, sums: AdapterSums) -> Paral
 #[test]
 fn a_handover_between_unlike_stages_takes_its_phases() {
     const S: u64 = 2000 * 1000;
-    let machine = Machine::parse(MACHINE, "wires").unwrap();
+    // A FLOP takes a picosecond, and a byte takes a nanosecond over an NPU's single link.
+    let wire = "size = 4\nbandwidth = \"1000000 GB/s\"";
+    assert!(IDEAL.contains(wire));
+    let machine = IDEAL.replace(wire, "size = 16\nbandwidth = \"1 GB/s\"");
+    let machine = Machine::parse(&machine, "wires").unwrap();
     let took = |stages, adapters, sums| {
         let mut plan = make_uneven_plan(stages, adapters, sums);
         plan.schedule = PipelineSchedule::Inference;
