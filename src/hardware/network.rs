@@ -8,7 +8,7 @@
 //! memories, which NPUs access by loads and stores ([`MemoryLoadStoreTransfer`]).
 
 use crate::topology::link_graph::LinkGraph;
-use crate::topology::{LineSendPattern, PathLatencyAndRates};
+use crate::topology::{LineSendPattern, PathLatencyAndRates, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::setting::EnumeratedSetting;
 use chakram_base::units::{Span, Time, UnroundedBufferShare};
@@ -183,6 +183,15 @@ impl NetworkMessage {
             order: 0,
             turn: ReceiverChunkAndMessageNumber::default(),
         }
+    }
+
+    /// Returns the path between the ends: the caller's, or the one that `topology` has.
+    #[inline]
+    fn path_in(&self, topology: &Topology) -> PathLatencyAndRates {
+        let (a, b) = self.ends;
+        self.path
+            .or_else(|| topology.path_between_npus(a, b))
+            .expect("a message goes from one NPU to another")
     }
 }
 

@@ -134,11 +134,7 @@ impl<D: PortOrLinkContention> NetworkBackend for ContendedNetwork<'_, D> {
         if op >= self.in_flight.len() {
             self.in_flight.resize(op + 1, None);
         }
-        let (a, b) = message.ends;
-        let path = message
-            .path
-            .or_else(|| self.topology.path_between_npus(a, b))
-            .expect("a message goes from one NPU to another");
+        let path = message.path_in(self.topology);
         let in_flight =
             InFlightMessageAtNextServer::new(now, (message, &path), D::REACH, self.topology);
         let mut ahead = in_flight.remaining_route();

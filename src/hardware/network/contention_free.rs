@@ -130,11 +130,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
         message: &NetworkMessage,
         agenda: &mut impl EventScheduler,
     ) {
-        let (a, b) = message.ends;
-        let path = message
-            .path
-            .or_else(|| self.topology.path_between_npus(a, b))
-            .expect("a message goes from one NPU to another");
+        let path = message.path_in(self.topology);
         let slowest = path.bandwidth.serialization_time(message.amount);
         // If the path is given, the message stays in one dimension, or all messages of the operation are between the
         // same two NPUs.

@@ -167,12 +167,9 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
         message: &NetworkMessage,
         agenda: &mut impl EventScheduler,
     ) {
-        let (a, b) = message.ends;
-        let path = message
-            .path
-            .or_else(|| self.topology.path_between_npus(a, b))
-            .expect("a message goes from one NPU to another");
+        let path = message.path_in(self.topology);
         let span = path.time_message(message.amount);
+        let (a, b) = message.ends;
         let end = self.occupy_links(now, (a.into(), b.into()), span) + span;
         if message.tell_injected {
             agenda.schedule_event(end, NetworkEvent::Injected(message.op));
