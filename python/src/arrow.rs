@@ -179,6 +179,20 @@ impl Drop for ArrowArray {
     }
 }
 
+/// Returns the bits of a column, one per row, with the first row in the lowest bit.
+pub fn pack_bits(rows: impl ExactSizeIterator<Item = bool>) -> Vec<u8> {
+    let mut bits = vec![0_u8; rows.len().div_ceil(8)];
+    for (row, bit) in rows.enumerate() {
+        bits[row / 8] |= u8::from(bit) << (row % 8);
+    }
+    bits
+}
+
+/// Returns a buffer's address, which consumers read as untyped.
+pub fn address_of<T>(buffer: &[T]) -> *const c_void {
+    buffer.as_ptr().cast()
+}
+
 impl ZeroCopyColumn {
     fn schema(&self, name: &str) -> ArrowSchema {
         let dictionary = self.dictionary.as_ref().map_or(ptr::null_mut(), |values| {

@@ -1,11 +1,10 @@
 //! Builds tables from JSON documents: rows become columns, which are shared with other libraries through Arrow.
 
-use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable};
+use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable, address_of, pack_bits};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 use serde_json::{Map, Value};
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
@@ -52,10 +51,6 @@ impl ColumnValuesAndValidity {
             .map(|cell| cell.filter(|value| !value.is_null()))
             .collect();
         let known = || cells.iter().flatten();
-        let mut bits = vec![0_u8; cells.len().div_ceil(8)];
-        for (row, cell) in cells.iter().enumerate() {
-            bits[row / 8] |= u8::from(cell.is_some()) << (row % 8);
-        }
         let values = if known().all(|value| value.is_i64()) && known().next().is_some() {
             let numbers = cells.iter().map(|cell| cell.and_then(Value::as_i64));
             ColumnValues::Int(numbers.map(Option::unwrap_or_default).collect())
@@ -63,12 +58,8 @@ impl ColumnValuesAndValidity {
             let numbers = cells.iter().map(|cell| cell.and_then(Value::as_f64));
             ColumnValues::Float(numbers.map(Option::unwrap_or_default).collect())
         } else if known().all(|value| value.is_boolean()) && known().next().is_some() {
-            let mut values = vec![0_u8; cells.len().div_ceil(8)];
-            for (row, cell) in cells.iter().enumerate() {
-                let is_true = cell.and_then(Value::as_bool) == Some(true);
-                values[row / 8] |= u8::from(is_true) << (row % 8);
-            }
-            ColumnValues::Bool(values)
+            let is_true = |cell: &Option<&Value>| cell.and_then(Value::as_bool) == Some(true);
+            ColumnValues::Bool(pack_bits(cells.iter().map(is_true)))
         } else {
             let (mut offsets, mut text) = (vec![0], String::new());
             for cell in &cells {
@@ -82,15 +73,12 @@ impl ColumnValuesAndValidity {
             ColumnValues::Text(offsets, text)
         };
         Self {
-            known: bits,
+            known: pack_bits(cells.iter().map(Option::is_some)),
             values,
         }
     }
 
     fn lend(self, length: usize) -> ZeroCopyColumn {
-        fn address<T>(buffer: &[T]) -> *const c_void {
-            buffer.as_ptr().cast()
-        }
         let known: usize = self
             .known
             .iter()
@@ -99,15 +87,15 @@ impl ColumnValuesAndValidity {
         let own = Arc::new(self);
         let validity = match known == length {
             true => ptr::null(),
-            false => address(&own.known),
+            false => address_of(&own.known),
         };
         let (format, buffers) = match &own.values {
-            ColumnValues::Int(values) => (c"l", vec![validity, address(values)]),
-            ColumnValues::Float(values) => (c"g", vec![validity, address(values)]),
-            ColumnValues::Bool(values) => (c"b", vec![validity, address(values)]),
+            ColumnValues::Int(values) => (c"l", vec![validity, address_of(values)]),
+            ColumnValues::Float(values) => (c"g", vec![validity, address_of(values)]),
+            ColumnValues::Bool(values) => (c"b", vec![validity, address_of(values)]),
             ColumnValues::Text(offsets, text) => (
                 c"U",
-                vec![validity, address(offsets), address(text.as_bytes())],
+                vec![validity, address_of(offsets), address_of(text.as_bytes())],
             ),
         };
         ZeroCopyColumn {

@@ -1,11 +1,11 @@
 //! The table of nodes, shared with other libraries as Arrow.
 
-use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable};
+use crate::arrow::{Owner, ZeroCopyColumn, ZeroCopyTable, address_of, pack_bits};
 use crate::run::io_error;
 use chakram::report::{CodedTextColumn, NodeColumnValues, NodeTable, OptionalNumberColumn};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -31,10 +31,6 @@ struct TextBuffers {
     _table: Arc<NodeTable>,
 }
 
-fn advise_on_address<T>(buffer: &[T]) -> *const c_void {
-    buffer.as_ptr().cast()
-}
-
 fn lend(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> ZeroCopyColumn {
     let owner: Owner = Arc::clone(table) as Owner;
     let whole = |format, length, data| ZeroCopyColumn {
@@ -54,17 +50,14 @@ fn lend(table: &Arc<NodeTable>, column: NodeColumnValues<'_>) -> ZeroCopyColumn 
             format,
             length: column.values.len(),
             unknown: column.unknown,
-            buffers: vec![
-                advise_on_address(&column.known),
-                advise_on_address(&column.values),
-            ],
+            buffers: vec![address_of(&column.known), address_of(&column.values)],
             owner: Arc::clone(owner),
             dictionary: None,
         }
     }
     match column {
-        NodeColumnValues::U32(numbers) => whole(c"I", numbers.len(), advise_on_address(numbers)),
-        NodeColumnValues::U64(numbers) => whole(c"L", numbers.len(), advise_on_address(numbers)),
+        NodeColumnValues::U32(numbers) => whole(c"I", numbers.len(), address_of(numbers)),
+        NodeColumnValues::U64(numbers) => whole(c"L", numbers.len(), address_of(numbers)),
         NodeColumnValues::PartialU32(column) => partial(c"I", column, &owner),
         NodeColumnValues::PartialU64(column) => partial(c"L", column, &owner),
         NodeColumnValues::Text(column) => lend_texts(table, column),
@@ -81,10 +74,7 @@ fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> ZeroCopyColum
     let unknown = column.codes.iter().filter(|code| **code < 0).count();
     let mut known = Vec::new();
     if unknown > 0 {
-        known = vec![0_u8; column.codes.len().div_ceil(8)];
-        for (row, code) in column.codes.iter().enumerate() {
-            known[row / 8] |= u8::from(*code >= 0) << (row % 8);
-        }
+        known = pack_bits(column.codes.iter().map(|code| *code >= 0));
     }
     let made = Arc::new(TextBuffers {
         offsets,
@@ -98,21 +88,21 @@ fn lend_texts(table: &Arc<NodeTable>, column: &CodedTextColumn) -> ZeroCopyColum
         unknown: 0,
         buffers: vec![
             ptr::null(),
-            advise_on_address(&made.offsets),
-            advise_on_address(made.text.as_bytes()),
+            address_of(&made.offsets),
+            address_of(made.text.as_bytes()),
         ],
         owner: Arc::clone(&made) as Owner,
         dictionary: None,
     };
     let validity = match unknown {
         0 => ptr::null(),
-        _ => advise_on_address(&made.known),
+        _ => address_of(&made.known),
     };
     ZeroCopyColumn {
         format: c"i",
         length: column.codes.len(),
         unknown,
-        buffers: vec![validity, advise_on_address(&column.codes)],
+        buffers: vec![validity, address_of(&column.codes)],
         owner: made,
         dictionary: Some(Box::new(values)),
     }
