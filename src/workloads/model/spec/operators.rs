@@ -63,6 +63,28 @@ impl OperatorAxesAndTensorsSpec {
         self
     }
 
+    /// Adds norms of queries and keys to attention.
+    fn with_query_and_key_norms(self) -> Self {
+        let spec = self.with_weights("w").with_weights("w");
+        ["mnw", "mgw"].into_iter().fold(spec, |spec, axes| {
+            spec.with_kept_tensor(axes, None, WhichAttentionKernelsSaveTensor::Any)
+        })
+    }
+
+    /// Keeps the tensors that the backward pass of attention needs: the inputs, the softmax's output and, with dropout,
+    /// the mask and the masked output.
+    fn with_attention_tensors_kept(self, dropout: bool) -> Self {
+        let spec = self
+            .with_inputs_kept()
+            .with_kept_tensor("nm", Some(FULL), WhichAttentionKernelsSaveTensor::Fused)
+            .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused);
+        if !dropout {
+            return spec;
+        }
+        spec.with_kept_tensor("nmt", Some(MASK), WhichAttentionKernelsSaveTensor::Unfused)
+            .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused)
+    }
+
     fn with_inputs_kept(self) -> Self {
         let inputs = self.inputs.clone();
         let keep = |spec: Self, axes| {
@@ -207,28 +229,9 @@ impl OperatorKind {
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
-                    let [queries, keys] = ["mnw", "mgw"];
-                    spec = spec.with_weights("w").with_weights("w");
-                    spec =
-                        spec.with_kept_tensor(queries, None, WhichAttentionKernelsSaveTensor::Any);
-                    spec = spec.with_kept_tensor(keys, None, WhichAttentionKernelsSaveTensor::Any);
+                    spec = spec.with_query_and_key_norms();
                 }
-                // The backward pass needs the softmax's output and, with dropout, the mask and the
-                // masked output.
-                spec = spec
-                    .with_inputs_kept()
-                    .with_kept_tensor("nm", Some(FULL), WhichAttentionKernelsSaveTensor::Fused)
-                    .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused);
-                if dropout {
-                    spec = spec
-                        .with_kept_tensor(
-                            "nmt",
-                            Some(MASK),
-                            WhichAttentionKernelsSaveTensor::Unfused,
-                        )
-                        .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused);
-                }
-                spec
+                spec.with_attention_tensors_kept(dropout)
             }
             Self::ShapedAttention {
                 tokens,
@@ -288,27 +291,12 @@ impl OperatorKind {
                     spec.products[1].skipped = "ndu";
                 }
                 if qk_norm {
-                    spec = spec.with_weights("w").with_weights("w");
-                    spec = spec.with_kept_tensor("mnw", None, WhichAttentionKernelsSaveTensor::Any);
-                    spec = spec.with_kept_tensor("mgw", None, WhichAttentionKernelsSaveTensor::Any);
+                    spec = spec.with_query_and_key_norms();
                 }
                 if sinks {
                     spec = spec.with_weights("n");
                 }
-                spec = spec
-                    .with_inputs_kept()
-                    .with_kept_tensor("nm", Some(FULL), WhichAttentionKernelsSaveTensor::Fused)
-                    .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused);
-                if dropout {
-                    spec = spec
-                        .with_kept_tensor(
-                            "nmt",
-                            Some(MASK),
-                            WhichAttentionKernelsSaveTensor::Unfused,
-                        )
-                        .with_kept_tensor("nmt", None, WhichAttentionKernelsSaveTensor::Unfused);
-                }
-                spec
+                spec.with_attention_tensors_kept(dropout)
             }
             Self::LinearAttention {
                 tokens,
