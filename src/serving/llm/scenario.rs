@@ -447,12 +447,24 @@ fn require_engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, C
     field.read_table(Some(&allowed))
 }
 
+/// Rejects a table that has one of `keys`, with an error that expected `expected` instead.
+fn refuse_keys<'k>(
+    table: &ConfigTable<'_>,
+    keys: impl IntoIterator<Item = &'k str>,
+    expected: &str,
+) -> Result<(), ConfigError> {
+    match keys.into_iter().find_map(|key| table.get(key)) {
+        Some(field) => Err(field.invalid_value_error(field.raw_text(), expected)),
+        None => Ok(()),
+    }
+}
+
 fn parse_served_llm(
     engine: &ConfigTable<'_>,
     folder: &Path,
 ) -> Result<Option<LlmModelAndServingOptions>, ConfigError> {
     let Some(field) = engine.get("model") else {
-        for key in [
+        let of_model = [
             "tensor",
             "weights",
             "expert_weights",
@@ -466,14 +478,12 @@ fn parse_served_llm(
             "graph_tokens",
             "kv",
             "memory_utilization",
-        ] {
-            if let Some(field) = engine.get(key) {
-                return Err(field.invalid_value_error(
-                    field.raw_text(),
-                    "no such key, because [engine] names no model",
-                ));
-            }
-        }
+        ];
+        refuse_keys(
+            engine,
+            of_model,
+            "no such key, because [engine] names no model",
+        )?;
         return Ok(None);
     };
     let name = field.read_line()?;
@@ -555,20 +565,15 @@ fn parse_step_profile(
     folder: &Path,
 ) -> Result<Option<StepProfileReadOptions>, ConfigError> {
     let Some(path) = table.get("profile") else {
-        for key in [
+        let of_profile = [
             "rows",
             "layers",
             "experts",
             "skew",
             "graph_saving",
             "graph_tokens",
-        ] {
-            if let Some(field) = table.get(key) {
-                return Err(
-                    field.invalid_value_error(field.raw_text(), "no such key without `profile`")
-                );
-            }
-        }
+        ];
+        refuse_keys(table, of_profile, "no such key without `profile`")?;
         return Ok(None);
     };
     let rows = table.read_optional("rows", |field| {
@@ -583,10 +588,11 @@ fn parse_step_profile(
     })?;
     let graph_tokens = match graph_saving {
         Span::ZERO => {
-            if let Some(field) = table.get("graph_tokens") {
-                return Err(field
-                    .invalid_value_error(field.raw_text(), "no such key without `graph_saving`"));
-            }
+            refuse_keys(
+                table,
+                ["graph_tokens"],
+                "no such key without `graph_saving`",
+            )?;
             0
         }
         _ => table.read_count("graph_tokens", 1 << 20)?,
@@ -641,13 +647,9 @@ fn parse_arrivals(table: &ConfigTable<'_>, folder: &Path) -> Result<LlmArrivals,
         Name::AtOnce => &[],
         Name::File => &["file", "speed"],
     };
-    for key in ["rate", "burst", "every", "users", "think", "file", "speed"] {
-        if let Some(field) = table.get(key).filter(|_| !own.contains(&key)) {
-            return Err(
-                field.invalid_value_error(field.raw_text(), "no such key with these arrivals")
-            );
-        }
-    }
+    let others = ["rate", "burst", "every", "users", "think", "file", "speed"];
+    let others = others.into_iter().filter(|key| !own.contains(key));
+    refuse_keys(table, others, "no such key with these arrivals")?;
     let rate = || {
         table
             .require_field("rate", "requests per second")?
