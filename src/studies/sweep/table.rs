@@ -164,9 +164,10 @@ impl<'s> SweepTable<'s> {
         };
         let open_rows = match open {
             0 => String::new(),
-            1 => "1 row that was not replayed may be within it, because its bound is".to_owned(),
+            1 => "1 row that was not replayed may be within it, because its bound is not beyond it"
+                .to_owned(),
             _ => format!(
-                "{} rows that were not replayed may be within it, because their bounds are",
+                "{} rows that were not replayed may be within it, because their bounds are not beyond it",
                 chakram_base::units::format_thousands(open as u64)
             ),
         };
