@@ -8,12 +8,34 @@ use super::report::compare::{RatePoint, RateSweep, ServeCapacity};
 use super::scenario::Scenario;
 use super::{RequestServeTimeLimitOption, serve_requests};
 use chakram_base::setting::SettingKey;
+use chakram_base::units::format_percent;
 
 /// Number of bisection steps. Ten steps narrow a range whose ends differ by a factor of two to a thousandth of its
 /// width.
 const STEPS: u32 = 10;
 /// Maximum number of times that the rate is doubled or halved to find a range.
 const DOUBLINGS: u32 = 40;
+/// Below this load, requests wait so rarely that halving the rate about halves the number of those that wait.
+const LOW_LOAD: f64 = 0.3;
+
+/// What a run at one rate showed.
+struct TriedRate {
+    /// True if enough requests met their limits, and the processors can serve the offered load.
+    is_enough: bool,
+    /// Fraction of the requests that met their limits.
+    attained: f64,
+    /// Offered load, or the cores' utilization if the load is unknown.
+    load: f64,
+}
+
+impl TriedRate {
+    /// Returns true if lower rates do not help, because this run had half the rate of `before`, and requests rarely
+    /// waited for others in either. If waiting were the reason for late requests, about half as many would be late.
+    fn shows_no_gain_over(&self, before: &Self, attain: f64) -> bool {
+        before.load < LOW_LOAD
+            && self.attained - before.attained <= 0.1 * (attain - self.attained)
+    }
+}
 
 fn serve_at_rate(
     scenario: &Scenario,
@@ -60,7 +82,7 @@ pub fn sweep_rates(
 /// # Errors
 ///
 /// Returns the errors of [`sweep_rates`]. Also fails if requests have no limit, if even the lowest rate tried is too
-/// high, or if even the highest one is sustainable.
+/// high, if requests are too slow even when they rarely wait, or if even the highest rate is sustainable.
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -68,7 +90,7 @@ pub fn find_capacity(
     attain: f64,
 ) -> Result<RateSweep, ServeError> {
     let mut points: Vec<RatePoint> = Vec::new();
-    let mut does = |rate_per_s: f64| -> Result<bool, ServeError> {
+    let mut does = |rate_per_s: f64| -> Result<TriedRate, ServeError> {
         let report = serve_at_rate(scenario, platform, options, rate_per_s)?;
         let Some(all) = report
             .row_of_all_models()
@@ -84,8 +106,15 @@ pub fn find_capacity(
         // that the offered load is below 1.
         let enough = all.attained.is_some_and(|share| share >= attain)
             && report.offered_load.is_none_or(|load| load < 1.0);
+        let found = TriedRate {
+            is_enough: enough,
+            attained: all.attained.unwrap_or(0.0),
+            load: report
+                .offered_load
+                .unwrap_or_else(|| report.mean_utilisation()),
+        };
         points.push(RatePoint { rate_per_s, report });
-        Ok(enough)
+        Ok(found)
     };
     let none = |what: &str| {
         ServeError::Unfit(format!(
@@ -97,11 +126,12 @@ pub fn find_capacity(
     let begin = scenario.arrivals_per_second().unwrap_or(1.0);
     let (mut low, mut high) = (begin, begin);
     let mut doublings = 0;
-    if does(begin)? {
+    let mut tried = does(begin)?;
+    if tried.is_enough {
         loop {
             high *= 2.0;
             doublings += 1;
-            if !does(high)? {
+            if !does(high)?.is_enough {
                 break;
             }
             low = high;
@@ -113,10 +143,23 @@ pub fn find_capacity(
         loop {
             low /= 2.0;
             doublings += 1;
-            if does(low)? {
+            let lower = does(low)?;
+            if lower.is_enough {
                 break;
             }
-            high = low;
+            if lower.shows_no_gain_over(&tried, attain) {
+                return Err(ServeError::Unfit(format!(
+                    "scenario {:?}: no rate keeps the limits: requests are too slow even when they hardly wait; at {} requests/s \
+                     (rho {:.3}), found {} of the requests within their limits, expected {}\n  \
+                     try: longer limits, or a smaller share of requests",
+                    scenario.name,
+                    super::report::text::format_rate(low),
+                    lower.load,
+                    format_percent(lower.attained),
+                    format_percent(attain)
+                )));
+            }
+            (high, tried) = (low, lower);
             if doublings == DOUBLINGS {
                 return Err(none("no"));
             }
@@ -124,7 +167,7 @@ pub fn find_capacity(
     }
     for _ in 0..STEPS {
         let middle = (low + high) / 2.0;
-        if does(middle)? {
+        if does(middle)?.is_enough {
             low = middle;
         } else {
             high = middle;

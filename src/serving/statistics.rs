@@ -367,7 +367,8 @@ impl LevelOverTime {
         let mut at = self.since.0;
         while at < now.0 {
             let interval = at / self.width.0;
-            let end = (interval + 1) * self.width.0;
+            // The last interval may end beyond the largest time.
+            let end = (interval + 1).saturating_mul(self.width.0);
             let until = end.min(now.0);
             let interval = interval as usize;
             self.current = (interval, end);
@@ -480,6 +481,17 @@ mod tests {
                 "{degrees}"
             );
         }
+    }
+
+    #[test]
+    fn levels_may_last_until_the_largest_time() {
+        let mut curve = LevelOverTime::default();
+        curve.change_level(Time(0), 1);
+        curve.change_level(Time(u64::MAX), -1);
+        assert_eq!(
+            curve.level_integral_until(Time(u64::MAX)),
+            u128::from(u64::MAX)
+        );
     }
 
     #[test]

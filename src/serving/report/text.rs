@@ -14,7 +14,7 @@ pub fn render_text(report: &ServeReport, style: TextStyleWidthAndDetail) -> Stri
     out
 }
 
-pub(super) fn format_rate(per_second: f64) -> String {
+pub(in super::super) fn format_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e6 => format!("{rate:.3e}"),
         rate if rate >= 1000.0 => format_thousands(rate.round() as u64),

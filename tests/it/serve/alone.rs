@@ -62,6 +62,26 @@ fn capacity_follows_from_the_time_alone() {
     );
 }
 
+/// A request takes 1 us alone, so no rate keeps a limit of 900 ns.
+#[test]
+fn limits_below_the_time_alone_have_no_capacity() {
+    let cores = four_cores();
+    let options = RequestServeTimeLimitOption::from_serve_time_limit(Some(Span(900_000)));
+    for rate in [100.0, 700_000.0, 5_000_000.0] {
+        let scenario = build_scenario(&format_branches_scenario(rate, "poisson", ""));
+        let error = find_capacity(&scenario, Some(&cores), options, 0.99)
+            .expect_err("it is refused")
+            .to_string();
+        for expected in [
+            "no rate keeps the limits",
+            "found 0.0 % of the requests within their limits, expected 99.0 %",
+            "try: longer limits",
+        ] {
+            assert!(error.contains(expected), "{expected}: {error}");
+        }
+    }
+}
+
 /// With several slots, a request occupies one for as long as it takes alone, even if it leaves cores idle. With
 /// unlimited slots, only its work counts.
 #[test]
