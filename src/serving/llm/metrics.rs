@@ -200,6 +200,8 @@ pub(super) struct LlmRunRecorder {
     pub first_arrival: Option<Time>,
     pub last_arrival: Time,
     pub arrived_in_all: u64,
+    /// Number of requests whose answers have no tokens in their file.
+    pub empty_answers: u64,
     pub completed_in_all: u64,
     pub output_in_all: u64,
     /// Number of tokens that had keys and values when their request completed, summed over all completed requests.
@@ -251,6 +253,7 @@ impl LlmRunRecorder {
             first_arrival: None,
             last_arrival: Time::ZERO,
             arrived_in_all: 0,
+            empty_answers: 0,
             completed_in_all: 0,
             output_in_all: 0,
             computed_in_all: 0,

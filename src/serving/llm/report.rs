@@ -653,6 +653,12 @@ fn report_warnings(
             format_thousands(*count)
         ));
     }
+    if recorder.empty_answers > 0 {
+        all.push(format!(
+            "{} requests failed in the trace (answers of 0 tokens): each is served with an answer of 1 token",
+            format_thousands(recorder.empty_answers)
+        ));
+    }
     if report.preemptions > 0 {
         all.push(format!(
             "requests were preempted {} times for lack of blocks, and {} tokens were computed again",

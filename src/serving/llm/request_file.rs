@@ -4,7 +4,7 @@
 //! - Azure's traces have the columns `TIMESTAMP` (a date and a time of day, or seconds),
 //!   `ContextTokens` and `GeneratedTokens`.
 //! - BurstGPT's traces have the columns `Timestamp` in seconds, `Request tokens` and
-//!   `Response tokens`.
+//!   `Response tokens`. `Response tokens` is 0 if a request failed.
 //! - Other tables have the columns `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or
 //!   `prompt_tokens`, and `output_toks` or `output_tokens`.
 //! - Any table may also have the columns `priority` (the lowest number is the most urgent), and
@@ -45,6 +45,8 @@ pub struct FileRequestSource {
     last: Time,
     /// Number of requests read so far. It identifies the tokens that a request does not share with others.
     count: u64,
+    /// Number of requests read so far whose answers have no tokens. Each is served as an answer of one token.
+    empty_answers: u64,
 }
 
 enum RequestFileReader {
@@ -101,8 +103,10 @@ const OUTPUTS: &[&str] = &[
     "output_toks",
     "output_tokens",
     "GeneratedTokens",
-    "Response tokens",
+    FAILED_AT_ZERO,
 ];
+/// The column of BurstGPT's traces in which 0 means that a request failed (Wang et al., BurstGPT, 2024).
+const FAILED_AT_ZERO: &str = "Response tokens";
 
 impl FileRequestSource {
     /// Opens the file at `path`. Arrivals are `speed` times as fast as in the file. If a table's name ends in
@@ -190,7 +194,13 @@ impl FileRequestSource {
             first: None,
             last: Time::ZERO,
             count: 0,
+            empty_answers: 0,
         })
+    }
+
+    /// Returns the number of requests read so far whose answers have no tokens in the file.
+    pub fn empty_answer_count(&self) -> u64 {
+        self.empty_answers
     }
 
     /// Returns the next request, or `None` at the end of the file. A file without requests is an error.
@@ -220,8 +230,20 @@ impl FileRequestSource {
                 .then_some(count as u32)
                 .ok_or_else(|| refuse(found, &expected))
         };
-        // Engines treat an empty prompt as a single token, and produce at least one token.
-        let (prompt, output) = (length(row.tokens[0])?.max(1), length(row.tokens[1])?.max(1));
+        let at_least_one = |count: f64, what: &str| match length(count)? {
+            0 => Err(refuse(
+                format!("0 tokens in the {what}"),
+                "at least 1 token",
+            )),
+            tokens => Ok(tokens),
+        };
+        let prompt = at_least_one(row.tokens[0], "prompt")?;
+        let is_failed = row.tokens[1] == 0.0 && self.marks_failed_requests();
+        let output = match is_failed {
+            // The trace does not state the answer that the request would have had.
+            true => 1,
+            false => at_least_one(row.tokens[1], "answer")?,
+        };
         let number = |value: f64, what: &str| {
             let whole = value.fract() == 0.0 && (0.0..=f64::from(1 << 30)).contains(&value);
             let expected = format!("{what}, a whole number from 0 to 2^30");
@@ -244,6 +266,7 @@ impl FileRequestSource {
         };
         self.last = at;
         self.count += 1;
+        self.empty_answers += u64::from(is_failed);
         Ok(Some(IncomingRequest {
             at,
             class: 0,
@@ -260,6 +283,16 @@ impl FileRequestSource {
             conversation: None,
             priority: priority.map(|priority| priority as i32),
         }))
+    }
+
+    /// Returns true if the file has the columns of BurstGPT's traces, whose failed requests have answers of 0 tokens.
+    fn marks_failed_requests(&self) -> bool {
+        match &self.rows {
+            RequestFileReader::Table { reader, tokens, .. } => {
+                reader.column_names()[tokens[1]] == FAILED_AT_ZERO
+            }
+            RequestFileReader::Objects { .. } => false,
+        }
     }
 
     fn no_requests_error(&self) -> ServeError {

@@ -715,6 +715,7 @@ impl<'s> LlmRunState<'s> {
             self.recorder.busy_ps.push(engine.busy_ps);
         }
         self.recorder.arrived_in_all = self.arrived;
+        self.recorder.empty_answers = self.source.empty_answer_count();
         self.recorder.close_records();
         Ok(self.recorder)
     }

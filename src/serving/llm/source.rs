@@ -21,6 +21,8 @@ pub struct RequestSource<'w> {
     came: u64,
     last: Time,
     file: Option<FileRequestSource>,
+    /// Number of requests so far whose answers have no tokens in the file.
+    empty_answers: u64,
 }
 
 impl<'w> RequestSource<'w> {
@@ -46,6 +48,7 @@ impl<'w> RequestSource<'w> {
             came: 0,
             last: Time::ZERO,
             file,
+            empty_answers: 0,
         })
     }
 
@@ -90,12 +93,19 @@ impl<'w> RequestSource<'w> {
         let Some(request) = file.next()? else {
             return Ok(None);
         };
+        let empty_answers = file.empty_answer_count();
         if self.is_after_workload_end(request.at) {
             return Ok(None);
         }
+        self.empty_answers = empty_answers;
         self.drawn += 1;
         self.came += 1;
         Ok(Some(request))
+    }
+
+    /// Returns the number of requests so far whose answers have no tokens in the file.
+    pub fn empty_answer_count(&self) -> u64 {
+        self.empty_answers
     }
 
     /// Returns the request that a user sends at `at`. Returns `None` once the scenario's maximum number of requests or

@@ -67,12 +67,45 @@ fn files_without_requests_are_refused() {
             "",
             "the file of requests is JSON, expected CSV",
         ),
+        (
+            "prompt.csv",
+            "arrival_s,input_toks,output_toks\n0,100,10\n1,0,10\n",
+            "",
+            "prompt.csv:3: found 0 tokens in the prompt, expected at least 1 token",
+        ),
+        (
+            "answer.csv",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n0,100,0\n",
+            "",
+            "answer.csv:2: found 0 tokens in the answer, expected at least 1 token",
+        ),
+        (
+            "answer.jsonl",
+            "{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 0}\n",
+            "",
+            "answer.jsonl:1: found 0 tokens in the answer, expected at least 1 token",
+        ),
     ] {
         let path = folder.path().join(name).display().to_string();
         std::fs::write(&path, text).unwrap();
         let error = expect_cli_error(&[&MODEL[..], &["--arrivals", &(path + filter)]].concat());
         assert!(error.contains(expected), "{name}: {error}");
     }
+}
+
+/// In BurstGPT's traces, an answer of 0 tokens means that the request failed.
+#[test]
+fn failed_requests_of_traces_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("burst.csv").display().to_string();
+    let text = "Timestamp,Model,Request tokens,Response tokens\n5,a,100,10\n6,a,100,0\n7,a,100,0\n";
+    std::fs::write(&path, text).unwrap();
+    let report = run_for_output(&[&MODEL[..], &["--arrivals", &path]].concat());
+    let report = report.replace("\n    ", " ");
+    assert!(
+        report.contains("2 requests failed in the trace (answers of 0 tokens)"),
+        "{report}"
+    );
 }
 
 #[test]
