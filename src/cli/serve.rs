@@ -71,7 +71,7 @@ pub struct ServeArgs {
     /// Find the highest arrival rate at which enough requests meet their limit
     #[arg(long, help_heading = LOAD, conflicts_with = "rate")]
     find_capacity: bool,
-    /// Share of requests that must meet their limits, for --find-capacity and --plan
+    /// Share of requests that must meet their limits, for --find-capacity and --plan; 1 means all requests of the run
     #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_nonzero_share)]
     attain: f64,
     /// Limit on serve times, for goodput and capacity; the default is the models' deadlines; for a language model, give

@@ -448,8 +448,14 @@ pub fn run(
         ReportDestinationAndOutputs::create_at_path(out, file.unwrap_or(Path::new("-")), outputs)?;
     let style = to.text_style();
     if args.llm.plan || args.find_capacity {
-        let rendered = plan_or_find_capacity(args, &scenario, machine.as_ref(), style)?;
+        let (rendered, has_answer) =
+            plan_or_find_capacity(args, &scenario, machine.as_ref(), style)?;
         to.write_report(&rendered)?;
+        if !has_answer {
+            return Err("the plan has no answer: none of the tried numbers of NPUs keeps the limits\n  \
+                        try: longer limits, a smaller --attain, or --requests for a longer run"
+                .into());
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let mut report = None;
@@ -503,16 +509,17 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the result of `--plan` or `--find-capacity`.
+/// Returns the result of `--plan` or `--find-capacity`, and whether it is an answer. A plan without an answer still shows
+/// what was tried.
 fn plan_or_find_capacity(
     args: &ServeArgs,
     scenario: &LlmScenario,
     machine: Option<&Machine>,
     style: TextStyleWidthAndDetail,
-) -> Result<String, Box<dyn Error>> {
+) -> Result<(String, bool), Box<dyn Error>> {
     if let (true, Some(machine)) = (args.llm.plan, machine) {
         let found = plan_capacity(scenario, machine, args.attain)?;
-        return Ok(match args.format {
+        let rendered = match args.format {
             ServeFormat::Json => VersionedDocument::new(
                 "chakram.serve-llm-plan.1",
                 LlmCapacityPlanDocument { plan: &found },
@@ -520,13 +527,14 @@ fn plan_or_find_capacity(
             .to_json_text(),
             ServeFormat::Csv => plan_report::render_plan_csv(&found),
             ServeFormat::Text => plan_report::render_plan(&found, style),
-        });
+        };
+        return Ok((rendered, found.chosen.is_some()));
     }
     let Some(row) = find_highest_scenario_rate(scenario, machine, args.attain)? else {
         return Err("no rate keeps the limits: requests are too slow even when served alone, or too few for a \
-                    decision\n  try: longer limits, or --requests for a longer run".into());
+                    decision\n  try: longer limits, a smaller --attain, or --requests for a longer run".into());
     };
-    Ok(match args.format {
+    let rendered = match args.format {
         ServeFormat::Json => VersionedDocument::new(
             "chakram.serve-llm-capacity.1",
             LlmHighestRequestRateDocument { capacity: &row },
@@ -534,7 +542,8 @@ fn plan_or_find_capacity(
         .to_json_text(),
         ServeFormat::Csv => plan_report::render_highest_rate_csv(&row),
         ServeFormat::Text => plan_report::format_highest_rate(&row, args.attain, &scenario.limits),
-    })
+    };
+    Ok((rendered, true))
 }
 
 #[derive(Serialize)]

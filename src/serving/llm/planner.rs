@@ -33,10 +33,18 @@ impl LimitAttainmentVerdict {
     }
 
     /// Returns the verdict on whether the fraction `attain` is reached if `met` of `all` requests met their limits.
-    /// Uses Wilson's interval.
+    /// Uses Wilson's interval. No interval lies above 1, so with `attain` = 1, all requests of the run must meet their
+    /// limits.
     pub fn judge_met_fraction(met: u64, all: u64, attain: f64) -> Self {
         if all == 0 {
             return Self::Open;
+        }
+        if attain >= 1.0 {
+            return if met == all {
+                Self::Met
+            } else {
+                Self::Missed
+            };
         }
         let (n, z) = (all as f64, 1.96);
         let share = met as f64 / n;
@@ -391,6 +399,13 @@ fn scenario_with_one_engine(scenario: &LlmScenario, tensor: Option<u32>) -> LlmS
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_requests_can_be_required() {
+        let judge = |met| LimitAttainmentVerdict::judge_met_fraction(met, 1000, 1.0);
+        assert_eq!(judge(1000), LimitAttainmentVerdict::Met);
+        assert_eq!(judge(999), LimitAttainmentVerdict::Missed);
+    }
 
     /// If 995 of 1,000 requests met their limits, the interval is 98.8 to 99.8 %. If all 1,000 did, the interval starts
     /// at 99.6 %.

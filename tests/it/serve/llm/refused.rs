@@ -171,3 +171,17 @@ fn plans_run_until_requests_are_complete() {
     );
     assert!(of("rho") < 1.0, "{text}");
 }
+
+/// With --attain 1, all requests of the run must meet the limits. A limit below the time of a lone request has no answer.
+#[test]
+fn plans_without_an_answer_fail() {
+    let load = ["--input", "100", "--output", "10", "--requests", "50"];
+    let base = [&MODEL[..], &load, &["--tensor", "1"]].concat();
+    for search in [&["--plan", "--rate", "4"][..], &["--find-capacity"]] {
+        let words = [&base[..], search].concat();
+        run_for_output(&[&words[..], &["--slo", "ttft=10s", "--attain", "1"]].concat());
+        let error = expect_cli_error(&[&words[..], &["--slo", "ttft=1us"]].concat());
+        assert!(error.contains("keeps the limits"), "{search:?}: {error}");
+        assert!(error.contains("try: longer limits"), "{search:?}: {error}");
+    }
+}
