@@ -24,6 +24,9 @@ use std::process::ExitCode;
 
 use llm::{LlmArgs, LlmModelOrScenario, SloLimitsArg};
 
+/// Share of requests that must meet their limits if the user gives none.
+const DEFAULT_ATTAIN: f64 = 0.99;
+
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
@@ -71,9 +74,10 @@ pub struct ServeArgs {
     /// Find the highest arrival rate at which enough requests meet their limit
     #[arg(long, help_heading = LOAD, conflicts_with = "rate")]
     find_capacity: bool,
-    /// Share of requests that must meet their limits, for --find-capacity and --plan; 1 means all requests of the run
-    #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_nonzero_share)]
-    attain: f64,
+    /// Share of requests that must meet their limits, for --find-capacity and --plan (default: 0.99); 1 means all
+    /// requests of the run
+    #[arg(long, help_heading = LOAD, value_name = "SHARE", value_parser = parse_nonzero_share)]
+    attain: Option<f64>,
     /// Limit on serve times, for goodput and capacity; the default is the models' deadlines; for a language model, give
     /// ttft=TIME,tpot=TIME,e2e=TIME
     #[arg(long, help_heading = REPORT, value_name = "TIME")]
@@ -197,6 +201,13 @@ impl ServeArgs {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
         let requests = self.table == Some(ServeTable::Requests);
+        if self.attain.is_some() && !self.find_capacity && !self.llm.plan {
+            return Err(
+                "--attain has no effect: it sets the share of requests that --find-capacity or --plan must reach\n  \
+                        try: --find-capacity, or --plan for a language model"
+                    .to_owned(),
+            );
+        }
         if self.table == Some(ServeTable::Levels) && sweeps {
             return Err(
                 "--table levels shows a single run, but several rates are compared\n  try: --rate, for one of the rates"
@@ -218,6 +229,11 @@ impl ServeArgs {
             );
         }
         Ok(())
+    }
+
+    /// Returns the share of requests that must meet their limits.
+    fn required_share(&self) -> f64 {
+        self.attain.unwrap_or(DEFAULT_ATTAIN)
     }
 
     /// Returns the scenario `own` after the command line's settings have changed it.
@@ -458,7 +474,7 @@ fn sweep_platform_rates(
     options: RequestServeTimeLimitOption,
 ) -> Result<RateSweep, ServeError> {
     let mut found = match args.find_capacity {
-        true => find_capacity(scenario, platform, options, args.attain)?,
+        true => find_capacity(scenario, platform, options, args.required_share())?,
         false => sweep_rates(scenario, platform, options, &args.rates)?,
     };
     // A scenario draws random numbers either at every rate or at none, so check only the first rate.

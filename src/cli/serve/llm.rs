@@ -58,7 +58,7 @@ pub struct LlmArgs {
     /// Find the fewest NPUs on which enough requests meet the limits of --slo, and the highest request rate of these
     /// NPUs
     #[arg(long, help_heading = MODEL, conflicts_with_all = ["replicas", "find_capacity", "users", "arrivals", "html", "table"])]
-    plan: bool,
+    pub(super) plan: bool,
 }
 
 /// Parsed value of `--slo`: one limit on request times, or several for a language model.
@@ -518,7 +518,7 @@ fn plan_or_find_capacity(
     style: TextStyleWidthAndDetail,
 ) -> Result<(String, bool), Box<dyn Error>> {
     if let (true, Some(machine)) = (args.llm.plan, machine) {
-        let found = plan_capacity(scenario, machine, args.attain)?;
+        let found = plan_capacity(scenario, machine, args.required_share())?;
         let rendered = match args.format {
             ServeFormat::Json => VersionedDocument::new(
                 "chakram.serve-llm-plan.1",
@@ -530,7 +530,7 @@ fn plan_or_find_capacity(
         };
         return Ok((rendered, found.chosen.is_some()));
     }
-    let Some(row) = find_highest_scenario_rate(scenario, machine, args.attain)? else {
+    let Some(row) = find_highest_scenario_rate(scenario, machine, args.required_share())? else {
         return Err("no rate keeps the limits: requests are too slow even when served alone, or too few for a \
                     decision\n  try: longer limits, a smaller --attain, or --requests for a longer run".into());
     };
@@ -541,7 +541,7 @@ fn plan_or_find_capacity(
         )
         .to_json_text(),
         ServeFormat::Csv => plan_report::render_highest_rate_csv(&row),
-        ServeFormat::Text => plan_report::format_highest_rate(&row, args.attain, &scenario.limits),
+        ServeFormat::Text => plan_report::format_highest_rate(&row, args.required_share(), &scenario.limits),
     };
     Ok((rendered, true))
 }

@@ -77,8 +77,14 @@ fn settings_without_effect_are_named() {
             "{requests}"
         );
     });
-    let output = run_chakram(&["serve", "x.toml", "--attain", "0.9"]);
-    assert_eq!(output.status.code(), Some(2));
+    // A share is for searches only.
+    with_scenario(|scenario, _| {
+        let output = run_chakram(&["serve", scenario, "--slo", "20 ms", "--attain", "0.9"]);
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("--attain has no effect"), "{error}");
+        assert!(error.contains("--find-capacity or --plan"), "{error}");
+    });
 }
 
 /// Every number on the page with a path into the JSON equals the value there.
