@@ -58,6 +58,9 @@ fn write_all(out: &mut String, plan: &LlmCapacityPlan, style: TextStyleWidthAndD
         None => "none of the tried numbers of NPUs keeps the limits".to_owned(),
     };
     write_paragraph(out, &answer, "  answer    ", 12, style.heading)?;
+    if let Some(text) = describe_missing_npus(plan) {
+        write_paragraph(out, &text, "  machine   ", 12, style.warning)?;
+    }
     let table = TextTable::new([
         left_aligned_column("NPUS AN ENGINE", 14),
         right_aligned_column("engines", 8),
@@ -78,7 +81,7 @@ fn write_all(out: &mut String, plan: &LlmCapacityPlan, style: TextStyleWidthAndD
             &[
                 &row.tensor,
                 &row.replicas,
-                &row.npus,
+                &format!("{}{}", row.npus, if row.exceeds_machine() { "*" } else { "" }),
                 &format_percent(row.attained),
                 &row.verdict.name_of_verdict(),
                 &row.rho.map_or("-".to_owned(), |rho| format!("{rho:.2}")),
@@ -92,6 +95,24 @@ fn write_all(out: &mut String, plan: &LlmCapacityPlan, style: TextStyleWidthAndD
                 number tried. \"met\" means that the 95 % interval of the share is above the required share, as \
                 if requests were independent.";
     write_paragraph(out, text, "  ", 2, plain)
+}
+
+/// Says that the chosen row, or else the first such row, has more NPUs than the machine, and which machine has enough.
+/// Returns `None` if the machine has enough NPUs for all rows.
+fn describe_missing_npus(plan: &LlmCapacityPlan) -> Option<String> {
+    let chosen = plan.chosen.map(|at| &plan.rows[at]);
+    let row = chosen
+        .into_iter()
+        .chain(&plan.rows)
+        .find(|row| row.exceeds_machine())?;
+    let larger = row.larger_machine.as_ref();
+    let larger = larger.map_or(String::new(), |name| format!(", such as {name}"));
+    Some(format!(
+        "{} has {} (rows with * need more): {} need a larger machine{larger}",
+        plan.machine,
+        format_count(row.machine_npus?.into(), "NPU"),
+        format_count(row.npus.into(), "NPU"),
+    ))
 }
 
 /// Formats the configuration with the highest rate as one line.
@@ -117,7 +138,7 @@ pub fn render_highest_rate_csv(row: &TriedEngineConfiguration) -> String {
     rows.into_text()
 }
 
-const COLUMNS: &str = "tensor,replicas,npus,rate_per_s,requests,attained,verdict,rho,ttft_p99_ps,tpot_p99_ps,output_tokens_per_s_per_npu,dollars_per_million_output_tokens";
+const COLUMNS: &str = "tensor,replicas,npus,machine_npus,larger_machine,rate_per_s,requests,attained,verdict,rho,ttft_p99_ps,tpot_p99_ps,output_tokens_per_s_per_npu,dollars_per_million_output_tokens";
 
 /// Formats the plan as CSV, with one row for each number of NPUs per engine.
 pub fn render_plan_csv(plan: &LlmCapacityPlan) -> String {
@@ -135,6 +156,8 @@ fn row_cells(row: &TriedEngineConfiguration) -> Vec<String> {
         row.tensor.to_string(),
         row.replicas.to_string(),
         row.npus.to_string(),
+        row.machine_npus.map_or(String::new(), |npus| npus.to_string()),
+        row.larger_machine.clone().unwrap_or_default(),
         row.rate_per_s.to_string(),
         row.requests.to_string(),
         row.attained.to_string(),

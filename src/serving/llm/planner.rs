@@ -7,7 +7,7 @@ use super::report::LlmReport;
 use super::scenario::{LlmScenario, MOST_REPLICAS};
 use super::{saturated_request_rate, serve_llm_on_engines};
 use chakram_base::units::Span;
-use chakram_hardware::machine::Machine;
+use chakram_hardware::machine::{Machine, machine_name_for_ranks};
 use serde::{Deserialize, Serialize};
 
 /// Verdict on whether enough requests met their limits. It is based on the 95 % interval of the fraction that did.
@@ -68,6 +68,10 @@ pub struct TriedEngineConfiguration {
     pub replicas: u32,
     /// Total number of NPUs in all engines.
     pub npus: u32,
+    /// Number of NPUs in the machine; `None` without a machine.
+    pub machine_npus: Option<u32>,
+    /// Name of a machine with enough NPUs, if the machine has fewer than `npus` and is available in other sizes.
+    pub larger_machine: Option<String>,
     /// Arrival rate, in requests per second.
     pub rate_per_s: f64,
     /// Number of requests that were completed or rejected.
@@ -88,6 +92,13 @@ pub struct TriedEngineConfiguration {
     pub output_tokens_per_s_per_npu: Option<f64>,
     /// Dollars per million answer tokens.
     pub dollars_per_million_output_tokens: Option<f64>,
+}
+
+impl TriedEngineConfiguration {
+    /// Returns true if the engines have more NPUs than the machine.
+    pub fn exceeds_machine(&self) -> bool {
+        self.machine_npus.is_some_and(|npus| self.npus > npus)
+    }
 }
 
 /// All configurations that were tried, and the one that meets the limits with the fewest NPUs.
@@ -191,10 +202,16 @@ impl CapacityPlanner<'_> {
         if report.rho.is_some_and(|rho| rho >= 1.0) {
             verdict = LimitAttainmentVerdict::Missed;
         }
+        let npus = tensor * deployment.ranks * deployment.replicas;
+        let place = deployment.place.as_ref();
         TriedEngineConfiguration {
             tensor,
             replicas: deployment.replicas,
-            npus: tensor * deployment.ranks * deployment.replicas,
+            npus,
+            machine_npus: place.map(|place| place.npus),
+            larger_machine: place
+                .filter(|place| place.npus < npus)
+                .and_then(|place| machine_name_for_ranks(&place.machine, npus)),
             rate_per_s: scenario.workload.mean_rate().unwrap_or(0.0),
             requests,
             attained,

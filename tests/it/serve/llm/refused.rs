@@ -185,3 +185,27 @@ fn plans_without_an_answer_fail() {
         assert!(error.contains("try: longer limits"), "{search:?}: {error}");
     }
 }
+
+/// A plan for more NPUs than the machine has names a machine that has enough.
+#[test]
+fn plans_beyond_the_machine_name_a_larger_one() {
+    let load = ["--rate", "300", "--input", "4000", "--output", "1"];
+    let more = ["--requests", "50", "--tensor", "1", "--slo", "ttft=2s"];
+    let search = ["--attain", "0.5", "--plan", "--format"];
+    let words = [&MODEL[..], &load, &more, &search].concat();
+    let json = run_for_output(&[&words[..], &["json"]].concat());
+    let found: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let row = &found["plan"]["rows"][0];
+    let npus = row["npus"].as_u64().unwrap();
+    assert!(npus > 8, "{json}");
+    assert_eq!(row["machine_npus"], 8);
+    let larger = format!("dgx-h100x{}", npus.div_ceil(8));
+    assert_eq!(row["larger_machine"], larger);
+    let text = run_for_output(&[&words[..], &["text"]].concat()).replace("\n            ", " ");
+    let expected = format!(
+        "dgx-h100 has 8 NPUs (rows with * need more): {npus} NPUs need a larger machine, such as {larger}"
+    );
+    assert!(text.contains(&expected), "{text}");
+    let csv = run_for_output(&[&words[..], &["csv"]].concat());
+    assert!(csv.contains(&format!(",{npus},8,{larger},")), "{csv}");
+}
