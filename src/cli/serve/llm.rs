@@ -541,7 +541,11 @@ fn plan_or_find_capacity(
         )
         .to_json_text(),
         ServeFormat::Csv => plan_report::render_highest_rate_csv(&row),
-        ServeFormat::Text => plan_report::format_highest_rate(&row, args.required_share(), &scenario.limits),
+        ServeFormat::Text => plan_report::format_highest_rate(
+            &row,
+            args.required_share(),
+            &scenario.describe_limits_on_all(),
+        ),
     };
     Ok((rendered, true))
 }

@@ -2,6 +2,9 @@
 
 use chakram_base::units::Span;
 
+/// Describes the limits on all requests if classes have different limits.
+pub(super) const LIMITS_OF_CLASSES: &str = "their limits";
+
 /// Limits on the times of requests; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LlmTimeLimits {

@@ -1,6 +1,5 @@
 //! Formats plans as text and CSV.
 
-use super::limits::LlmTimeLimits;
 use super::planner::{LlmCapacityPlan, TriedEngineConfiguration};
 use super::report::text::format_rate;
 use chakram_base::units::{Span, format_count, format_percent, format_thousands};
@@ -119,13 +118,13 @@ fn describe_missing_npus(plan: &LlmCapacityPlan) -> Option<String> {
 pub fn format_highest_rate(
     row: &TriedEngineConfiguration,
     attain: f64,
-    limits: &LlmTimeLimits,
+    limits: &str,
 ) -> String {
     format!(
         "CAPACITY  {} requests/s with {} within {}; {} of {} were\n",
         format_rate(row.rate_per_s),
         format_percent(attain),
-        limits.describe_limits(),
+        limits,
         format_percent(row.attained),
         format_thousands(row.requests)
     )

@@ -364,7 +364,7 @@ pub fn plan_capacity(
         model: place.model.clone(),
         machine: place.machine.clone(),
         requests: super::report::describe_classes(&scenario.workload),
-        limits: scenario.limits_on_all_requests().describe_limits(),
+        limits: scenario.describe_limits_on_all(),
         attain,
         rows,
         chosen,

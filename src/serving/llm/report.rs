@@ -2,7 +2,7 @@
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
 use super::deployment::{EngineModelNpusAndMemory, IdenticalLlmEngines};
-use super::limits::LlmTimeLimits;
+use super::limits::{LIMITS_OF_CLASSES, LlmTimeLimits};
 use super::metrics::{LlmRunRecorder, RequestClassRecorder};
 use super::observe::CompletedLlmRequest;
 use super::rules::{EngineRules, WaitingRequestOrder};
@@ -491,6 +491,14 @@ impl LlmReport {
         report
     }
 
+    /// Describes the limits on all requests: `their limits` if classes have different limits.
+    pub fn describe_limits_on_all(&self) -> String {
+        match self.rows.iter().all(|row| row.limits == self.limits) {
+            true => self.limits.to_scenario_limits().describe_limits(),
+            false => LIMITS_OF_CLASSES.to_owned(),
+        }
+    }
+
     /// Returns the row of all requests.
     pub fn row_of_all_classes(&self) -> Option<&LlmClassResults> {
         self.rows.last()
@@ -681,7 +689,7 @@ fn report_warnings(
         }
     }
     if let Some(attained) = report.row_of_all_classes().and_then(|all| all.attained) {
-        let limits = report.limits.to_scenario_limits().describe_limits();
+        let limits = report.describe_limits_on_all();
         if attained < 0.9 {
             all.push(format!(
                 "{} of requests are within {limits}",

@@ -33,7 +33,7 @@
 //! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0).
 
 use super::super::error::ServeError;
-use super::limits::LlmTimeLimits;
+use super::limits::{LIMITS_OF_CLASSES, LlmTimeLimits};
 use super::rules::{
     DEFAULT_RULES, EngineRules, HardwareForEngineRules, REFUSED_KEYS, RULE_KEYS, RULE_SETS,
     list_rule_names_with_hint,
@@ -398,6 +398,16 @@ impl LlmScenario {
         classes.fold(self.limits, |all, class| {
             all.with_missing_limits_from(&class.limits)
         })
+    }
+
+    /// Describes the limits on all requests: `their limits` if classes have different limits.
+    pub fn describe_limits_on_all(&self) -> String {
+        let all = self.limits_on_all_requests();
+        let mut classes = self.workload.classes.iter();
+        match classes.all(|class| self.limits_of(class) == all) {
+            true => all.describe_limits(),
+            false => LIMITS_OF_CLASSES.to_owned(),
+        }
     }
 
     /// Returns true if the scenario itself sets the rule `key`.

@@ -126,7 +126,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyleWidthAndDetai
     if let Some(all) = report.row_of_all_classes()
         && let Some(attained) = all.attained
     {
-        let stated = all.limits.to_scenario_limits().describe_limits();
+        let stated = report.describe_limits_on_all();
         let text = format!(
             "{} of the requests are within {stated}",
             format_percent(attained)
@@ -339,7 +339,13 @@ fn write_limit_attainment(
         1 => String::new(),
         _ => format!("{}: ", of.name),
     };
-    let stated = of.limits.to_scenario_limits().describe_limits();
+    let is_all = report
+        .row_of_all_classes()
+        .is_some_and(|all| std::ptr::eq(all, of));
+    let stated = match is_all {
+        true => report.describe_limits_on_all(),
+        false => of.limits.to_scenario_limits().describe_limits(),
+    };
     row(&format!("{name}within {stated}"), format_percent(attained))?;
     let each = [("TTFT", 0), ("TPOT", 1), ("E2E", 2)];
     let shares: Vec<_> = each

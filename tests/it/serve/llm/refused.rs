@@ -209,3 +209,40 @@ fn plans_beyond_the_machine_name_a_larger_one() {
     let csv = run_for_output(&[&words[..], &["csv"]].concat());
     assert!(csv.contains(&format!(",{npus},8,{larger},")), "{csv}");
 }
+
+/// Each class has its own limit, so no single limit describes all requests.
+#[test]
+fn limits_of_classes_are_not_stated_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("classes.toml").display().to_string();
+    let class = |name: &str, limit: &str| {
+        format!("[[class]]\nname = \"{name}\"\ninput = 10\noutput = 5\n{limit}")
+    };
+    let text = |limit: &str| {
+        format!(
+            "name = \"limits\"\n[engine]\nblocks = 100\n[step]\nbase = \"1 ms\"\n[requests]\n\
+             arrivals = \"constant\"\nrate = 10\ncount = 20\n{}{}[slo]\nttft = \"400 ms\"\n",
+            class("a", limit),
+            class("b", "")
+        )
+    };
+    std::fs::write(&path, text("ttft = \"1 us\"\n")).unwrap();
+    let report = run_for_output(&["serve", &path]);
+    assert!(
+        report.contains("of the requests are within their limits"),
+        "{report}"
+    );
+    for row in [
+        "a: within TTFT 1.000 us",
+        "b: within TTFT 400.000 ms",
+        "all: within their limits",
+    ] {
+        assert!(report.contains(row), "{row}: {report}");
+    }
+    std::fs::write(&path, text("")).unwrap();
+    let report = run_for_output(&["serve", &path]);
+    assert!(
+        report.contains("of the requests are within TTFT 400.000 ms"),
+        "{report}"
+    );
+}
