@@ -9,8 +9,8 @@ use super::rules::{EngineRules, WaitingRequestOrder};
 use super::scenario::LlmScenario;
 use super::step_cost::StepTimePart;
 use super::step_price::StepTimeSource;
-use super::workload::LlmWorkload;
-use chakram_base::units::{Span, format_percent, format_thousands};
+use super::workload::{LlmArrivals, LlmWorkload};
+use chakram_base::units::{Span, format_count, format_percent, format_thousands};
 use serde::{Deserialize, Serialize};
 
 pub mod html;
@@ -381,7 +381,7 @@ impl LlmReport {
             // A request file states no rate, so use the run's actual arrival rate.
             let open = matches!(
                 scenario.workload.arrivals,
-                super::workload::LlmArrivals::File { .. }
+                LlmArrivals::File { .. }
             );
             let span = Span(recorder.last_arrival.0.saturating_sub(first.0)).as_seconds();
             let gaps = recorder.arrived_in_all.saturating_sub(1);
@@ -488,6 +488,8 @@ impl LlmReport {
             warnings: Vec::new(),
         };
         report.warnings = report_warnings(&report, &recorder, deployment.rules.policy);
+        let short = short_file_warning(&scenario.workload, report.arrived);
+        report.warnings.extend(short);
         report
     }
 
@@ -548,7 +550,7 @@ fn rule_values(rules: &EngineRules) -> Vec<EngineRuleValue> {
 }
 
 pub(super) fn describe_classes(workload: &LlmWorkload) -> Vec<String> {
-    if matches!(workload.arrivals, super::workload::LlmArrivals::File { .. }) {
+    if matches!(workload.arrivals, LlmArrivals::File { .. }) {
         return vec!["prompts and answers as in the file".to_owned()];
     }
     let each = workload.classes.iter().map(|class| {
@@ -600,6 +602,24 @@ fn step_time_part_shares(
 
 /// Fraction of the saturated rate above which the report warns that a run is near its limit.
 const NEAR: f64 = 0.9;
+
+/// Returns a warning if the file of requests has fewer requests than asked for. `arrived` is the number of requests that
+/// were sent.
+fn short_file_warning(workload: &LlmWorkload, arrived: u64) -> Option<String> {
+    let LlmArrivals::File { path, .. } = &workload.arrivals else {
+        return None;
+    };
+    // With a duration, the run may end before the file does.
+    let asked = workload.count.filter(|_| workload.duration.is_none())?;
+    (arrived < asked).then(|| {
+        format!(
+            "{} has only {}, fewer than the {} asked for",
+            path.display(),
+            format_count(arrived, "request"),
+            format_thousands(asked)
+        )
+    })
+}
 
 fn report_warnings(
     report: &LlmReport,

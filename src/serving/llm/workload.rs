@@ -294,7 +294,12 @@ impl LlmWorkload {
             }
         };
         if let Some(count) = self.count {
-            text += &format!(", {count} of them");
+            // A file may have fewer requests.
+            let most = match self.arrivals {
+                LlmArrivals::File { .. } => "at most ",
+                _ => "",
+            };
+            text += &format!(", {most}{count} of them");
         }
         if let Some(duration) = self.duration {
             text += &format!(", for {duration}");

@@ -246,3 +246,29 @@ fn limits_of_classes_are_not_stated_for_all() {
         "{report}"
     );
 }
+
+#[test]
+fn files_with_too_few_requests_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("two.csv").display().to_string();
+    std::fs::write(
+        &path,
+        "arrival_s,input_toks,output_toks\n0,10,5\n1,10,5\n",
+    )
+    .unwrap();
+    let warnings = |count: &str| {
+        let words = ["--arrivals", &path, "--requests", count];
+        let json = run_for_output(&[&MODEL[..], &words, &["--format", "json"]].concat());
+        let found: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let arrivals = found["report"]["arrivals"].as_str().unwrap();
+        let expected = format!(", at most {count} of them");
+        assert!(arrivals.ends_with(&expected), "{arrivals}");
+        found["report"]["warnings"].to_string()
+    };
+    let short = warnings("5");
+    assert!(
+        short.contains("two.csv has only 2 requests, fewer than the 5 asked for"),
+        "{short}"
+    );
+    assert!(!warnings("2").contains("asked for"));
+}
