@@ -49,8 +49,8 @@ pub struct ServeArgs {
     /// A scenario file (models, arrivals, end of the run and policy), or a language model: a preset or a file
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
-    /// Platform to serve on: a preset from `chakram platform list`, a machine for traces, or a file; several are
-    /// compared
+    /// Platform to serve on: a preset from `chakram platform list`, a machine for traces or a language model, or a file;
+    /// several are compared, except with a language model
     #[arg(
         short = 'm',
         short_alias = 'p',

@@ -32,8 +32,7 @@ impl TriedRate {
     /// Returns true if lower rates do not help, because this run had half the rate of `before`, and requests rarely
     /// waited for others in either. If waiting were the reason for late requests, about half as many would be late.
     fn shows_no_gain_over(&self, before: &Self, attain: f64) -> bool {
-        before.load < LOW_LOAD
-            && self.attained - before.attained <= 0.1 * (attain - self.attained)
+        before.load < LOW_LOAD && self.attained - before.attained <= 0.1 * (attain - self.attained)
     }
 }
 

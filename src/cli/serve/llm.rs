@@ -452,9 +452,11 @@ pub fn run(
             plan_or_find_capacity(args, &scenario, machine.as_ref(), style)?;
         to.write_report(&rendered)?;
         if !has_answer {
-            return Err("the plan has no answer: none of the tried numbers of NPUs keeps the limits\n  \
+            return Err(
+                "the plan has no answer: none of the tried numbers of NPUs keeps the limits\n  \
                         try: longer limits, a smaller --attain, or --requests for a longer run"
-                .into());
+                    .into(),
+            );
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -80,7 +80,11 @@ fn write_all(out: &mut String, plan: &LlmCapacityPlan, style: TextStyleWidthAndD
             &[
                 &row.tensor,
                 &row.replicas,
-                &format!("{}{}", row.npus, if row.exceeds_machine() { "*" } else { "" }),
+                &format!(
+                    "{}{}",
+                    row.npus,
+                    if row.exceeds_machine() { "*" } else { "" }
+                ),
                 &format_percent(row.attained),
                 &row.verdict.name_of_verdict(),
                 &row.rho.map_or("-".to_owned(), |rho| format!("{rho:.2}")),
@@ -115,11 +119,7 @@ fn describe_missing_npus(plan: &LlmCapacityPlan) -> Option<String> {
 }
 
 /// Formats the configuration with the highest rate as one line.
-pub fn format_highest_rate(
-    row: &TriedEngineConfiguration,
-    attain: f64,
-    limits: &str,
-) -> String {
+pub fn format_highest_rate(row: &TriedEngineConfiguration, attain: f64, limits: &str) -> String {
     format!(
         "CAPACITY  {} requests/s with {} within {}; {} of {} were\n",
         format_rate(row.rate_per_s),
@@ -155,7 +155,8 @@ fn row_cells(row: &TriedEngineConfiguration) -> Vec<String> {
         row.tensor.to_string(),
         row.replicas.to_string(),
         row.npus.to_string(),
-        row.machine_npus.map_or(String::new(), |npus| npus.to_string()),
+        row.machine_npus
+            .map_or(String::new(), |npus| npus.to_string()),
         row.larger_machine.clone().unwrap_or_default(),
         row.rate_per_s.to_string(),
         row.requests.to_string(),

@@ -40,11 +40,7 @@ impl LimitAttainmentVerdict {
             return Self::Open;
         }
         if attain >= 1.0 {
-            return if met == all {
-                Self::Met
-            } else {
-                Self::Missed
-            };
+            return if met == all { Self::Met } else { Self::Missed };
         }
         let (n, z) = (all as f64, 1.96);
         let share = met as f64 / n;
@@ -394,7 +390,7 @@ pub fn find_highest_scenario_rate(
 fn check_limits_and_rate(scenario: &LlmScenario) -> Result<(), ServeError> {
     if scenario.limits_on_all_requests() == LlmTimeLimits::default() {
         return Err(ServeError::Unfit(
-            "the plan has no limits\n  try: limits such as ttft=500ms,tpot=30ms".to_owned(),
+            "the requests have no limits, so every rate keeps them\n  try: limits such as ttft=500ms,tpot=30ms".to_owned(),
         ));
     }
     match scenario.workload.mean_rate() {

@@ -379,10 +379,7 @@ impl LlmReport {
         let all = &recorder.rows[recorder.rows.len() - 1];
         let offered = scenario.workload.mean_rate().or_else(|| {
             // A request file states no rate, so use the run's actual arrival rate.
-            let open = matches!(
-                scenario.workload.arrivals,
-                LlmArrivals::File { .. }
-            );
+            let open = matches!(scenario.workload.arrivals, LlmArrivals::File { .. });
             let span = Span(recorder.last_arrival.0.saturating_sub(first.0)).as_seconds();
             let gaps = recorder.arrived_in_all.saturating_sub(1);
             (open && span > 0.0).then(|| gaps as f64 / span)

@@ -31,6 +31,11 @@ fn wrong_options_are_refused_by_name() {
             "llama3-8b has no experts",
         ),
         (&["--slo", "ttft=0ms"], "ttft: found 0"),
+        (&["--plan"], "the requests have no limits"),
+        (
+            &["--machine", "dgx-a100"],
+            "a language model is served on one machine",
+        ),
         (
             &["--output", "0"],
             "--output 0: expected a number of tokens",
@@ -39,6 +44,15 @@ fn wrong_options_are_refused_by_name() {
         let error = expect_cli_error(&[&MODEL[..], &LOAD[..], options].concat());
         assert!(error.contains(expected), "{options:?}: {error}");
     }
+    let capacity = ["--input", "100", "--output", "10", "--find-capacity"];
+    let error = expect_cli_error(&[&MODEL[..], &capacity].concat());
+    assert!(error.contains("the requests have no limits"), "{error}");
+    let help = run_for_output(&["serve", "--help"]);
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        help.contains("several are compared, except with a language model"),
+        "{help}"
+    );
     let misspelt =
         expect_cli_error(&[&["serve", "llama3-8", "--machine", "dgx-h100"], &LOAD[..]].concat());
     assert!(misspelt.contains("did you mean `llama3-8b`"), "{misspelt}");
@@ -251,11 +265,7 @@ fn limits_of_classes_are_not_stated_for_all() {
 fn files_with_too_few_requests_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("two.csv").display().to_string();
-    std::fs::write(
-        &path,
-        "arrival_s,input_toks,output_toks\n0,10,5\n1,10,5\n",
-    )
-    .unwrap();
+    std::fs::write(&path, "arrival_s,input_toks,output_toks\n0,10,5\n1,10,5\n").unwrap();
     let warnings = |count: &str| {
         let words = ["--arrivals", &path, "--requests", count];
         let json = run_for_output(&[&MODEL[..], &words, &["--format", "json"]].concat());
