@@ -1151,14 +1151,15 @@ def serve(
 
     Arguments:
         scenario: A scenario file (models, arrivals, end of the run and policy), or a language model: a preset or a file
-        machine: Platform to serve on: a preset from `chakram platform list`, a machine for traces, or a file; several
-            are compared
+        machine: Platform to serve on: a preset from `chakram platform list`, a machine for traces or a language model,
+            or a file; several are compared, except with a language model
         seed: Seed of all random numbers, overriding the scenario
         rate: Arrivals per second, overriding the scenario
         requests: Number of requests, overriding the scenario
         rates: Run at each of these arrival rates, in requests per second, and show latency against load
         find_capacity: Find the highest arrival rate at which enough requests meet their limit
-        attain: Share of requests that must meet their limits, for ``find_capacity`` and ``plan`` (default: 0.99)
+        attain: Share of requests that must meet their limits, for ``find_capacity`` and ``plan`` (default: 0.99); 1
+            means all requests of the run
         slo: Limit on serve times, for goodput and capacity; the default is the models' deadlines; for a language model,
             give ttft=TIME,tpot=TIME,e2e=TIME
         timeline: Write a timeline of requests and jobs to this file, for Perfetto or chrome://tracing
