@@ -16,6 +16,7 @@
 
 use super::Report;
 use super::summary::format_count;
+use super::text::format_few_digits;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +96,7 @@ impl WholeStepExtrapolation {
     /// Returns a line about the extrapolated step.
     pub fn describe_extrapolation(&self) -> String {
         let full = self.full_samples_per_s.map(|full| {
-            let full = super::throughput::format_rate(full);
+            let full = format_few_digits(full);
             format!(" ({full} while the pipeline is full)")
         });
         format!(
@@ -103,7 +104,7 @@ impl WholeStepExtrapolation {
             format_count(self.micro_batches.into(), "micro-batch"),
             self.makespan,
             self.error,
-            super::throughput::format_rate(self.samples_per_s),
+            format_few_digits(self.samples_per_s),
             full.unwrap_or_default(),
             self.simulated
         )

@@ -1,6 +1,6 @@
 //! Text for users: prose of at most 100 columns, and tables that fit the terminal.
 
-use chakram_base::units::{Span, format_percent_of};
+use chakram_base::units::{Span, format_percent_of, format_thousands};
 use chakram_trace::format::escape_control_characters;
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -146,4 +146,12 @@ pub fn write_paragraph(
         writeln!(out, "{style}{line}{style:#}")?;
     }
     Ok(())
+}
+/// Formats a rate with few digits, such as a number of tokens per second.
+pub(crate) fn format_few_digits(rate: f64) -> String {
+    match rate {
+        100.0.. => format_thousands(rate.round() as u64),
+        1.0.. => format!("{rate:.1}"),
+        _ => format!("{rate:.3}"),
+    }
 }

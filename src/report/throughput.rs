@@ -10,7 +10,7 @@
 
 use super::Report;
 use super::extrapolation::WholeStepExtrapolation;
-use super::summary::format_thousands;
+use super::text::format_few_digits;
 use chakram_base::ids::GraphId;
 use chakram_base::units::{Span, format_percent};
 use chakram_engine::CompiledReplay;
@@ -124,15 +124,6 @@ pub(super) fn compute_throughput(
     })
 }
 
-/// Formats a rate with few digits.
-pub(super) fn format_rate(rate: f64) -> String {
-    match rate {
-        100.0.. => format_thousands(rate.round() as u64),
-        1.0.. => format!("{rate:.1}"),
-        _ => format!("{rate:.3}"),
-    }
-}
-
 impl Throughput {
     /// Returns the rates of the whole step, if `self` has the rates of its simulated micro-batches. Every micro-batch
     /// has the same samples, tokens and FLOPs.
@@ -195,11 +186,11 @@ pub(super) fn describe_throughput(report: &Report) -> Vec<String> {
     let tokens = tokens.map(|(all, one)| {
         format!(
             "{} tokens/s ({} per NPU)",
-            format_rate(all),
-            format_rate(one)
+            format_few_digits(all),
+            format_few_digits(one)
         )
     });
-    let samples = format!("{} samples/s", format_rate(rates.samples_per_s));
+    let samples = format!("{} samples/s", format_few_digits(rates.samples_per_s));
     let utilizations = [("MFU", rates.mfu, MFU), ("HFU", rates.hfu, HFU)];
     let known = utilizations
         .iter()

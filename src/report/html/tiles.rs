@@ -6,6 +6,7 @@ use crate::Report;
 use crate::cost::collect_cost_figures;
 use crate::memory::find_fullest_rank;
 use crate::summary::{format_thousands, percent_more};
+use crate::text::format_few_digits;
 use crate::throughput;
 use chakram_base::units::{Span, format_percent, format_percent_change};
 
@@ -55,9 +56,8 @@ pub fn render_tiles(report: &Report) -> String {
         tile("Without profiler", &makespan, &beside);
     }
     if let Some(rates) = &report.throughput {
-        let rate = |path: &str, value: f64| {
-            render_report_number(path, value, &throughput::format_rate(value))
-        };
+        let rate =
+            |path: &str, value: f64| render_report_number(path, value, &format_few_digits(value));
         if let (Some(all), Some(one)) = (rates.tokens_per_s, rates.tokens_per_s_per_npu) {
             let beside = format!("{} per NPU", rate("/throughput/tokens_per_s_per_npu", one));
             tile("Tokens/s", &rate("/throughput/tokens_per_s", all), &beside);

@@ -755,7 +755,7 @@ plan_options! {
     "Kernels other than products: fused (one per operator), megatron (like Megatron-LM), eager or compiled (like PyTorch)" {
         value: "KERNELS", heading: NUMERICS, default: "fused", is_rare: true
     };
-    attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel: flash, unpadded (flash after a gather of tokens, and a scatter after it), or unfused" {
+    attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel" {
         value: "KERNEL", heading: NUMERICS, default: "flash"
     };
     softmax: SoftmaxKernel = SoftmaxKernel::Fused,
