@@ -828,8 +828,7 @@ def generate(
         scaling: Scaling of 8-bit operands (block is MXFP8) [default: delayed]
         elementwise: Kernels other than products: fused (one per operator), megatron (like Megatron-LM), eager or
             compiled (like PyTorch) [default: fused]
-        attention: Attention kernel: flash, unpadded (flash after a gather of tokens, and a scatter after it), or
-            unfused [default: flash]
+        attention: Attention kernel [default: flash]
         softmax: Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused when Megatron-LM
             fuses it) [default: fused]
         loss: Cross entropy of logits: composite (kernel by kernel) or fused [default: composite]
