@@ -84,7 +84,7 @@ impl FewerMicroBatchMakespans {
 }
 
 impl Report {
-    /// Adds the extrapolation to the whole step. The rates then are those of the whole step too.
+    /// Adds the extrapolation to the whole step. The rates then describe the whole step too.
     pub fn add_extrapolation(&mut self, shorter: &FewerMicroBatchMakespans) {
         let step = shorter.extrapolate_steps(self.outcome.makespan);
         self.throughput = self.throughput.map(|rates| rates.scale_to_step(&step));

@@ -245,8 +245,8 @@ pub struct Report {
     /// Extrapolation to the whole step, if only some of its micro-batches were replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extrapolation: Option<WholeStepExtrapolation>,
-    /// Samples and tokens per second, and utilization of the peak rate, if known. With an extrapolation, these are
-    /// those of the whole step.
+    /// Samples and tokens per second, and utilization of the peak rate, if known. With an extrapolation, they
+    /// describe the whole step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
     /// Cost of the job's NPUs, if the price of an NPU is known.

@@ -3,7 +3,6 @@
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_report::extrapolation::FewerMicroBatchMakespans;
-use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::{
     CheckedWorkloadPattern, ModelAndParallelismPlan, ParallelismPlan, PatternOptionError,
 };
@@ -57,17 +56,9 @@ impl StepWithFewerMicroBatches {
         })
     }
 
-    /// Returns true if stages keep the activations of all micro-batches until the first backward pass.
-    fn keeps_all_activations(&self) -> bool {
-        matches!(
-            self.whole.plan.schedule,
-            PipelineSchedule::GPipe | PipelineSchedule::LayerWise { .. }
-        )
-    }
-
     /// Fails if the peak memory of the simulated micro-batches says nothing about that of the step.
     pub fn check_memory_is_of_step(&self) -> Result<(), String> {
-        match self.keeps_all_activations() {
+        match self.whole.plan.schedule.keeps_all_activations() {
             false => Ok(()),
             true => Err(format!(
                 "--fit require: with --extrapolate {}, memory is that of {} of {} micro-batches, and the schedule keeps the \
@@ -108,7 +99,7 @@ impl StepWithFewerMicroBatches {
             simulated: self.simulated,
             micro_batches: self.micro_batches,
             samples: self.whole.plan.batch,
-            keeps_all_activations: self.keeps_all_activations(),
+            keeps_all_activations: self.whole.plan.schedule.keeps_all_activations(),
         })
     }
 }

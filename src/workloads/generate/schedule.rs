@@ -273,6 +273,11 @@ impl PipelineSchedule {
         )
     }
 
+    /// Returns true if stages keep the activations of all micro-batches until the first backward pass.
+    pub fn keeps_all_activations(&self) -> bool {
+        matches!(self, Self::GPipe | Self::LayerWise { .. })
+    }
+
     /// Returns two numbers of micro-batches: the period with which a stage's steps repeat, and the smallest number of
     /// micro-batches per step from which this holds. Returns `None` if the period is unknown.
     pub fn repeat_period(&self, stages: u32) -> Option<(u32, u32)> {
