@@ -20,7 +20,7 @@ pub use edit::{
     TomlEditError, TomlValueChangedByEdit, changed_values, list_toml_numbers, replace_toml_values,
     toml_value_at,
 };
-pub use field::{ConfigField, quote_for_message};
+pub use field::{ConfigField, quote_for_message, require_distinct_headings};
 pub use file::{STANDARD_INPUT, read_input};
 pub use literal::ConfigLiteral;
 pub use nearest::{did_you_mean, find_nearest};

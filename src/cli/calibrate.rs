@@ -6,6 +6,7 @@ mod products;
 mod rank_classes;
 
 use super::compute::ComputeArgs;
+use super::flags::flag_of;
 use super::output::ReportDestinationAndOutputs;
 use chakram_base::config::{self, ConfigLiteral};
 use chakram_base::units::format_percent;
@@ -100,6 +101,14 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             corrected
         }
         (_, _, Some(machine)) => {
+            // Only steps are replayed; the other measurements are times of single kernels and collectives.
+            if let Some((key, _)) = args.compute.given_options().first() {
+                return Err(format!(
+                    "{} has no effect without measured steps\n  try: STEPS.csv with --columns, or leave the option out",
+                    flag_of(*key)
+                )
+                .into());
+            }
             let inputs = args.gemm.iter().chain(&args.nccl);
             inputs.for_each(|path| outputs.register_input(path));
             outputs.register_input(Path::new(machine));

@@ -1,7 +1,9 @@
 //! Reads tables of measurements: CSV with a header line and arbitrary columns, plain or compressed.
 
 use super::error::ServeError;
-use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
+use chakram_base::config::{
+    did_you_mean, find_nearest, quote_for_message, require_distinct_headings,
+};
 use chakram_base::units::Span;
 use chakram_trace::format::file::DecompressedStream;
 use std::path::Path;
@@ -58,6 +60,11 @@ impl CsvTableRowReader {
             .trim(csv::Trim::All)
             .from_reader(stream);
         let headings = rows.headers().map_err(|error| csv_error(&file, &error))?;
+        require_distinct_headings(headings.iter()).map_err(|why| ServeError::Row {
+            file: file.clone(),
+            line: 1,
+            why,
+        })?;
         let headings: Vec<String> = headings.iter().map(str::to_owned).collect();
         Ok(Self {
             file,

@@ -4,6 +4,7 @@
 use super::nearest::{did_you_mean, find_nearest};
 use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned, line_of};
 use crate::units::QuantityError;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::Range;
 use std::str::FromStr;
@@ -21,6 +22,30 @@ pub fn quote_for_message(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
     format!("{:?}{more}", short)
+}
+
+/// Checks that no two columns of a table have the same heading, because a heading must say which column is meant.
+/// Columns without a heading cannot be meant, so there may be several.
+///
+/// # Errors
+///
+/// Fails at the first heading that repeats another, and says which columns have it.
+pub fn require_distinct_headings<'h>(
+    headings: impl Iterator<Item = &'h str>,
+) -> Result<(), String> {
+    let mut columns: BTreeMap<&str, usize> = BTreeMap::new();
+    for (column, heading) in (1..).zip(headings) {
+        if let Some(first) = columns
+            .insert(heading, column)
+            .filter(|_| !heading.is_empty())
+        {
+            return Err(format!(
+                "columns {first} and {column} have the same heading {}\n  try: another heading for one of them",
+                quote_for_message(heading)
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl<'d> ConfigField<'d> {

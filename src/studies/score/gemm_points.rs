@@ -2,7 +2,7 @@
 //! GEMM's rows, columns and summed size, and its time.
 
 use super::ScoreError;
-use chakram_base::config::quote_for_message;
+use chakram_base::config::{quote_for_message, require_distinct_headings};
 use chakram_base::units::Bandwidth;
 use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
 use chakram_trace::format::Dtype;
@@ -38,6 +38,7 @@ pub fn gemm_points(
         .headers()
         .map_err(|error| table(error.to_string()))?
         .clone();
+    require_distinct_headings(heads.iter()).map_err(table)?;
     let find = |name: &str| heads.iter().position(|head| head == name);
     let missing = |what: &str| {
         let found: Vec<_> = heads.iter().map(quote_for_message).collect();
@@ -146,6 +147,10 @@ mod tests {
             ("m,n,k,us\n", "there is no column format"),
             ("format,m,n,k\n", "there is no column us, ms or s"),
             ("format,m,n,k,us\n", "the table has no GEMM"),
+            (
+                "format,m,n,us,k,us\n",
+                "t.csv: columns 4 and 6 have the same heading \"us\"\n  try: another heading",
+            ),
             (
                 "format,m,n,k,us\nint3,1,1,1,1\n",
                 "t.csv:2: \"format\" is \"int3\"",

@@ -5,7 +5,7 @@ use super::columns::{
     plan_option,
 };
 use super::{RunColumnRules, ScoreError};
-use chakram_base::config::{ConfigLiteral, quote_for_message};
+use chakram_base::config::{ConfigLiteral, quote_for_message, require_distinct_headings};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{FrameworkDurationsAndPlanOptions, machine_facts};
 use chakram_report::stack::KernelOrPlanDecision;
@@ -110,6 +110,7 @@ impl RunTable {
             .headers()
             .map_err(|error| table(error.to_string()))?
             .clone();
+        require_distinct_headings(heads.iter()).map_err(table)?;
         let find = |head: &str| {
             heads.iter().position(|h| h == head).ok_or_else(|| {
                 let found: Vec<_> = heads.iter().map(quote_for_message).collect();

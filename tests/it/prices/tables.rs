@@ -114,6 +114,27 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
     }
 }
 
+/// GEMMs and logs are times of single kernels and collectives, which no replay option changes.
+#[test]
+fn replay_options_without_measured_steps_are_refused() {
+    let words = [
+        "calibrate",
+        "--gemm",
+        "gemms.csv",
+        "--machine",
+        "dgx-h100",
+        "-o",
+        "never.toml",
+    ];
+    let output = run_chakram(&[&words[..], &["--compute", "roofline"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("--compute has no effect without measured steps\n  try: STEPS.csv"),
+        "{error}"
+    );
+}
+
 /// A matrix product takes its measured time multiplied by the slowdown under continuous load, even after a second
 /// calibration.
 #[test]

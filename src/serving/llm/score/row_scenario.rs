@@ -5,6 +5,7 @@ use super::{METRICS, MeasuredServingRow, ServingTimeStatistic, UnpredictableServ
 use crate::error::ServeError;
 use chakram_base::config::{
     ConfigDocument, ConfigField, ConfigTable, did_you_mean, find_nearest, quote_for_message,
+    require_distinct_headings,
 };
 use chakram_trace::format::file::DecompressedStream;
 use std::collections::BTreeMap;
@@ -193,6 +194,7 @@ impl RowScenarioTemplate {
         let headings = headings
             .map_err(|error| of_table(error.to_string()))?
             .clone();
+        require_distinct_headings(headings.iter()).map_err(of_table)?;
         let measured = self.measured.iter().map(|(_, column, _)| column);
         let needed = measured
             .chain(&self.groups)
