@@ -389,6 +389,25 @@ fn jobs_that_exchange_nothing_are_not_scaled_in_silence() {
     );
 }
 
+/// Reports of edited jobs name the plan options without effect, as those of other generated jobs do. An edit that keeps
+/// the number of nodes and one that changes it both apply to the job without the option.
+#[test]
+fn plan_options_without_effect_are_named_beside_edits() {
+    for edit in ["hidden=2x", "layers=+1"] {
+        let mut words =
+            "generate gpt2-small --tokens 64 --batch 4 --data 2 --prefetch 0 --machine dgx-h100 \
+                         --format json --edit"
+                .split_whitespace()
+                .collect::<Vec<_>>();
+        words.push(edit);
+        let report: Value = serde_json::from_str(&run_for_stdout(&words)).expect("it is JSON");
+        let settings = &report["settings"];
+        let named = settings["without_effect"].as_array().expect("a list");
+        let keys: Vec<&str> = named.iter().filter_map(|one| one["key"].as_str()).collect();
+        assert_eq!(keys, ["plan.prefetch"], "{edit}: {settings}");
+    }
+}
+
 #[test]
 fn a_file_of_edits_is_read_as_words_are() {
     let jobs = Jobs::new();

@@ -3,6 +3,7 @@
 
 use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
+use crate::generate::edited::{self, GeneratedJobAndEdits};
 use crate::generate::shorter::StepWithFewerMicroBatches;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunInputsWithoutSetting, machine_facts};
@@ -141,8 +142,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training` if it has as many ranks and nodes as `workload`. Otherwise, returns `None`,
-    /// because the results differ in any case.
+    /// Returns the job of `training`, with the same edits as `workload`. Returns `None` if the job has other numbers of
+    /// ranks or nodes without edits, because the results differ in any case.
     fn job_without_plan_option(
         &self,
         training: ModelAndParallelismPlan,
@@ -155,18 +156,29 @@ impl TrainingArgs {
             None => CheckedWorkloadPattern::new(training),
         };
         let job = job.ok()?;
+        let edits = edited::parse(&self.edit).ok()?;
         let nodes: u64 = (0..job.rank_count()).map(|rank| job.node_count(rank)).sum();
-        if job.rank_count() != workload.rank_count() || nodes != workload.node_count() {
+        // Edits may change the numbers of ranks and nodes.
+        let is_of_same_size =
+            job.rank_count() == workload.rank_count() && nodes == workload.node_count();
+        if edits.is_empty() && !is_of_same_size {
             return None;
         }
-        if nodes > MAX_REPEATED_NODES {
+        if nodes.max(workload.node_count()) > MAX_REPEATED_NODES {
             return Some(RunInputsWithoutSetting {
                 is_too_large: true,
                 ..RunInputsWithoutSetting::default()
             });
         }
+        let other = match edits.is_empty() {
+            true => job.build_workload().ok()?,
+            false => GeneratedJobAndEdits::new(&job, "", edits)
+                .and_then(|edited| edited.load_edited())
+                .ok()?
+                .into_workload(),
+        };
         Some(RunInputsWithoutSetting {
-            workload: Some(job.build_workload().ok()?),
+            workload: Some(other),
             ..RunInputsWithoutSetting::default()
         })
     }
