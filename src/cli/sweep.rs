@@ -202,7 +202,25 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         SweepFormat::Csv => table.rows_csv(0..table.rows.len()),
     };
     out.write_all(text.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
+    // Another shard may have the feasible points.
+    if args.shard.is_some() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    exit_code_of_feasibility(&table)
+}
+
+/// Returns exit code 3 if no point of `table` has a result, and then also prints to standard error which reasons make
+/// points infeasible.
+fn exit_code_of_feasibility(table: &SweepTable<'_>) -> Result<ExitCode, Box<dyn Error>> {
+    if !table.ranked_rows().is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    terminal::print_to_stderr(format_args!(
+        "error: no point of the study is feasible: {}\n  try: other values on the study's axes, or --explain ROW for \
+         the reason of a row",
+        table.describe_counts()
+    ))?;
+    Ok(ExitCode::from(3))
 }
 
 /// Prints to standard error how many bounds and points were computed, and at what rates.
@@ -290,5 +308,5 @@ fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, 
             .render_text(args.top, terminal::text_style(true))
             .as_bytes(),
     )?;
-    Ok(ExitCode::SUCCESS)
+    exit_code_of_feasibility(&table)
 }

@@ -255,6 +255,36 @@ fn limits_know_the_capacity_in_the_plan() {
     }
 }
 
+/// A sweep without a feasible point says so and exits with code 3. A shard exits with code 0, because another shard may
+/// have the feasible points.
+#[test]
+fn a_study_without_a_feasible_point_exits_with_3() {
+    let text = format_plans_study("");
+    let study = StudyFolder::new(&text.replace(
+        "plan.batch = 16",
+        "plan.batch = 16\nplan.capacity = \"1 MB\"",
+    ));
+    let exit_code_and_error = |words: &[&str]| {
+        let output = run_chakram_in_folder(study.dir.path(), words);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), error)
+    };
+    let (code, error) = exit_code_and_error(&["sweep", "s.toml"]);
+    assert_eq!(code, Some(3), "{error}");
+    assert!(
+        error.contains("no point of the study is feasible: plans: 20 points, 0 replayed")
+            && error.contains("limits.fits"),
+        "{error}"
+    );
+    for (shard, folder) in [("0/2", "a"), ("1/2", "b")] {
+        let (code, error) =
+            exit_code_and_error(&["sweep", "s.toml", "-o", folder, "--shard", shard]);
+        assert_eq!((code, error.as_str()), (Some(0), ""));
+    }
+    let merged = exit_code_and_error(&["sweep", "merge", "s.toml", "a", "b", "-o", "all"]);
+    assert_eq!(merged.0, Some(3), "{}", merged.1);
+}
+
 /// The reference page of studies lists all keys that the error for an unknown key lists.
 #[test]
 fn the_reference_lists_all_keys_of_studies() {
