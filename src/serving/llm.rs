@@ -7,6 +7,7 @@
 //!            rules, blocks, prices of steps              └─► LlmRunRecorder ─► LlmReport
 //! ```
 
+mod attainment;
 mod block_pool;
 mod decode_run;
 mod deployment;
@@ -34,14 +35,14 @@ mod token_content;
 mod token_work;
 mod workload;
 
+pub use attainment::LimitAttainmentVerdict;
 pub use deployment::{
     EngineModelNpusAndMemory, IdenticalLlmEngines, NpuMemoryBreakdown, TensorDegreeCandidate,
 };
 pub use limits::LlmTimeLimits;
 pub use observe::{BegunEngineStep, CompletedLlmRequest, LlmObserver, NoLlmObserver};
 pub use planner::{
-    LimitAttainmentVerdict, LlmCapacityPlan, TriedEngineConfiguration, find_highest_scenario_rate,
-    plan_capacity,
+    LlmCapacityPlan, TriedEngineConfiguration, find_highest_scenario_rate, plan_capacity,
 };
 pub use report::{
     EngineRuleValue, EngineStepSummary, LlmClassResults, LlmReport, LlmRequestShownInDetail,
@@ -66,6 +67,7 @@ pub use token_work::WeightsPerStepAndToken;
 pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 
 use super::error::ServeError;
+use attainment::MetCountsByArrival;
 use chakram_hardware::machine::Machine;
 
 /// An engine's saturated request rate is not measured on runs with more requests than this. The measurement repeats the
@@ -110,17 +112,17 @@ pub fn serve_llm(
     ))
 }
 
-/// Serves the requests of `scenario`. `saturated` is the saturated request rate of all engines together, in requests
-/// per second. The report divides the arrival rate by it.
+/// Serves the requests of `scenario`, and counts those that meet their limits. `saturated` is the saturated request rate
+/// of all engines together, in requests per second. The report divides the arrival rate by it.
 fn serve_llm_on_engines(
     scenario: &LlmScenario,
     deployment: &IdenticalLlmEngines,
     saturated: Option<f64>,
-) -> Result<LlmReport, ServeError> {
+) -> Result<(LlmReport, MetCountsByArrival), ServeError> {
     let recorder = feed::run(scenario, deployment, &mut NoLlmObserver)?;
-    Ok(LlmReport::build_report(
-        scenario, deployment, recorder, saturated,
-    ))
+    let met = recorder.met_by_arrival.clone();
+    let report = LlmReport::build_report(scenario, deployment, recorder, saturated);
+    Ok((report, met))
 }
 
 /// Returns the saturated request rate of all engines together, in requests per second. To measure it, an engine is sent

@@ -2,6 +2,7 @@
 //! requests.
 
 use super::super::statistics::{DurationHistogram, DurationSamples, LevelOverTime};
+use super::attainment::MetCountsByArrival;
 use super::limits::LlmTimeLimits;
 use super::observe::CompletedLlmRequest;
 use super::scenario::LlmScenario;
@@ -208,6 +209,8 @@ pub(super) struct LlmRunRecorder {
     computed_in_all: u64,
     time_in_system: u128,
     pub end: Time,
+    /// Requests after the warm-up that met their limits.
+    pub met_by_arrival: MetCountsByArrival,
     /// For each third of the requests, the sum of their times to first token, and the number of requests. This shows
     /// whether times grow during the run.
     pub thirds: [(u128, u64); 3],
@@ -259,6 +262,7 @@ impl LlmRunRecorder {
             computed_in_all: 0,
             time_in_system: 0,
             end: Time::ZERO,
+            met_by_arrival: MetCountsByArrival::default(),
             thirds: [(0, 0); 3],
             expected: scenario.workload.count,
             quarters: [None; 2],
@@ -299,6 +303,8 @@ impl LlmRunRecorder {
             self.rows_of(class)
                 .into_iter()
                 .for_each(|row| row.refused += 1);
+            self.met_by_arrival
+                .count_request(number - self.warmup, false);
         }
     }
 
@@ -410,6 +416,9 @@ impl LlmRunRecorder {
             tpot.is_none_or(|tpot| within(limits.tpot, tpot)),
             within(limits.e2e, e2e),
         ];
+        let is_met = met.iter().all(|met| *met);
+        self.met_by_arrival
+            .count_request(request.number - self.warmup, is_met);
         for row in self.rows_of(request.class) {
             row.ttft.add_sample(ttft);
             if let Some(tpot) = tpot {
@@ -421,7 +430,7 @@ impl LlmRunRecorder {
             row.output_tokens += u64::from(request.output);
             row.hit_tokens += u64::from(request.hit);
             row.put_back += u64::from(request.put_back);
-            row.met += u64::from(met.iter().all(|met| *met));
+            row.met += u64::from(is_met);
             for (count, met) in row.met_each.iter_mut().zip(met) {
                 *count += u64::from(met);
             }

@@ -1,6 +1,7 @@
 //! Finds how many NPUs serve a request rate within time limits, and the highest rate that engines serve within them.
 
 use super::super::error::ServeError;
+use super::attainment::{LimitAttainmentVerdict, MetCountsByArrival};
 use super::deployment::IdenticalLlmEngines;
 use super::limits::LlmTimeLimits;
 use super::report::LlmReport;
@@ -9,51 +10,6 @@ use super::{saturated_request_rate, serve_llm_on_engines};
 use chakram_base::units::Span;
 use chakram_hardware::machine::{Machine, machine_name_for_ranks};
 use serde::{Deserialize, Serialize};
-
-/// Verdict on whether enough requests met their limits. It is based on the 95 % interval of the fraction that did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LimitAttainmentVerdict {
-    /// The whole interval is above the required fraction, so the limits are met.
-    Met,
-    /// The whole interval is below the required fraction, so the limits are missed.
-    Missed,
-    /// The interval contains the required fraction, so more requests are needed.
-    Open,
-}
-
-impl LimitAttainmentVerdict {
-    /// Returns the verdict's name.
-    pub fn name_of_verdict(self) -> &'static str {
-        match self {
-            Self::Met => "met",
-            Self::Missed => "missed",
-            Self::Open => "open",
-        }
-    }
-
-    /// Returns the verdict on whether the fraction `attain` is reached if `met` of `all` requests met their limits.
-    /// Uses Wilson's interval. No interval lies above 1, so with `attain` = 1, all requests of the run must meet their
-    /// limits.
-    pub fn judge_met_fraction(met: u64, all: u64, attain: f64) -> Self {
-        if all == 0 {
-            return Self::Open;
-        }
-        if attain >= 1.0 {
-            return if met == all { Self::Met } else { Self::Missed };
-        }
-        let (n, z) = (all as f64, 1.96);
-        let share = met as f64 / n;
-        let middle = share + z * z / (2.0 * n);
-        let half = z * (share * (1.0 - share) / n + z * z / (4.0 * n * n)).sqrt();
-        let of = |value: f64| value / (1.0 + z * z / n);
-        match (of(middle - half) >= attain, of(middle + half) < attain) {
-            (true, _) => Self::Met,
-            (_, true) => Self::Missed,
-            _ => Self::Open,
-        }
-    }
-}
 
 /// Result of one engine configuration that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -125,7 +81,7 @@ const MOST_NPUS: u32 = 4096;
 /// Maximum number of times that an undecided run is repeated with twice as many requests.
 const LONGER: u32 = 3;
 
-/// Arrivals must continue for at least this many times the mean time from a request's arrival to its last token.
+/// Arrivals must continue for at least this many times the time that the queue needs to reach its usual length.
 const LEAST_RUN: f64 = 10.0;
 /// Maximum number of requests that [`LEAST_RUN`] demands.
 const MOST_DEMANDED: u64 = 1_000_000;
@@ -159,8 +115,8 @@ impl CapacityPlanner<'_> {
         let mut doubled = 0;
         loop {
             let saturated = each.map(|each| each * f64::from(deployment.replicas));
-            let report = serve_llm_on_engines(&scenario, deployment, saturated)?;
-            let row = self.row_of(&scenario, deployment, &report);
+            let (report, met) = serve_llm_on_engines(&scenario, deployment, saturated)?;
+            let row = self.row_of(&scenario, deployment, &report, &met);
             let count = scenario.workload.count;
             let least = least_request_count(&scenario, &report);
             match (row.verdict, count) {
@@ -184,16 +140,16 @@ impl CapacityPlanner<'_> {
         scenario: &LlmScenario,
         deployment: &IdenticalLlmEngines,
         report: &LlmReport,
+        met: &MetCountsByArrival,
     ) -> TriedEngineConfiguration {
         let all = report.row_of_all_classes();
         let requests = all.map_or(0, |all| all.completed + all.refused);
         let attained = all.and_then(|all| all.attained).unwrap_or(0.0);
-        let met = (attained * requests as f64).round() as u64;
         let p99 = |times: &super::report::RequestTimeMeanAndPercentiles| {
             times.percentiles.last().map(|one| one.value)
         };
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
-        let mut verdict = LimitAttainmentVerdict::judge_met_fraction(met, requests, self.attain);
+        let mut verdict = LimitAttainmentVerdict::judge_met_fraction(met, self.attain);
         // An overloaded run misses its limits if it lasts long enough.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
             verdict = LimitAttainmentVerdict::Missed;
@@ -296,13 +252,18 @@ impl CapacityPlanner<'_> {
     }
 }
 
-/// Returns the number of requests that arrive within [`LEAST_RUN`] times the mean time of a request.
+/// Returns the number of requests that arrive within [`LEAST_RUN`] times the time that the queue needs to reach its usual
+/// length: the mean time of a request from arrival to last token, and the relaxation time of a queue,
+/// `1 / (mu (1 - sqrt(rho))^2)`, at the saturated rate `mu` and the load `rho` (M/M/1; Cohen, The Single Server Queue,
+/// section II.2.1). The closer the load is to 1, the longer the queue grows before it is at its usual length.
 fn least_request_count(scenario: &LlmScenario, report: &LlmReport) -> u64 {
     let all = report.row_of_all_classes();
     let mean = all.and_then(|all| all.e2e.mean.as_ref());
-    let seconds = mean.map_or(0.0, |mean| mean.value.as_seconds());
+    let in_system = mean.map_or(0.0, |mean| mean.value.as_seconds());
     let rate = scenario.workload.mean_rate().unwrap_or(0.0);
-    ((LEAST_RUN * seconds * rate) as u64).min(MOST_DEMANDED)
+    let rho = report.rho.filter(|rho| *rho > 0.0 && *rho < 1.0);
+    let relaxation = rho.map_or(0.0, |rho| rho / rate / (1.0 - rho.sqrt()).powi(2));
+    ((LEAST_RUN * (in_system + relaxation) * rate) as u64).min(MOST_DEMANDED)
 }
 
 const NO_RATE: &str = "the arrivals have no rate to change; found users or a file, expected poisson or constant arrivals";
@@ -407,42 +368,4 @@ fn scenario_with_one_engine(scenario: &LlmScenario, tensor: Option<u32>) -> LlmS
         model.tensor = Some(tensor);
     }
     one
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_requests_can_be_required() {
-        let judge = |met| LimitAttainmentVerdict::judge_met_fraction(met, 1000, 1.0);
-        assert_eq!(judge(1000), LimitAttainmentVerdict::Met);
-        assert_eq!(judge(999), LimitAttainmentVerdict::Missed);
-    }
-
-    /// If 995 of 1,000 requests met their limits, the interval is 98.8 to 99.8 %. If all 1,000 did, the interval starts
-    /// at 99.6 %.
-    #[test]
-    fn verdicts_follow_intervals() {
-        assert_eq!(
-            LimitAttainmentVerdict::judge_met_fraction(995, 1000, 0.99),
-            LimitAttainmentVerdict::Open
-        );
-        assert_eq!(
-            LimitAttainmentVerdict::judge_met_fraction(1000, 1000, 0.99),
-            LimitAttainmentVerdict::Met
-        );
-        assert_eq!(
-            LimitAttainmentVerdict::judge_met_fraction(1000, 1000, 0.997),
-            LimitAttainmentVerdict::Open
-        );
-        assert_eq!(
-            LimitAttainmentVerdict::judge_met_fraction(900, 1000, 0.99),
-            LimitAttainmentVerdict::Missed
-        );
-        assert_eq!(
-            LimitAttainmentVerdict::judge_met_fraction(0, 0, 0.5),
-            LimitAttainmentVerdict::Open
-        );
-    }
 }
